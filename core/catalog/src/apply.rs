@@ -1,0 +1,278 @@
+//! Applying a committed transaction: the next snapshot, and which subjects it touched.
+//!
+//! Cost model: proportional to the records written, plus, for a node's address or a node-wide check, to the instances on
+//! that node. Never to the size of the fleet.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use starling_model::{
+    Change, CheckedService, ConfigEntry, NodeName, Record, RecordKey, Revision, ServiceInstance, ServiceName, Versioned,
+};
+
+use crate::snapshot::{NodeEntry, Snapshot};
+use crate::subject::Subject;
+
+/// Subjects without content whose last revision is remembered. Past this a watcher of the oldest is woken once for
+/// nothing.
+const GONE_SUBJECTS_MAX: usize = 50_000;
+
+/// One subject touched at one revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// What changed.
+    pub subject: Subject,
+    /// When.
+    pub revision: Revision,
+}
+
+/// What applying a transaction gave.
+#[derive(Debug, Clone)]
+pub struct Applied {
+    /// The next state.
+    pub snapshot: Snapshot,
+    /// One event per touched subject, in the order of subjects.
+    pub events: Vec<Event>,
+}
+
+impl Snapshot {
+    /// The state after `changes`, committed as `revision`.
+    ///
+    /// Revisions must rise; a transaction that is not later than this snapshot is an invariant broken by the caller and
+    /// is applied all the same, since the store's order is the truth.
+    #[must_use]
+    pub fn apply(&self, revision: Revision, changes: &[Change]) -> Applied {
+        let mut next = self.clone();
+        let mut subjects = BTreeSet::new();
+        for change in changes {
+            next.touch(&change.key(), &mut subjects);
+            match change {
+                Change::Put(record) => {
+                    let created = next.created(&record.key()).unwrap_or(revision);
+                    next.insert(record.clone(), created, revision);
+                }
+                Change::Delete(key) => next.remove(key),
+            }
+            // Again, for what the record speaks of now: a sidecar may have changed its destination.
+            next.touch(&change.key(), &mut subjects);
+        }
+        next.revision = revision;
+        for subject in &subjects {
+            next.mark(subject, revision);
+        }
+        next.forget_oldest();
+        let events = subjects.into_iter().map(|subject| Event { subject, revision }).collect();
+        Applied { snapshot: next, events }
+    }
+
+    /// Adds a record and what indexes need, and raises the revision of its subjects to `modified`.
+    pub(crate) fn insert(&mut self, record: Record, created: Revision, modified: Revision) {
+        let key = record.key();
+        match record {
+            Record::Node(value) => {
+                let name = value.name.clone();
+                self.entry(&name).node = Some(Arc::new(Versioned { value, created, modified }));
+            }
+            Record::Instance(value) => {
+                self.unindex(&key);
+                self.index(&value);
+                let (node, id) = (value.key.node.clone(), value.key.id.clone());
+                self.entry(&node).instances.insert(id, Arc::new(Versioned { value, created, modified }));
+            }
+            Record::Check(value) => {
+                let (node, id) = (value.node.clone(), value.id.clone());
+                self.entry(&node).checks.insert(id, Arc::new(Versioned { value, created, modified }));
+            }
+            Record::Config(value) => {
+                self.configs.insert(value.key(), Arc::new(Versioned { value, created, modified }));
+            }
+            Record::CaRoot(value) => {
+                self.roots.insert(value.id.clone(), Arc::new(Versioned { value, created, modified }));
+            }
+        }
+        let mut subjects = BTreeSet::new();
+        self.touch(&key, &mut subjects);
+        for subject in subjects {
+            self.mark(&subject, modified);
+        }
+    }
+
+    fn remove(&mut self, key: &RecordKey) {
+        match key {
+            RecordKey::Node(name) => {
+                if let Some(entry) = self.nodes.get_mut(name) {
+                    entry.node = None;
+                }
+                self.drop_empty(name);
+            }
+            RecordKey::Instance(instance) => {
+                self.unindex(key);
+                if let Some(entry) = self.nodes.get_mut(&instance.node) {
+                    entry.instances.remove(&instance.id);
+                }
+                self.drop_empty(&instance.node);
+            }
+            RecordKey::Check(node, id) => {
+                if let Some(entry) = self.nodes.get_mut(node) {
+                    entry.checks.remove(id);
+                }
+                self.drop_empty(node);
+            }
+            RecordKey::Config(key) => {
+                self.configs.remove(key);
+            }
+            RecordKey::CaRoot(id) => {
+                self.roots.remove(id);
+            }
+        }
+    }
+
+    fn entry(&mut self, node: &NodeName) -> &mut NodeEntry {
+        self.nodes.entry(node.clone()).or_default()
+    }
+
+    fn drop_empty(&mut self, node: &NodeName) {
+        let empty = |e: &NodeEntry| e.node.is_none() && e.instances.is_empty() && e.checks.is_empty();
+        if self.nodes.get(node).is_some_and(empty) {
+            self.nodes.remove(node);
+        }
+    }
+
+    fn index(&mut self, instance: &ServiceInstance) {
+        self.by_name.entry(instance.name.clone()).or_default().insert(instance.key.clone());
+        if let Some(proxy) = instance.sidecar() {
+            self.by_destination.entry(proxy.destination.clone()).or_default().insert(instance.key.clone());
+        }
+    }
+
+    fn unindex(&mut self, key: &RecordKey) {
+        let RecordKey::Instance(key) = key else { return };
+        let Some(old) = self.instance(key).cloned() else { return };
+        remove_from(&mut self.by_name, &old.value.name, key);
+        if let Some(proxy) = old.value.sidecar() {
+            remove_from(&mut self.by_destination, &proxy.destination, key);
+        }
+    }
+
+    fn created(&self, key: &RecordKey) -> Option<Revision> {
+        match key {
+            RecordKey::Node(name) => self.node(name).map(|r| r.created),
+            RecordKey::Instance(key) => self.instance(key).map(|r| r.created),
+            RecordKey::Check(node, id) => self.check(node, id).map(|r| r.created),
+            RecordKey::Config(key) => self.config(key).map(|r| r.created),
+            RecordKey::CaRoot(id) => self.roots.get(id).map(|r| r.created),
+        }
+    }
+
+    /// The subjects that a record under `key`, as it stands now, belongs to.
+    fn touch(&self, key: &RecordKey, subjects: &mut BTreeSet<Subject>) {
+        match key {
+            RecordKey::Node(name) => {
+                subjects.insert(Subject::NodeList);
+                self.touch_all_on(name, subjects);
+            }
+            RecordKey::Instance(key) => {
+                subjects.insert(Subject::Node(key.node.clone()));
+                subjects.insert(Subject::ServiceList);
+                if let Some(instance) = self.instance(key) {
+                    touch_instance(&instance.value, subjects);
+                }
+            }
+            RecordKey::Check(node, id) => {
+                subjects.insert(Subject::CheckList);
+                let Some(check) = self.check(node, id) else { return };
+                match &check.value.service {
+                    Some(service) => self.touch_checked(node, service, subjects),
+                    None => self.touch_all_on(node, subjects),
+                }
+            }
+            RecordKey::Config(key) => {
+                subjects.insert(Subject::ConfigList(key.kind));
+                if let Some(entry) = self.config(key) {
+                    subjects.insert(config_subject(&entry.value));
+                }
+            }
+            RecordKey::CaRoot(_) => {
+                subjects.insert(Subject::Roots);
+            }
+        }
+    }
+
+    fn touch_checked(&self, node: &NodeName, service: &CheckedService, subjects: &mut BTreeSet<Subject>) {
+        subjects.insert(Subject::Node(node.clone()));
+        subjects.insert(Subject::Service(service.name.clone()));
+        let instance = self.nodes.get(node).and_then(|entry| entry.instances.get(&service.id));
+        if let Some(instance) = instance {
+            touch_instance(&instance.value, subjects);
+        }
+    }
+
+    fn touch_all_on(&self, node: &NodeName, subjects: &mut BTreeSet<Subject>) {
+        subjects.insert(Subject::Node(node.clone()));
+        for instance in self.instances_on(node) {
+            touch_instance(&instance.value, subjects);
+        }
+    }
+
+    fn mark(&mut self, subject: &Subject, revision: Revision) {
+        let last = self.touched.entry(subject.clone()).or_insert(revision);
+        let before = *last;
+        *last = before.max(revision);
+        if !self.gone.is_empty() {
+            self.gone.remove(&(before, subject.clone()));
+        }
+        if !self.has_content(subject) {
+            self.gone.insert((before.max(revision), subject.clone()));
+        }
+    }
+
+    fn has_content(&self, subject: &Subject) -> bool {
+        match subject {
+            Subject::Node(name) => self.nodes.contains_key(name),
+            Subject::Service(name) => self.by_name.contains_key(name),
+            Subject::Endpoints(name) => self.by_name.contains_key(name) || self.by_destination.contains_key(name),
+            Subject::Routing(name) => self.service_defaults(name).is_some(),
+            Subject::Intentions(name) => self.intentions(name).is_some(),
+            Subject::ProxyDefaults
+            | Subject::Roots
+            | Subject::ServiceList
+            | Subject::NodeList
+            | Subject::CheckList
+            | Subject::ConfigList(_) => true,
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        while self.gone.len() > GONE_SUBJECTS_MAX {
+            let Some((revision, subject)) = self.gone.get_min().cloned() else { return };
+            self.gone.remove(&(revision, subject.clone()));
+            self.touched.remove(&subject);
+            self.floor = self.floor.max(revision);
+        }
+    }
+}
+
+fn remove_from(
+    map: &mut imbl::OrdMap<ServiceName, imbl::OrdSet<starling_model::InstanceKey>>,
+    name: &ServiceName,
+    key: &starling_model::InstanceKey,
+) {
+    let Some(set) = map.get_mut(name) else { return };
+    set.remove(key);
+    if set.is_empty() {
+        map.remove(name);
+    }
+}
+
+fn touch_instance(instance: &ServiceInstance, subjects: &mut BTreeSet<Subject>) {
+    subjects.insert(Subject::Service(instance.name.clone()));
+    subjects.insert(Subject::Endpoints(instance.identity().clone()));
+}
+
+fn config_subject(entry: &ConfigEntry) -> Subject {
+    match entry {
+        ConfigEntry::ProxyDefaults(_) => Subject::ProxyDefaults,
+        ConfigEntry::ServiceDefaults(entry) => Subject::Routing(entry.service.clone()),
+        ConfigEntry::ServiceIntentions(entry) => Subject::Intentions(entry.destination.clone()),
+    }
+}

@@ -1,0 +1,389 @@
+//! Commands: what a door asks for, decided against a snapshot.
+//!
+//! [`decide`] answers with the changes to commit and with what it has [`Seen`]; the store commits only if that still
+//! holds, otherwise the caller decides again on the newer snapshot. A command that would change nothing decides to no
+//! changes at all.
+
+use starling_model::{
+    Change, Check, CheckId, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceId, InstanceKey, IntentionSubject, Node,
+    NodeName, Protocol, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults, ServiceInstance,
+    ServiceIntentions, ServiceName, SourceDecision, SourceIntention,
+};
+
+use crate::snapshot::Snapshot;
+
+/// What a door asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// Registers a node with what runs on it, all at once. With no node record the node must be there.
+    Register {
+        /// The node everything is on.
+        name: NodeName,
+        /// Its record, if it is to be written.
+        node: Option<Node>,
+        /// Instances.
+        instances: Vec<ServiceInstance>,
+        /// Checks.
+        checks: Vec<Check>,
+    },
+    /// Removes an instance and its checks; nothing happens if it is not there.
+    DeregisterInstance(InstanceKey),
+    /// Removes one check.
+    DeregisterCheck(NodeName, CheckId),
+    /// Removes a node and everything on it.
+    DeregisterNode(NodeName),
+    /// Changes that an agent made to its own node's records.
+    Node {
+        /// The node; every change must be to it.
+        name: NodeName,
+        /// What to change.
+        changes: Vec<Change>,
+    },
+    /// Writes a config entry.
+    PutConfig {
+        /// The entry.
+        entry: ConfigEntry,
+        /// Only if it was last modified at this revision; 0 means only if it is not there.
+        cas: Option<Revision>,
+    },
+    /// Removes a config entry; nothing happens if it is not there.
+    DeleteConfig {
+        /// Which one.
+        key: ConfigEntryKey,
+        /// Only if it was last modified at this revision.
+        cas: Option<Revision>,
+    },
+    /// Sets what one source may do at one destination.
+    PutIntention {
+        /// The destination.
+        destination: IntentionSubject,
+        /// Source and decision.
+        intention: SourceIntention,
+    },
+    /// Removes one source from a destination; nothing happens if it is not there.
+    DeleteIntention {
+        /// The destination.
+        destination: IntentionSubject,
+        /// The source.
+        source: IntentionSubject,
+    },
+    /// Makes a root trusted.
+    PutRoot(starling_model::CaRootRecord),
+}
+
+/// A record as it stood when a command was decided; `None` means it was not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Which record.
+    pub key: RecordKey,
+    /// When it was last modified.
+    pub modified: Option<Revision>,
+}
+
+/// What to commit.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Decision {
+    /// The changes; empty if the command changes nothing.
+    pub changes: Vec<Change>,
+    /// What must still hold when they are committed.
+    pub seen: Vec<Seen>,
+}
+
+/// Why a command is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The node is not registered.
+    #[error("unknown node {0}")]
+    UnknownNode(NodeName),
+    /// A check names an instance that is not on the node.
+    #[error("check {check} is for service id {service}, which is not registered on node {node}")]
+    UnknownService {
+        /// The check.
+        check: CheckId,
+        /// The instance it names.
+        service: InstanceId,
+        /// The node.
+        node: NodeName,
+    },
+    /// The record was changed by somebody else, or is or is not there.
+    #[error("check-and-set of {key} failed: it was last modified at {actual}, not at {expected}")]
+    Cas {
+        /// The config entry.
+        key: String,
+        /// What the caller expected; 0 for absent.
+        expected: Revision,
+        /// What is; 0 for absent.
+        actual: Revision,
+    },
+    /// L7 permissions need a protocol whose requests can be told apart.
+    #[error(
+        "service-intentions/{service} has permissions on requests, but the protocol of {service} would be {protocol}; \
+         write service-defaults/{service} with Protocol http, http2 or grpc, or remove the permissions"
+    )]
+    ProtocolConflict {
+        /// The destination.
+        service: ServiceName,
+        /// What it would speak.
+        protocol: &'static str,
+    },
+    /// A change of a node command is to another node.
+    #[error("node {node} may not change {key}")]
+    ForeignRecord {
+        /// The node that asked.
+        node: NodeName,
+        /// The record.
+        key: String,
+    },
+}
+
+/// Decides a command against a snapshot.
+///
+/// # Errors
+/// [`Refusal`] if the command breaks a rule; nothing is to be changed then.
+pub fn decide(snapshot: &Snapshot, command: &Command) -> Result<Decision, Refusal> {
+    let mut decision = Decision::default();
+    match command {
+        Command::Register { name, node, instances, checks } => {
+            decide_register(snapshot, name, node.as_ref(), instances, checks, &mut decision)?;
+        }
+        Command::DeregisterInstance(key) => decide_deregister_instance(snapshot, key, &mut decision),
+        Command::DeregisterCheck(node, id) => {
+            decision.delete(snapshot, RecordKey::Check(node.clone(), id.clone()));
+        }
+        Command::DeregisterNode(name) => decide_deregister_node(snapshot, name, &mut decision),
+        Command::Node { name, changes } => decide_node(snapshot, name, changes, &mut decision)?,
+        Command::PutConfig { entry, cas } => {
+            check_cas(snapshot, &entry.key(), *cas)?;
+            check_entry(snapshot, entry, &mut decision)?;
+            decision.put(snapshot, Record::Config(entry.clone()));
+            decision.see(snapshot, RecordKey::Config(entry.key()));
+        }
+        Command::DeleteConfig { key, cas } => {
+            check_cas(snapshot, key, *cas)?;
+            check_removal(snapshot, key, &mut decision)?;
+            decision.delete(snapshot, RecordKey::Config(key.clone()));
+            decision.see(snapshot, RecordKey::Config(key.clone()));
+        }
+        Command::PutIntention { destination, intention } => {
+            let mut entry = intentions_of(snapshot, destination);
+            entry.sources.retain(|other| other.source != intention.source);
+            entry.sources.push(intention.clone());
+            entry.sources.sort_by(|a, b| {
+                b.precedence(destination).cmp(&a.precedence(destination)).then_with(|| a.source.cmp(&b.source))
+            });
+            let entry = ConfigEntry::ServiceIntentions(entry);
+            check_entry(snapshot, &entry, &mut decision)?;
+            decision.see(snapshot, RecordKey::Config(entry.key()));
+            decision.put(snapshot, Record::Config(entry));
+        }
+        Command::DeleteIntention { destination, source } => {
+            let mut entry = intentions_of(snapshot, destination);
+            entry.sources.retain(|other| other.source != *source);
+            let key = ConfigEntry::ServiceIntentions(entry.clone()).key();
+            decision.see(snapshot, RecordKey::Config(key.clone()));
+            if entry.sources.is_empty() {
+                decision.delete(snapshot, RecordKey::Config(key));
+            } else {
+                decision.put(snapshot, Record::Config(ConfigEntry::ServiceIntentions(entry)));
+            }
+        }
+        Command::PutRoot(root) => decision.put(snapshot, Record::CaRoot(root.clone())),
+    }
+    Ok(decision)
+}
+
+impl Decision {
+    fn put(&mut self, snapshot: &Snapshot, record: Record) {
+        if !snapshot.holds(&record) {
+            self.changes.push(Change::Put(record));
+        }
+    }
+
+    fn delete(&mut self, snapshot: &Snapshot, key: RecordKey) {
+        if snapshot.modified(&key).is_some() {
+            self.changes.push(Change::Delete(key));
+        }
+    }
+
+    fn see(&mut self, snapshot: &Snapshot, key: RecordKey) {
+        let modified = snapshot.modified(&key);
+        self.seen.push(Seen { key, modified });
+    }
+}
+
+fn decide_register(
+    snapshot: &Snapshot,
+    name: &NodeName,
+    node: Option<&Node>,
+    instances: &[ServiceInstance],
+    checks: &[Check],
+    decision: &mut Decision,
+) -> Result<(), Refusal> {
+    match node {
+        Some(node) => decision.put(snapshot, Record::Node(node.clone())),
+        None if snapshot.node(name).is_none() => return Err(Refusal::UnknownNode(name.clone())),
+        None => decision.see(snapshot, RecordKey::Node(name.clone())),
+    }
+    for instance in instances {
+        decision.put(snapshot, Record::Instance(instance.clone()));
+    }
+    for check in checks {
+        if let Some(service) = &check.service {
+            let key = InstanceKey { node: name.clone(), id: service.id.clone() };
+            let comes_along = instances.iter().any(|instance| instance.key == key);
+            if !comes_along && snapshot.instance(&key).is_none() {
+                let (check, service, node) = (check.id.clone(), key.id, key.node);
+                return Err(Refusal::UnknownService { check, service, node });
+            }
+        }
+        decision.put(snapshot, Record::Check(check.clone()));
+    }
+    Ok(())
+}
+
+fn decide_deregister_instance(snapshot: &Snapshot, key: &InstanceKey, decision: &mut Decision) {
+    for check in snapshot.checks_on(&key.node) {
+        if check.value.service.as_ref().is_some_and(|service| service.id == key.id) {
+            decision.delete(snapshot, RecordKey::Check(key.node.clone(), check.value.id.clone()));
+        }
+    }
+    decision.delete(snapshot, RecordKey::Instance(key.clone()));
+}
+
+fn decide_deregister_node(snapshot: &Snapshot, name: &NodeName, decision: &mut Decision) {
+    for check in snapshot.checks_on(name) {
+        decision.delete(snapshot, RecordKey::Check(name.clone(), check.value.id.clone()));
+    }
+    for instance in snapshot.instances_on(name) {
+        decision.delete(snapshot, RecordKey::Instance(instance.value.key.clone()));
+    }
+    decision.delete(snapshot, RecordKey::Node(name.clone()));
+}
+
+fn decide_node(
+    snapshot: &Snapshot,
+    name: &NodeName,
+    changes: &[Change],
+    decision: &mut Decision,
+) -> Result<(), Refusal> {
+    for change in changes {
+        let key = change.key();
+        let own = match &key {
+            RecordKey::Node(node) | RecordKey::Check(node, _) => node == name,
+            RecordKey::Instance(instance) => instance.node == *name,
+            RecordKey::Config(_) | RecordKey::CaRoot(_) => false,
+        };
+        if !own {
+            return Err(Refusal::ForeignRecord { node: name.clone(), key: key.encode() });
+        }
+        match change {
+            Change::Put(record) => decision.put(snapshot, record.clone()),
+            Change::Delete(key) => decision.delete(snapshot, key.clone()),
+        }
+    }
+    Ok(())
+}
+
+fn intentions_of(snapshot: &Snapshot, destination: &IntentionSubject) -> ServiceIntentions {
+    let empty = || ServiceIntentions {
+        destination: destination.clone(),
+        sources: Vec::new(),
+        meta: std::collections::BTreeMap::new(),
+    };
+    match snapshot.intentions(destination).map(|entry| &entry.value) {
+        Some(ConfigEntry::ServiceIntentions(entry)) => entry.clone(),
+        Some(ConfigEntry::ProxyDefaults(_) | ConfigEntry::ServiceDefaults(_)) | None => empty(),
+    }
+}
+
+fn check_cas(snapshot: &Snapshot, key: &ConfigEntryKey, cas: Option<Revision>) -> Result<(), Refusal> {
+    let Some(expected) = cas else { return Ok(()) };
+    let actual = snapshot.config(key).map(|entry| entry.modified).unwrap_or_default();
+    if actual == expected { Ok(()) } else { Err(Refusal::Cas { key: key.to_string(), expected, actual }) }
+}
+
+/// Refuses an entry that would leave L7 permissions on a service without an L7 protocol.
+fn check_entry(snapshot: &Snapshot, entry: &ConfigEntry, decision: &mut Decision) -> Result<(), Refusal> {
+    match entry {
+        ConfigEntry::ServiceIntentions(entry) => {
+            let IntentionSubject::Service(service) = &entry.destination else { return Ok(()) };
+            if !has_permissions(entry) {
+                return Ok(());
+            }
+            see_protocol(snapshot, service, decision);
+            require_l7(service, snapshot.protocol(service))
+        }
+        ConfigEntry::ServiceDefaults(entry) => check_defaults(snapshot, entry, decision),
+        ConfigEntry::ProxyDefaults(entry) => check_proxy_defaults(snapshot, Some(entry), decision),
+    }
+}
+
+fn check_removal(snapshot: &Snapshot, key: &ConfigEntryKey, decision: &mut Decision) -> Result<(), Refusal> {
+    match key.kind {
+        ConfigKind::ServiceIntentions => Ok(()),
+        ConfigKind::ProxyDefaults => check_proxy_defaults(snapshot, None, decision),
+        ConfigKind::ServiceDefaults => match ServiceName::new(&key.name) {
+            Ok(service) => check_defaults(snapshot, &bare_defaults(service), decision),
+            Err(_) => Ok(()),
+        },
+    }
+}
+
+fn bare_defaults(service: ServiceName) -> ServiceDefaults {
+    ServiceDefaults {
+        service,
+        protocol: None,
+        local_connect_timeout: None,
+        local_request_timeout: None,
+        max_inbound_connections: None,
+        meta: std::collections::BTreeMap::new(),
+    }
+}
+
+fn check_defaults(snapshot: &Snapshot, entry: &ServiceDefaults, decision: &mut Decision) -> Result<(), Refusal> {
+    let subject = IntentionSubject::Service(entry.service.clone());
+    let intentions = intentions_of(snapshot, &subject);
+    decision.see(snapshot, RecordKey::Config(ConfigEntry::ServiceIntentions(intentions.clone()).key()));
+    if !has_permissions(&intentions) {
+        return Ok(());
+    }
+    let mesh_wide = snapshot.proxy_defaults().and_then(|defaults| defaults.protocol);
+    require_l7(&entry.service, entry.protocol.or(mesh_wide).unwrap_or_default())
+}
+
+fn check_proxy_defaults(
+    snapshot: &Snapshot,
+    entry: Option<&ProxyDefaults>,
+    decision: &mut Decision,
+) -> Result<(), Refusal> {
+    let mesh_wide = entry.and_then(|entry| entry.protocol).unwrap_or_default();
+    for intentions in snapshot.configs(ConfigKind::ServiceIntentions) {
+        let ConfigEntry::ServiceIntentions(intentions) = &intentions.value else { continue };
+        let IntentionSubject::Service(service) = &intentions.destination else { continue };
+        if !has_permissions(intentions) {
+            continue;
+        }
+        decision.see(snapshot, RecordKey::Config(ConfigEntry::ServiceIntentions(intentions.clone()).key()));
+        let own = snapshot.service_defaults(service).and_then(|defaults| defaults.protocol);
+        require_l7(service, own.unwrap_or(mesh_wide))?;
+    }
+    Ok(())
+}
+
+fn see_protocol(snapshot: &Snapshot, service: &ServiceName, decision: &mut Decision) {
+    let defaults = ConfigEntryKey { kind: ConfigKind::ServiceDefaults, name: service.to_string() };
+    decision.see(snapshot, RecordKey::Config(defaults));
+    let global = ConfigEntryKey { kind: ConfigKind::ProxyDefaults, name: "global".to_owned() };
+    decision.see(snapshot, RecordKey::Config(global));
+}
+
+fn has_permissions(entry: &ServiceIntentions) -> bool {
+    entry.sources.iter().any(|source| matches!(source.decision, SourceDecision::Requests(_)))
+}
+
+fn require_l7(service: &ServiceName, protocol: Protocol) -> Result<(), Refusal> {
+    if protocol.is_l7() {
+        return Ok(());
+    }
+    Err(Refusal::ProtocolConflict { service: service.clone(), protocol: protocol.as_str() })
+}

@@ -1,0 +1,20 @@
+//! The catalog: transactions in, numbered snapshots and events out.
+//!
+//! [`Snapshot`] is an immutable, cheaply cloned view with the indexes that readers need. [`Snapshot::apply`] turns a
+//! committed transaction into the next snapshot and into [`Event`]s, one per touched [`Subject`]. [`decide`] turns a
+//! command into a transaction or refuses it. [`FanOut`] keeps who waits for which subject, and [`Receipts`] who has
+//! applied which revision. Nothing here knows a clock, a socket or the store.
+
+pub mod apply;
+pub mod command;
+pub mod fan_out;
+pub mod receipts;
+pub mod snapshot;
+pub mod subject;
+
+pub use apply::{Applied, Event};
+pub use command::{Command, Decision, Refusal, Seen, decide};
+pub use fan_out::{FanOut, SubscriberId};
+pub use receipts::{ChangeReport, ProxyReport, Receipts, Refused};
+pub use snapshot::{Health, LoadError, Snapshot};
+pub use subject::Subject;

@@ -1,0 +1,243 @@
+//! The catalog at one revision, with the indexes that readers need.
+//!
+//! Cost model: persistent B-trees (`imbl`); a clone is a handful of reference counts, a write copies one path of
+//! O(log n) small nodes. Readers never block the writer, nor it them.
+
+use std::sync::Arc;
+
+use imbl::{OrdMap, OrdSet};
+use starling_model::{
+    CaRootRecord, Check, CheckId, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceId, InstanceKey,
+    IntentionSubject, Node, NodeName, Protocol, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults,
+    ServiceInstance, ServiceIntentions, ServiceName, Versioned,
+};
+
+use crate::subject::Subject;
+
+/// The catalog at one revision. Cloning is cheap; a clone never changes.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    pub(crate) revision: Revision,
+    pub(crate) nodes: OrdMap<NodeName, NodeEntry>,
+    pub(crate) configs: OrdMap<ConfigEntryKey, Arc<Versioned<ConfigEntry>>>,
+    pub(crate) roots: OrdMap<String, Arc<Versioned<CaRootRecord>>>,
+    /// Instances by the name they bear.
+    pub(crate) by_name: OrdMap<ServiceName, OrdSet<InstanceKey>>,
+    /// Sidecars by the service they stand in front of.
+    pub(crate) by_destination: OrdMap<ServiceName, OrdSet<InstanceKey>>,
+    pub(crate) touched: OrdMap<Subject, Revision>,
+    /// Subjects without content, by the revision at which they lost it; the oldest are forgotten first.
+    pub(crate) gone: OrdSet<(Revision, Subject)>,
+    /// The revision answered for subjects that were never seen or were forgotten.
+    pub(crate) floor: Revision,
+}
+
+/// A node with everything on it. Its record may be missing while its instances are still being removed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NodeEntry {
+    pub(crate) node: Option<Arc<Versioned<Node>>>,
+    pub(crate) instances: OrdMap<InstanceId, Arc<Versioned<ServiceInstance>>>,
+    pub(crate) checks: OrdMap<CheckId, Arc<Versioned<Check>>>,
+}
+
+/// Why stored entries are no catalog.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// An entry's key or value cannot be read.
+    #[error("the store holds an entry that this release cannot read")]
+    Record(#[from] starling_model::RecordError),
+}
+
+/// The health of an instance: its worst check, its node's included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Health(pub CheckStatus);
+
+impl Health {
+    /// Whether it stays in endpoint sets.
+    #[must_use]
+    pub fn serves(self) -> bool {
+        self.0 != CheckStatus::Critical
+    }
+}
+
+impl Snapshot {
+    /// Builds the catalog from stored records, each with the revisions of its making and last change.
+    #[must_use]
+    pub fn load(revision: Revision, records: impl IntoIterator<Item = Versioned<Record>>) -> Self {
+        let mut snapshot = Self { floor: revision, ..Self::default() };
+        for record in records {
+            snapshot.insert(record.value, record.created, record.modified);
+        }
+        snapshot.revision = revision;
+        snapshot
+    }
+
+    /// The revision of which this is the state.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// When `subject` last changed; for a subject that was never seen or is long gone, a revision not before its end.
+    #[must_use]
+    pub fn subject_revision(&self, subject: &Subject) -> Revision {
+        self.touched.get(subject).copied().unwrap_or(self.floor)
+    }
+
+    /// Every node, by name.
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Versioned<Node>>> {
+        self.nodes.values().filter_map(|entry| entry.node.as_ref())
+    }
+
+    /// One node.
+    #[must_use]
+    pub fn node(&self, name: &NodeName) -> Option<&Arc<Versioned<Node>>> {
+        self.nodes.get(name)?.node.as_ref()
+    }
+
+    /// The instances on a node, by identifier.
+    pub fn instances_on(&self, node: &NodeName) -> impl Iterator<Item = &Arc<Versioned<ServiceInstance>>> {
+        self.nodes.get(node).into_iter().flat_map(|entry| entry.instances.values())
+    }
+
+    /// The checks on a node, by identifier; those of its instances included.
+    pub fn checks_on(&self, node: &NodeName) -> impl Iterator<Item = &Arc<Versioned<Check>>> {
+        self.nodes.get(node).into_iter().flat_map(|entry| entry.checks.values())
+    }
+
+    /// One instance.
+    #[must_use]
+    pub fn instance(&self, key: &InstanceKey) -> Option<&Arc<Versioned<ServiceInstance>>> {
+        self.nodes.get(&key.node)?.instances.get(&key.id)
+    }
+
+    /// One check.
+    #[must_use]
+    pub fn check(&self, node: &NodeName, id: &CheckId) -> Option<&Arc<Versioned<Check>>> {
+        self.nodes.get(node)?.checks.get(id)
+    }
+
+    /// Every check of the mesh, by node and identifier.
+    pub fn checks(&self) -> impl Iterator<Item = &Arc<Versioned<Check>>> {
+        self.nodes.values().flat_map(|entry| entry.checks.values())
+    }
+
+    /// The checks that decide about an instance: its own, then its node's.
+    pub fn checks_of<'a>(&'a self, key: &'a InstanceKey) -> impl Iterator<Item = &'a Arc<Versioned<Check>>> {
+        let own = |check: &&Arc<Versioned<Check>>| check.value.service.as_ref().is_some_and(|s| s.id == key.id);
+        let of_node = |check: &&Arc<Versioned<Check>>| check.value.service.is_none();
+        self.checks_on(&key.node).filter(own).chain(self.checks_on(&key.node).filter(of_node))
+    }
+
+    /// The health of an instance by its own checks and its node's.
+    #[must_use]
+    pub fn health(&self, key: &InstanceKey) -> Health {
+        let worst = self.checks_of(key).map(|check| check.value.status).max();
+        Health(worst.unwrap_or(CheckStatus::Passing))
+    }
+
+    /// The names of all services, sidecars' names included.
+    pub fn service_names(&self) -> impl Iterator<Item = &ServiceName> {
+        self.by_name.keys()
+    }
+
+    /// The instances that bear `name`, by node and identifier.
+    pub fn instances_of<'a>(&'a self, name: &ServiceName) -> impl Iterator<Item = &'a Arc<Versioned<ServiceInstance>>> {
+        self.by_name.get(name).into_iter().flatten().filter_map(|key| self.instance(key))
+    }
+
+    /// The sidecars that stand in front of `destination`, by node and identifier.
+    pub fn sidecars_of<'a>(
+        &'a self,
+        destination: &ServiceName,
+    ) -> impl Iterator<Item = &'a Arc<Versioned<ServiceInstance>>> {
+        self.by_destination.get(destination).into_iter().flatten().filter_map(|key| self.instance(key))
+    }
+
+    /// One config entry.
+    #[must_use]
+    pub fn config(&self, key: &ConfigEntryKey) -> Option<&Arc<Versioned<ConfigEntry>>> {
+        self.configs.get(key)
+    }
+
+    /// Every config entry of a kind, by name.
+    pub fn configs(&self, kind: ConfigKind) -> impl Iterator<Item = &Arc<Versioned<ConfigEntry>>> {
+        self.configs.values().filter(move |entry| entry.value.key().kind == kind)
+    }
+
+    /// The settings of every proxy.
+    #[must_use]
+    pub fn proxy_defaults(&self) -> Option<&ProxyDefaults> {
+        let key = ConfigEntryKey { kind: ConfigKind::ProxyDefaults, name: "global".to_owned() };
+        match &self.config(&key)?.value {
+            ConfigEntry::ProxyDefaults(entry) => Some(entry),
+            ConfigEntry::ServiceDefaults(_) | ConfigEntry::ServiceIntentions(_) => None,
+        }
+    }
+
+    /// The settings of one service.
+    #[must_use]
+    pub fn service_defaults(&self, service: &ServiceName) -> Option<&ServiceDefaults> {
+        let key = ConfigEntryKey { kind: ConfigKind::ServiceDefaults, name: service.to_string() };
+        match &self.config(&key)?.value {
+            ConfigEntry::ServiceDefaults(entry) => Some(entry),
+            ConfigEntry::ProxyDefaults(_) | ConfigEntry::ServiceIntentions(_) => None,
+        }
+    }
+
+    /// What a service speaks: its service-defaults, else proxy-defaults, else TCP.
+    #[must_use]
+    pub fn protocol(&self, service: &ServiceName) -> Protocol {
+        let own = self.service_defaults(service).and_then(|entry| entry.protocol);
+        own.or_else(|| self.proxy_defaults().and_then(|entry| entry.protocol)).unwrap_or_default()
+    }
+
+    /// The intentions written for exactly this destination.
+    #[must_use]
+    pub fn intentions(&self, destination: &IntentionSubject) -> Option<&Versioned<ConfigEntry>> {
+        let key = ConfigEntryKey { kind: ConfigKind::ServiceIntentions, name: destination.to_string() };
+        self.config(&key).map(Arc::as_ref)
+    }
+
+    /// The intentions that apply to calls of `service`: those written for it, then those written for `*`.
+    pub fn intentions_covering(&self, service: &ServiceName) -> impl Iterator<Item = &ServiceIntentions> {
+        let own = self.intentions(&IntentionSubject::Service(service.clone()));
+        let any = self.intentions(&IntentionSubject::Any);
+        own.into_iter().chain(any).filter_map(|entry| match &entry.value {
+            ConfigEntry::ServiceIntentions(entry) => Some(entry),
+            ConfigEntry::ProxyDefaults(_) | ConfigEntry::ServiceDefaults(_) => None,
+        })
+    }
+
+    /// Every trusted root, the active one first.
+    #[must_use]
+    pub fn roots(&self) -> Vec<&Arc<Versioned<CaRootRecord>>> {
+        let mut roots: Vec<_> = self.roots.values().collect();
+        roots.sort_by_key(|root| !root.value.active);
+        roots
+    }
+
+    /// The revision at which a record last changed; `None` if there is none.
+    #[must_use]
+    pub fn modified(&self, key: &RecordKey) -> Option<Revision> {
+        match key {
+            RecordKey::Node(name) => self.node(name).map(|r| r.modified),
+            RecordKey::Instance(key) => self.instance(key).map(|r| r.modified),
+            RecordKey::Check(node, id) => self.check(node, id).map(|r| r.modified),
+            RecordKey::Config(key) => self.config(key).map(|r| r.modified),
+            RecordKey::CaRoot(id) => self.roots.get(id).map(|r| r.modified),
+        }
+    }
+
+    /// Whether a record stands here just so.
+    #[must_use]
+    pub fn holds(&self, record: &Record) -> bool {
+        match record {
+            Record::Node(value) => self.node(&value.name).is_some_and(|r| r.value == *value),
+            Record::Instance(value) => self.instance(&value.key).is_some_and(|r| r.value == *value),
+            Record::Check(value) => self.check(&value.node, &value.id).is_some_and(|r| r.value == *value),
+            Record::Config(value) => self.config(&value.key()).is_some_and(|r| r.value == *value),
+            Record::CaRoot(value) => self.roots.get(&value.id).is_some_and(|r| r.value == *value),
+        }
+    }
+}

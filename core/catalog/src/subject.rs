@@ -1,0 +1,48 @@
+//! What one can subscribe to.
+
+use starling_model::{ConfigKind, IntentionSubject, NodeName, ServiceName};
+
+/// A part of the catalog with a revision of its own. A write wakes exactly the subscribers of the subjects it touches.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Subject {
+    /// A node, and everything registered on it.
+    Node(NodeName),
+    /// The instances that bear this name, with their checks (the catalog's view).
+    Service(ServiceName),
+    /// Where the service is reached in the mesh: its sidecars and native instances, and the health of what they front.
+    Endpoints(ServiceName),
+    /// How the service is called: its service-defaults.
+    Routing(ServiceName),
+    /// The intentions written for this destination.
+    Intentions(IntentionSubject),
+    /// Settings of every proxy.
+    ProxyDefaults,
+    /// The roots that the mesh trusts.
+    Roots,
+    /// Which services there are, with their tags.
+    ServiceList,
+    /// Which nodes there are.
+    NodeList,
+    /// Every check.
+    CheckList,
+    /// Every config entry of a kind.
+    ConfigList(ConfigKind),
+}
+
+impl std::fmt::Display for Subject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Node(name) => write!(f, "node/{name}"),
+            Self::Service(name) => write!(f, "service/{name}"),
+            Self::Endpoints(name) => write!(f, "endpoints/{name}"),
+            Self::Routing(name) => write!(f, "routing/{name}"),
+            Self::Intentions(name) => write!(f, "intentions/{name}"),
+            Self::ProxyDefaults => f.write_str("proxy-defaults"),
+            Self::Roots => f.write_str("roots"),
+            Self::ServiceList => f.write_str("services"),
+            Self::NodeList => f.write_str("nodes"),
+            Self::CheckList => f.write_str("checks"),
+            Self::ConfigList(kind) => write!(f, "config/{}", kind.as_str()),
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Config entries: settings of the mesh and of services, in Consul's kinds.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::intention::ServiceIntentions;
+use crate::name::ServiceName;
+
+/// What a service speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// Bytes.
+    #[default]
+    Tcp,
+    /// HTTP/1.1.
+    Http,
+    /// HTTP/2.
+    Http2,
+    /// gRPC.
+    Grpc,
+}
+
+impl Protocol {
+    /// Consul's word for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Http => "http",
+            Self::Http2 => "http2",
+            Self::Grpc => "grpc",
+        }
+    }
+
+    /// Whether single requests can be told apart.
+    #[must_use]
+    pub fn is_l7(self) -> bool {
+        match self {
+            Self::Tcp => false,
+            Self::Http | Self::Http2 | Self::Grpc => true,
+        }
+    }
+}
+
+impl FromStr for Protocol {
+    type Err = UnknownProtocol;
+    fn from_str(text: &str) -> Result<Self, UnknownProtocol> {
+        match text {
+            "tcp" => Ok(Self::Tcp),
+            "http" => Ok(Self::Http),
+            "http2" => Ok(Self::Http2),
+            "grpc" => Ok(Self::Grpc),
+            _ => Err(UnknownProtocol(text.to_owned())),
+        }
+    }
+}
+
+/// A text that is no protocol.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no protocol; it is one of tcp, http, http2, grpc")]
+pub struct UnknownProtocol(pub String);
+
+/// The kinds of config entry of this release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ConfigKind {
+    /// Settings of every proxy; the name is always `global`.
+    ProxyDefaults,
+    /// Settings of one service.
+    ServiceDefaults,
+    /// Who may call one service.
+    ServiceIntentions,
+}
+
+impl ConfigKind {
+    /// Every kind, in the order of their names.
+    pub const ALL: [Self; 3] = [Self::ProxyDefaults, Self::ServiceDefaults, Self::ServiceIntentions];
+
+    /// Consul's word for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ProxyDefaults => "proxy-defaults",
+            Self::ServiceDefaults => "service-defaults",
+            Self::ServiceIntentions => "service-intentions",
+        }
+    }
+}
+
+impl FromStr for ConfigKind {
+    type Err = UnknownKind;
+    fn from_str(text: &str) -> Result<Self, UnknownKind> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or_else(|| UnknownKind(text.to_owned()))
+    }
+}
+
+/// A text that is no kind of config entry.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no config entry kind; it is one of proxy-defaults, service-defaults, service-intentions")]
+pub struct UnknownKind(pub String);
+
+/// Kind and name, unique in the mesh.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ConfigEntryKey {
+    /// The kind.
+    pub kind: ConfigKind,
+    /// The name: `global`, a service, or `*`.
+    pub name: String,
+}
+
+impl fmt::Display for ConfigEntryKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind.as_str(), self.name)
+    }
+}
+
+/// A config entry.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ConfigEntry {
+    /// Settings of every proxy.
+    ProxyDefaults(ProxyDefaults),
+    /// Settings of one service.
+    ServiceDefaults(ServiceDefaults),
+    /// Who may call one service.
+    ServiceIntentions(ServiceIntentions),
+}
+
+impl ConfigEntry {
+    /// Its kind and name.
+    #[must_use]
+    pub fn key(&self) -> ConfigEntryKey {
+        match self {
+            Self::ProxyDefaults(_) => ConfigEntryKey { kind: ConfigKind::ProxyDefaults, name: "global".to_owned() },
+            Self::ServiceDefaults(entry) => {
+                ConfigEntryKey { kind: ConfigKind::ServiceDefaults, name: entry.service.to_string() }
+            }
+            Self::ServiceIntentions(entry) => {
+                ConfigEntryKey { kind: ConfigKind::ServiceIntentions, name: entry.destination.to_string() }
+            }
+        }
+    }
+}
+
+/// Settings of every proxy (Consul's `proxy-defaults`, always named `global`).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ProxyDefaults {
+    /// Opaque settings as given; `protocol` and `local_connect_timeout_ms`, among others, are read by the planner.
+    #[serde(default)]
+    pub config: serde_json::Map<String, serde_json::Value>,
+    /// The protocol in `config`, parsed at the door.
+    #[serde(default)]
+    pub protocol: Option<Protocol>,
+    /// Whether proxies write an access log; on unless said otherwise.
+    #[serde(default)]
+    pub access_logs: Option<bool>,
+    /// Free metadata.
+    #[serde(default)]
+    pub meta: BTreeMap<String, String>,
+}
+
+/// Settings of one service (Consul's `service-defaults`).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServiceDefaults {
+    /// The service.
+    pub service: ServiceName,
+    /// What it speaks; `None` falls to proxy-defaults, then to TCP.
+    #[serde(default)]
+    pub protocol: Option<Protocol>,
+    /// How long a proxy tries to connect to the local application (`LocalConnectTimeoutMs`).
+    #[serde(default)]
+    pub local_connect_timeout: Option<Duration>,
+    /// How long the local application may take for a request (`LocalRequestTimeoutMs`).
+    #[serde(default)]
+    pub local_request_timeout: Option<Duration>,
+    /// Connections into the service at most (`MaxInboundConnections`).
+    #[serde(default)]
+    pub max_inbound_connections: Option<u32>,
+    /// Free metadata.
+    #[serde(default)]
+    pub meta: BTreeMap<String, String>,
+}

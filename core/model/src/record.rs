@@ -1,0 +1,229 @@
+//! The stored form: which records there are, under which keys, in which bytes.
+//!
+//! A record is JSON under a key `KIND/…`; the store below knows bytes only. Fields may be added with a default; a field
+//! is never given a new meaning.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::check::Check;
+use crate::config_entry::{ConfigEntry, ConfigEntryKey};
+use crate::name::{CheckId, NodeName};
+use crate::node::Node;
+use crate::service::{InstanceKey, ServiceInstance};
+use crate::time::UnixSeconds;
+
+/// A commit number of the store; also Consul's index. 0 is before the first commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Revision(pub u64);
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A value with the revisions at which it was made and last changed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Versioned<T> {
+    /// The value.
+    pub value: T,
+    /// Consul's `CreateIndex`.
+    pub created: Revision,
+    /// Consul's `ModifyIndex`.
+    pub modified: Revision,
+}
+
+/// Everything that the store holds.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Record {
+    /// A node.
+    Node(Node),
+    /// A service instance.
+    Instance(ServiceInstance),
+    /// A check.
+    Check(Check),
+    /// A config entry.
+    Config(ConfigEntry),
+    /// A root certificate of the mesh's CA; its private key is not here.
+    CaRoot(CaRootRecord),
+}
+
+/// One step of a transaction.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// Write this record, new or over the old one.
+    Put(Record),
+    /// Remove this record; nothing happens if it is not there.
+    Delete(RecordKey),
+}
+
+impl Change {
+    /// The key that is written.
+    #[must_use]
+    pub fn key(&self) -> RecordKey {
+        match self {
+            Self::Put(record) => record.key(),
+            Self::Delete(key) => key.clone(),
+        }
+    }
+}
+
+/// A root certificate that proxies trust.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CaRootRecord {
+    /// SHA-1 of the certificate as Consul prints it: hex pairs with colons.
+    pub id: String,
+    /// A name for people.
+    pub name: String,
+    /// The certificate in PEM.
+    pub certificate_pem: String,
+    /// The serial number.
+    pub serial: u64,
+    /// Hex of the subject key identifier, pairs with colons.
+    pub signing_key_id: String,
+    /// The trust domain it stands for.
+    pub trust_domain: crate::name::TrustDomain,
+    /// Not valid before.
+    pub not_before: UnixSeconds,
+    /// Not valid after.
+    pub not_after: UnixSeconds,
+    /// Whether new leaves are signed with it.
+    pub active: bool,
+}
+
+/// The key of a record.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RecordKey {
+    /// A node.
+    Node(NodeName),
+    /// A service instance.
+    Instance(InstanceKey),
+    /// A check.
+    Check(NodeName, CheckId),
+    /// A config entry.
+    Config(ConfigEntryKey),
+    /// A root certificate.
+    CaRoot(String),
+}
+
+/// Why bytes are no record.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The key has no known form.
+    #[error("record key {0:?} has no known form")]
+    Key(String),
+    /// The value is not the JSON of its kind.
+    #[error("record {key:?} cannot be read")]
+    Value {
+        /// The key.
+        key: String,
+        /// What the JSON reader said.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+impl RecordKey {
+    /// The key's bytes: `KIND/…`, parts joined by `/`, which no name holds.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        match self {
+            Self::Node(name) => format!("node/{name}"),
+            Self::Instance(key) => format!("instance/{}/{}", key.node, key.id),
+            Self::Check(node, id) => format!("check/{node}/{id}"),
+            Self::Config(key) => format!("config/{}/{}", key.kind.as_str(), key.name),
+            Self::CaRoot(id) => format!("ca-root/{id}"),
+        }
+    }
+
+    /// Reads what [`RecordKey::encode`] wrote.
+    ///
+    /// # Errors
+    /// [`RecordError::Key`] if the text has another form.
+    pub fn decode(text: &str) -> Result<Self, RecordError> {
+        Self::parse(text).ok_or_else(|| RecordError::Key(text.to_owned()))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (kind, rest) = text.split_once('/')?;
+        match kind {
+            "node" => Some(Self::Node(rest.parse().ok()?)),
+            "instance" => {
+                let (node, id) = rest.split_once('/')?;
+                Some(Self::Instance(InstanceKey { node: node.parse().ok()?, id: id.parse().ok()? }))
+            }
+            "check" => {
+                let (node, id) = rest.split_once('/')?;
+                Some(Self::Check(node.parse().ok()?, id.parse().ok()?))
+            }
+            "config" => {
+                let (kind, name) = rest.split_once('/')?;
+                Some(Self::Config(ConfigEntryKey { kind: kind.parse().ok()?, name: name.to_owned() }))
+            }
+            "ca-root" => Some(Self::CaRoot(rest.to_owned())),
+            _ => None,
+        }
+    }
+}
+
+impl Record {
+    /// The key under which it is stored.
+    #[must_use]
+    pub fn key(&self) -> RecordKey {
+        match self {
+            Self::Node(node) => RecordKey::Node(node.name.clone()),
+            Self::Instance(instance) => RecordKey::Instance(instance.key.clone()),
+            Self::Check(check) => RecordKey::Check(check.node.clone(), check.id.clone()),
+            Self::Config(entry) => RecordKey::Config(entry.key()),
+            Self::CaRoot(root) => RecordKey::CaRoot(root.id.clone()),
+        }
+    }
+
+    /// The value's bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let encoded = match self {
+            Self::Node(value) => serde_json::to_vec(value),
+            Self::Instance(value) => serde_json::to_vec(value),
+            Self::Check(value) => serde_json::to_vec(value),
+            Self::Config(value) => serde_json::to_vec(value),
+            Self::CaRoot(value) => serde_json::to_vec(value),
+        };
+        encoded.expect("invariant: records have string keys only and always serialise")
+    }
+
+    /// Reads what [`Record::encode`] wrote under `key`.
+    ///
+    /// # Errors
+    /// [`RecordError::Value`] if the bytes are not that kind of record.
+    pub fn decode(key: &RecordKey, bytes: &[u8]) -> Result<Self, RecordError> {
+        let decoded = match key {
+            RecordKey::Node(_) => serde_json::from_slice(bytes).map(Self::Node),
+            RecordKey::Instance(_) => serde_json::from_slice(bytes).map(Self::Instance),
+            RecordKey::Check(..) => serde_json::from_slice(bytes).map(Self::Check),
+            RecordKey::Config(_) => serde_json::from_slice(bytes).map(Self::Config),
+            RecordKey::CaRoot(_) => serde_json::from_slice(bytes).map(Self::CaRoot),
+        };
+        decoded.map_err(|source| RecordError::Value { key: key.encode(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_survive_the_round_trip() {
+        for text in
+            ["node/n1", "instance/n1/web:1", "check/n1/service:web-1", "config/service-intentions/*", "ca-root/aa:bb"]
+        {
+            assert_eq!(RecordKey::decode(text).expect(text).encode(), text);
+        }
+        for text in ["", "node", "node/", "other/x", "instance/n1", "config/unknown/x"] {
+            assert!(RecordKey::decode(text).is_err(), "{text:?}");
+        }
+    }
+}

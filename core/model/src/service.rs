@@ -1,0 +1,159 @@
+//! A service instance: one running copy of a service, or the sidecar proxy of one.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::{InstanceId, NodeName, Port, ServiceName};
+
+/// Where an instance lives: identifiers are unique on their node only.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct InstanceKey {
+    /// The node.
+    pub node: NodeName,
+    /// The instance on it.
+    pub id: InstanceId,
+}
+
+impl std::fmt::Display for InstanceKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.node, self.id)
+    }
+}
+
+/// One running copy of a service.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServiceInstance {
+    /// Node and identifier.
+    pub key: InstanceKey,
+    /// The service of which it is a copy; for a sidecar by custom `NAME-sidecar-proxy`.
+    pub name: ServiceName,
+    /// Plain or proxy.
+    pub kind: InstanceKind,
+    /// Its own address; `None` means the node's.
+    #[serde(default)]
+    pub address: Option<String>,
+    /// The port; `None` where the service has none.
+    #[serde(default)]
+    pub port: Option<Port>,
+    /// Tags in the order given.
+    #[serde(default)]
+    pub tags: Vec<String>,
+    /// Free metadata.
+    #[serde(default)]
+    pub meta: BTreeMap<String, String>,
+    /// Addresses by purpose.
+    #[serde(default)]
+    pub tagged_addresses: BTreeMap<String, TaggedAddress>,
+    /// Share of load while passing and while warning.
+    #[serde(default)]
+    pub weights: Weights,
+    /// Whether catalog writers may change the tags (kept and shown; Consul's anti-entropy switch).
+    #[serde(default)]
+    pub enable_tag_override: bool,
+    /// Whether the instance speaks mesh mTLS itself (Consul's `Connect.Native`).
+    #[serde(default)]
+    pub native: bool,
+}
+
+impl ServiceInstance {
+    /// The address at which peers reach it, given its node's address.
+    #[must_use]
+    pub fn reachable_address<'a>(&'a self, node_address: &'a str) -> &'a str {
+        self.address.as_deref().unwrap_or(node_address)
+    }
+
+    /// The service whose identity it bears: a sidecar bears its destination's.
+    #[must_use]
+    pub fn identity(&self) -> &ServiceName {
+        match &self.kind {
+            InstanceKind::Typical => &self.name,
+            InstanceKind::Sidecar(proxy) => &proxy.destination,
+        }
+    }
+
+    /// The proxy part, if this is a sidecar.
+    #[must_use]
+    pub fn sidecar(&self) -> Option<&SidecarProxy> {
+        match &self.kind {
+            InstanceKind::Typical => None,
+            InstanceKind::Sidecar(proxy) => Some(proxy),
+        }
+    }
+}
+
+/// What an instance is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InstanceKind {
+    /// The application itself (Consul's empty kind).
+    Typical,
+    /// A sidecar proxy (Consul's `connect-proxy`).
+    Sidecar(Box<SidecarProxy>),
+}
+
+/// An address under a tag.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaggedAddress {
+    /// IP or host name.
+    pub address: String,
+    /// Port; 0 in Consul's form means none.
+    #[serde(default)]
+    pub port: Option<Port>,
+}
+
+/// Relative share of load (RFC 2782 weight).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Weights {
+    /// While every check passes.
+    pub passing: u32,
+    /// While the worst check warns.
+    pub warning: u32,
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self { passing: 1, warning: 1 }
+    }
+}
+
+/// What a sidecar does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SidecarProxy {
+    /// The service it stands in front of, and whose identity it bears.
+    pub destination: ServiceName,
+    /// The local instance it stands in front of.
+    #[serde(default)]
+    pub destination_id: Option<InstanceId>,
+    /// Where the application listens, as seen from the proxy.
+    #[serde(default = "loopback")]
+    pub local_address: String,
+    /// The application's port; `None` for a sidecar that only calls out.
+    #[serde(default)]
+    pub local_port: Option<Port>,
+    /// Listeners for services that the application calls.
+    #[serde(default)]
+    pub upstreams: Vec<Upstream>,
+    /// Opaque proxy settings as given (`protocol`, `local_connect_timeout_ms`, …).
+    #[serde(default)]
+    pub config: serde_json::Map<String, serde_json::Value>,
+}
+
+fn loopback() -> String {
+    "127.0.0.1".to_owned()
+}
+
+/// A local listener whose traffic goes to another service.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Upstream {
+    /// The service called.
+    pub destination: ServiceName,
+    /// Address of the listener.
+    pub bind_address: IpAddr,
+    /// Port of the listener.
+    pub bind_port: Port,
+    /// Opaque settings as given (`connect_timeout_ms`, `protocol`, …).
+    #[serde(default)]
+    pub config: serde_json::Map<String, serde_json::Value>,
+}
