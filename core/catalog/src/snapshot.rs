@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 use starling_model::{
-    CaRootRecord, Check, CheckId, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceId, InstanceKey,
-    IntentionSubject, Node, NodeName, Protocol, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults,
-    ServiceInstance, ServiceIntentions, ServiceName, Versioned,
+    CaRootRecord, Change, Check, CheckId, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceId,
+    InstanceKey, IntentionSubject, Node, NodeName, Protocol, ProxyDefaults, Record, RecordKey, Revision,
+    ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, Versioned,
 };
 
 use crate::subject::Subject;
@@ -239,5 +239,28 @@ impl Snapshot {
             Record::Config(value) => self.config(&value.key()).is_some_and(|r| r.value == *value),
             Record::CaRoot(value) => self.roots.get(&value.id).is_some_and(|r| r.value == *value),
         }
+    }
+
+    /// Every record, by kind.
+    pub fn records(&self) -> impl Iterator<Item = Versioned<Record>> {
+        fn wrap<T: Clone>(record: &Arc<Versioned<T>>, kind: fn(T) -> Record) -> Versioned<Record> {
+            Versioned { value: kind(record.value.clone()), created: record.created, modified: record.modified }
+        }
+        let nodes = self.nodes().map(|r| wrap(r, Record::Node));
+        let instances = self.nodes.values().flat_map(|e| e.instances.values()).map(|r| wrap(r, Record::Instance));
+        let checks = self.checks().map(|r| wrap(r, Record::Check));
+        let configs = self.configs.values().map(|r| wrap(r, Record::Config));
+        let roots = self.roots.values().map(|r| wrap(r, Record::CaRoot));
+        nodes.chain(instances).chain(checks).chain(configs).chain(roots)
+    }
+
+    /// The changes that turn this state into `newer`. Costs a pass over both; for a reader that has lost its place.
+    #[must_use]
+    pub fn difference(&self, newer: &Self) -> Vec<Change> {
+        let gone = self.records().map(|record| record.value.key()).filter(|key| newer.modified(key).is_none());
+        let mut changes: Vec<_> = gone.map(Change::Delete).collect();
+        let written = newer.records().filter(|record| self.modified(&record.value.key()) != Some(record.modified));
+        changes.extend(written.map(|record| Change::Put(record.value)));
+        changes
     }
 }

@@ -1,0 +1,94 @@
+//! What the process says about itself: log lines and metrics.
+//!
+//! [`start_log`] sets up `tracing` once per process. [`Registry`] collects metrics; every component registers its own
+//! when it is built, keeps the handles, and pays one atomic addition per event.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub use prometheus_client::metrics::counter::Counter;
+pub use prometheus_client::metrics::gauge::Gauge;
+pub use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Metric;
+use tracing_subscriber::EnvFilter;
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The filter does not parse, or a log was started before.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The filter is not in `tracing`'s form.
+    #[error("log filter {filter:?} is not understood; use a level (error, warn, info, debug, trace) or TARGET=LEVEL,…")]
+    Filter {
+        /// The filter as given.
+        filter: String,
+        /// What the parser said.
+        #[source]
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// Something else in the process logs already.
+    #[error("a log is already running in this process")]
+    Running,
+}
+
+/// Starts the log on standard error.
+///
+/// # Errors
+/// [`LogError`].
+pub fn start_log(filter: &str, format: LogFormat) -> Result<(), LogError> {
+    let filter = EnvFilter::try_new(filter).map_err(|source| LogError::Filter { filter: filter.to_owned(), source })?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let started = match format {
+        LogFormat::Text => builder.with_target(false).try_init(),
+        LogFormat::Json => builder.json().try_init(),
+    };
+    started.map_err(|_| LogError::Running)
+}
+
+/// The metrics of a process. Clones share the same metrics.
+#[derive(Debug, Clone, Default)]
+pub struct Registry(Arc<Mutex<prometheus_client::registry::Registry>>);
+
+impl Registry {
+    /// Adds a metric under `starling_NAME`; the name must be given once only.
+    pub fn register<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
+        let mut registry = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        registry.register(format!("starling_{name}"), help, metric.clone());
+        metric
+    }
+
+    /// Every metric in the OpenMetrics text form that Prometheus reads.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        let registry = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Writing to a string cannot fail.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registered_metrics_appear_in_the_text() {
+        let registry = Registry::default();
+        let commits = registry.register("commits", "Transactions committed", Counter::<u64>::default());
+        commits.inc();
+        assert!(registry.encode().contains("starling_commits_total 1"), "{}", registry.encode());
+    }
+
+    #[test]
+    fn a_bad_filter_is_refused_with_its_text() {
+        let refused = start_log("a=b=c", LogFormat::Text).expect_err("not a filter");
+        assert!(refused.to_string().contains("a=b=c"));
+    }
+}

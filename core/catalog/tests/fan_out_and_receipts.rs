@@ -1,0 +1,64 @@
+//! Who is woken by what, and what a receipt says while a change is on its way.
+
+#[path = "support/records.rs"]
+mod records;
+
+use std::collections::BTreeSet;
+
+use records::key;
+use starling_catalog::{Event, FanOut, Receipts, Refused, Subject};
+use starling_model::Revision;
+
+fn endpoints(name: &str) -> Subject {
+    Subject::Endpoints(name.parse().expect("a name"))
+}
+
+fn event(name: &str, revision: u64) -> Event {
+    Event { subject: endpoints(name), revision: Revision(revision) }
+}
+
+#[test]
+fn a_write_wakes_only_its_own_subscribers_and_a_slow_one_coalesces() {
+    let mut fan_out = FanOut::default();
+    let web = fan_out.subscribe(BTreeSet::from([endpoints("web")]));
+    let both = fan_out.subscribe(BTreeSet::from([endpoints("web"), endpoints("db")]));
+    assert_eq!(fan_out.publish(&[event("db", 1)]), BTreeSet::from([both]));
+    assert_eq!(fan_out.publish(&[event("web", 2), event("db", 2)]), BTreeSet::from([web]), "one wake-up is enough");
+    let pending = fan_out.take(both);
+    assert_eq!(pending.values().copied().collect::<Vec<_>>(), [Revision(2), Revision(2)]);
+    assert!(fan_out.take(both).is_empty());
+    fan_out.resubscribe(both, BTreeSet::from([endpoints("db")]));
+    assert_eq!(fan_out.publish(&[event("web", 3)]), BTreeSet::new(), "web still has not taken");
+    fan_out.unsubscribe(web);
+    assert_eq!(fan_out.publish(&[event("web", 4)]), BTreeSet::new());
+}
+
+#[test]
+fn a_receipt_moves_from_pending_to_applied_or_rejected() {
+    let (a, b, c) = (key("n1", "a"), key("n1", "b"), key("n1", "c"));
+    let mut receipts = Receipts::default();
+    for proxy in [&a, &b, &c] {
+        receipts.connected(proxy);
+        receipts.applied(proxy, Revision(1), 0);
+    }
+    receipts.committed(Revision(2), BTreeSet::from([a.clone(), b.clone(), c.clone()]), 100);
+    receipts.applied(&a, Revision(2), 150);
+    let refused = Refused {
+        revision: Revision(2),
+        type_url: "cds".to_owned(),
+        resources: vec!["web".to_owned()],
+        text: "no".to_owned(),
+    };
+    receipts.rejected(&b, refused.clone());
+    let report = receipts.report(Revision(2)).expect("remembered");
+    assert_eq!(report.applied.get(&a), Some(&50));
+    assert_eq!(report.rejected.get(&b), Some(&refused));
+    assert_eq!(report.pending, BTreeSet::from([c.clone()]));
+    assert!(!report.is_settled());
+    receipts.removed(&c);
+    assert!(receipts.report(Revision(2)).expect("remembered").is_settled(), "nothing is expected of the deregistered");
+    receipts.applied(&b, Revision(3), 200);
+    let report = receipts.report(Revision(2)).expect("remembered");
+    assert_eq!(report.rejected.get(&b), Some(&refused), "a later success does not rewrite history");
+    assert!(receipts.proxies().find(|(key, _)| **key == b).expect("known").1.refused.is_none());
+}

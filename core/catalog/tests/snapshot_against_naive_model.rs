@@ -1,0 +1,160 @@
+//! A naive catalog, a plain map searched from end to end, beside the real one.
+
+#[path = "support/records.rs"]
+mod records;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use records::*;
+use starling_catalog::{Snapshot, Subject};
+use starling_model::*;
+
+const NODES: [&str; 3] = ["n1", "n2", "n3"];
+const IDS: [&str; 4] = ["i1", "i2", "i3", "i4"];
+const SERVICES: [&str; 3] = ["web", "api", "db"];
+
+fn pick(of: &'static [&'static str]) -> impl Strategy<Value = &'static str> {
+    prop::sample::select(of)
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let status = prop::sample::select(&[CheckStatus::Passing, CheckStatus::Warning, CheckStatus::Critical][..]);
+    let protocol = prop::sample::select(&[Protocol::Tcp, Protocol::Http][..]);
+    let action = prop::sample::select(&[Action::Allow, Action::Deny][..]);
+    prop_oneof![
+        (pick(&NODES), pick(&["10.0.0.1", "10.0.0.2"])).prop_map(|(n, a)| Change::Put(node(n, a))),
+        pick(&NODES).prop_map(|n| Change::Delete(RecordKey::Node(n.parse().expect("a name")))),
+        (pick(&NODES), pick(&IDS), pick(&SERVICES), 1..4i64)
+            .prop_map(|(n, i, s, p)| Change::Put(Record::Instance(instance(n, i, s, p)))),
+        (pick(&NODES), pick(&IDS), pick(&SERVICES), 1..4i64)
+            .prop_map(|(n, i, s, p)| Change::Put(Record::Instance(sidecar(n, i, "proxy", s, p)))),
+        (pick(&NODES), pick(&IDS)).prop_map(|(n, i)| Change::Delete(RecordKey::Instance(key(n, i)))),
+        (pick(&NODES), pick(&IDS), prop::option::of((pick(&IDS), pick(&SERVICES))), status)
+            .prop_map(|(n, c, s, status)| Change::Put(check(n, c, s, status))),
+        (pick(&NODES), pick(&IDS))
+            .prop_map(|(n, c)| Change::Delete(RecordKey::Check(n.parse().expect("a name"), c.parse().expect("an id")))),
+        (pick(&SERVICES), protocol).prop_map(|(s, p)| Change::Put(Record::Config(defaults(s, p)))),
+        (pick(&["web", "*"]), action)
+            .prop_map(|(d, a)| Change::Put(Record::Config(intentions(d, vec![connection("api", a)])))),
+        pick(&["web", "*"]).prop_map(|d| Change::Delete(RecordKey::Config(intentions(d, vec![]).key()))),
+    ]
+}
+
+#[derive(Default)]
+struct Naive(BTreeMap<RecordKey, Versioned<Record>>);
+
+impl Naive {
+    fn apply(&mut self, revision: Revision, changes: &[Change]) {
+        for change in changes {
+            match change {
+                Change::Put(record) => {
+                    let created = self.0.get(&record.key()).map_or(revision, |old| old.created);
+                    let new = Versioned { value: record.clone(), created, modified: revision };
+                    self.0.insert(record.key(), new);
+                }
+                Change::Delete(key) => {
+                    self.0.remove(key);
+                }
+            }
+        }
+    }
+
+    fn instances(&self, wanted: impl Fn(&ServiceInstance) -> bool) -> Vec<InstanceKey> {
+        let instances = self.0.values().filter_map(|record| match &record.value {
+            Record::Instance(instance) if wanted(instance) => Some(instance.key.clone()),
+            _ => None,
+        });
+        instances.collect()
+    }
+
+    fn worst(&self, key: &InstanceKey) -> CheckStatus {
+        let statuses = self.0.values().filter_map(|record| match &record.value {
+            Record::Check(c) if c.node == key.node && c.service.as_ref().is_none_or(|s| s.id == key.id) => {
+                Some(c.status)
+            }
+            _ => None,
+        });
+        statuses.max().unwrap_or(CheckStatus::Passing)
+    }
+
+    /// What a subscriber of a subject would look at, as text.
+    fn view(&self, subject: &Subject) -> String {
+        let records = self.0.values().filter(|record| match (&record.value, subject) {
+            (Record::Node(n), Subject::Node(name)) => n.name == *name,
+            (Record::Node(_), Subject::NodeList) | (Record::Check(_), Subject::CheckList) => true,
+            (Record::Instance(i), Subject::Node(name)) => i.key.node == *name,
+            (Record::Check(c), Subject::Node(name)) => c.node == *name,
+            (Record::Instance(i), Subject::Service(name)) => i.name == *name,
+            (Record::Instance(i), Subject::Endpoints(name)) => i.identity() == name,
+            (Record::Config(ConfigEntry::ServiceDefaults(d)), Subject::Routing(name)) => d.service == *name,
+            (Record::Config(ConfigEntry::ServiceIntentions(e)), Subject::Intentions(name)) => e.destination == *name,
+            _ => false,
+        });
+        let mut text: String = records.map(|record| format!("{record:?}\n")).collect();
+        // The health of an instance is part of how its service is seen.
+        if let Subject::Service(name) | Subject::Endpoints(name) = subject {
+            for key in self.instances(|i| i.name == *name || i.identity() == name) {
+                text += &format!("{key} {:?}\n", self.worst(&key));
+            }
+        }
+        text
+    }
+}
+
+fn subjects() -> Vec<Subject> {
+    let mut all = vec![Subject::NodeList, Subject::CheckList];
+    all.extend(NODES.map(|n| Subject::Node(n.parse().expect("a name"))));
+    for name in SERVICES {
+        let name: ServiceName = name.parse().expect("a name");
+        all.push(Subject::Service(name.clone()));
+        all.push(Subject::Endpoints(name.clone()));
+        all.push(Subject::Routing(name.clone()));
+        all.push(Subject::Intentions(IntentionSubject::Service(name)));
+    }
+    all.push(Subject::Intentions(IntentionSubject::Any));
+    all
+}
+
+proptest! {
+    #[test]
+    fn indexes_health_and_events_agree(history in prop::collection::vec(prop::collection::vec(change(), 1..4), 1..25)) {
+        let mut real = Snapshot::default();
+        let mut naive = Naive::default();
+        for (step, changes) in history.iter().enumerate() {
+            let revision = Revision(step as u64 + 1);
+            let before: Vec<_> = subjects().into_iter().map(|s| (naive.view(&s), s)).collect();
+            let applied = real.apply(revision, changes);
+            naive.apply(revision, changes);
+            real = applied.snapshot;
+
+            let mut records: Vec<_> = real.records().collect();
+            records.sort_by_key(|record| record.value.key());
+            prop_assert_eq!(&records, &naive.0.values().cloned().collect::<Vec<_>>());
+            for name in SERVICES {
+                let name: ServiceName = name.parse().expect("a name");
+                let named: Vec<_> = real.instances_of(&name).map(|i| i.value.key.clone()).collect();
+                prop_assert_eq!(named, naive.instances(|i| i.name == name));
+                let fronting: Vec<_> = real.sidecars_of(&name).map(|i| i.value.key.clone()).collect();
+                prop_assert_eq!(fronting, naive.instances(|i| i.sidecar().is_some_and(|p| p.destination == name)));
+            }
+            for key in naive.instances(|_| true) {
+                prop_assert_eq!(real.health(&key).0, naive.worst(&key));
+            }
+
+            let told: BTreeSet<_> = applied.events.iter().map(|event| event.subject.clone()).collect();
+            for (view, subject) in before {
+                if naive.view(&subject) != view {
+                    prop_assert!(told.contains(&subject), "{} changed at {} and nobody was told", subject, revision);
+                    prop_assert_eq!(real.subject_revision(&subject), revision);
+                }
+            }
+        }
+        // A reader that starts from the store, or catches up by difference, sees the same.
+        let loaded = Snapshot::load(real.revision(), real.records());
+        prop_assert!(real.difference(&loaded).is_empty());
+        let caught_up = Snapshot::default().apply(real.revision(), &Snapshot::default().difference(&real)).snapshot;
+        let values = |snapshot: &Snapshot| snapshot.records().map(|r| r.value).collect::<Vec<_>>();
+        prop_assert_eq!(values(&caught_up), values(&real));
+    }
+}

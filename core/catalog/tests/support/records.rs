@@ -1,0 +1,110 @@
+//! Short ways to write records, shared by this crate's tests.
+#![allow(missing_docs, reason = "names say it all")]
+#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
+
+use std::collections::BTreeMap;
+
+use starling_model::*;
+
+pub fn node(name: &str, address: &str) -> Record {
+    Record::Node(Node {
+        name: name.parse().unwrap(),
+        id: String::new(),
+        address: address.to_owned(),
+        tagged_addresses: BTreeMap::new(),
+        meta: BTreeMap::new(),
+    })
+}
+
+pub fn key(node: &str, id: &str) -> InstanceKey {
+    InstanceKey { node: node.parse().unwrap(), id: id.parse().unwrap() }
+}
+
+pub fn instance(node: &str, id: &str, name: &str, port: i64) -> ServiceInstance {
+    ServiceInstance {
+        key: key(node, id),
+        name: name.parse().unwrap(),
+        kind: InstanceKind::Typical,
+        address: None,
+        port: Port::try_from(port).ok(),
+        tags: Vec::new(),
+        meta: BTreeMap::new(),
+        tagged_addresses: BTreeMap::new(),
+        weights: Weights::default(),
+        enable_tag_override: false,
+        native: false,
+    }
+}
+
+pub fn sidecar(node: &str, id: &str, name: &str, destination: &str, port: i64) -> ServiceInstance {
+    let proxy = SidecarProxy {
+        destination: destination.parse().unwrap(),
+        destination_id: None,
+        local_address: "127.0.0.1".to_owned(),
+        local_port: None,
+        upstreams: Vec::new(),
+        config: serde_json::Map::new(),
+    };
+    ServiceInstance { kind: InstanceKind::Sidecar(Box::new(proxy)), ..instance(node, id, name, port) }
+}
+
+pub fn check(node: &str, id: &str, service: Option<(&str, &str)>, status: CheckStatus) -> Record {
+    Record::Check(Check {
+        node: node.parse().unwrap(),
+        id: id.parse().unwrap(),
+        name: id.to_owned(),
+        status,
+        notes: String::new(),
+        output: String::new(),
+        service: service.map(|(id, name)| CheckedService {
+            id: id.parse().unwrap(),
+            name: name.parse().unwrap(),
+            tags: Vec::new(),
+        }),
+        kind: String::new(),
+        interval: String::new(),
+        timeout: String::new(),
+    })
+}
+
+pub fn defaults(service: &str, protocol: Protocol) -> ConfigEntry {
+    ConfigEntry::ServiceDefaults(ServiceDefaults {
+        service: service.parse().unwrap(),
+        protocol: Some(protocol),
+        local_connect_timeout: None,
+        local_request_timeout: None,
+        max_inbound_connections: None,
+        meta: BTreeMap::new(),
+    })
+}
+
+pub fn connection(source: &str, action: Action) -> SourceIntention {
+    SourceIntention {
+        source: source.parse().unwrap(),
+        decision: SourceDecision::Connection(action),
+        description: String::new(),
+    }
+}
+
+pub fn requests(source: &str, action: Action, prefix: &str) -> SourceIntention {
+    let permission = IntentionPermission {
+        action,
+        path: Some(PathMatch::Prefix(prefix.to_owned())),
+        methods: Vec::new(),
+        headers: Vec::new(),
+    };
+    SourceIntention {
+        source: source.parse().unwrap(),
+        decision: SourceDecision::Requests(vec![permission]),
+        description: String::new(),
+    }
+}
+
+pub fn intentions(destination: &str, sources: Vec<SourceIntention>) -> ConfigEntry {
+    ConfigEntry::ServiceIntentions(ServiceIntentions {
+        destination: destination.parse().unwrap(),
+        sources,
+        meta: BTreeMap::new(),
+    })
+}
