@@ -1,0 +1,77 @@
+# The few commands of this tree. `make` alone lists them.
+#
+# Tools (Envoy, grpcio, cargo-deny) are installed into .tools/ on first use, at pinned versions; nothing else on the
+# machine changes, except that a missing C compiler or python3-venv is installed with apt where that needs no question.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+CARGO ?= cargo
+# With the lock file as it is: a check that quietly updates it has checked something else.
+XTASK := $(CARGO) run --quiet --locked --package xtask --
+export CARGO_TERM_COLOR ?= $(if $(CI),never,auto)
+
+TOOLS := $(CURDIR)/.tools
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+
+# The profile of `make demo`. A debug build is there in half the time of a release build (thin LTO of the whole tree),
+# and shares its objects with `make test`; the demo's data plane is Envoy, which is optimised either way.
+# `make demo PROFILE=release` shows the control plane at full speed.
+PROFILE ?= dev
+
+# What the tests and the demo run against; a path in the environment wins.
+export STARLING_ENVOY ?= $(TOOLS)/bin/envoy
+export STARLING_PYTHON ?= $(TOOLS)/venv/bin/python
+export STARLING_BIN ?= $(TARGET)/debug/starling
+export PATH := $(TOOLS)/bin:$(PATH)
+
+.PHONY: help demo test check fmt bench golden install clean machine
+
+help: ## list these commands
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+demo: machine ## install Envoy and bring up a mesh of four services with live traffic; Ctrl-C ends it
+	@$(XTASK) install envoy
+	exec $(CARGO) run --locked --profile $(PROFILE) --bin starling -- dev --demo
+
+test: machine ## install Envoy and grpcio, then run every test
+	@$(XTASK) install envoy grpcio
+	@# The end-to-end tests run the binary. Built for the whole workspace, so that its crates have the same features
+	@# as in the tests and are compiled once.
+	$(CARGO) build --locked --workspace --bins
+	$(CARGO) test --locked --workspace
+
+check: machine ## formatting, house rules, licences and bans, lints, documentation; warnings are errors
+	$(CARGO) fmt --all --check
+	$(XTASK) tidy
+	$(XTASK) install cargo-deny
+	$(TOOLS)/bin/cargo-deny --locked check bans licenses sources
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --workspace
+
+fmt: ## format everything
+	$(CARGO) fmt --all
+
+bench: machine ## release build, then the latency of one change and the cost at scale; prints tables
+	@$(XTASK) install envoy
+	$(CARGO) build --locked --release --bin starling
+	$(TARGET)/release/starling bench latency-of-change
+	$(TARGET)/release/starling bench scale
+
+golden: machine ## rewrite the expected output of the scenario tests; review the diff
+	STARLING_GOLDEN=rewrite $(CARGO) test --locked --workspace --exclude starling-e2e
+	@-git --no-pager diff --stat
+
+install: machine ## put all tools into .tools/
+	$(XTASK) install envoy grpcio cargo-deny
+
+clean: ## remove what was built; .tools/ stays (rm -rf .tools removes it)
+	$(CARGO) clean
+	rm -rf .demo
+
+# A Rust toolchain and a C compiler; what can be put right without a question is.
+machine:
+	@sh xtask/machine.sh
