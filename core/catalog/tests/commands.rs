@@ -16,16 +16,20 @@ fn put(entry: ConfigEntry) -> Command {
     Command::PutConfig { entry, cas: None }
 }
 
+fn passing(id: &str, service: &str) -> Check {
+    let Record::Check(check) = check("n1", id, Some((service, "web")), CheckStatus::Passing) else {
+        unreachable!("a check")
+    };
+    check
+}
+
 fn registered() -> Snapshot {
     let Record::Node(n1) = node("n1", "10.0.0.1") else { unreachable!("a node") };
     let web = Command::Register {
         name: n1.name.clone(),
         node: Some(n1),
         instances: vec![instance("n1", "web-1", "web", 80)],
-        checks: vec![match check("n1", "c1", Some(("web-1", "web")), CheckStatus::Passing) {
-            Record::Check(check) => check,
-            _ => unreachable!("a check"),
-        }],
+        checks: vec![passing("c1", "web-1")],
     };
     run(&Snapshot::default(), web).expect("registers")
 }
@@ -51,11 +55,12 @@ fn an_instance_takes_its_checks_with_it_and_a_node_takes_everything() {
 
 #[test]
 fn a_check_for_a_service_that_is_not_there_is_refused() {
-    let Record::Check(lost) = check("n1", "c2", Some(("gone", "gone")), CheckStatus::Passing) else {
-        unreachable!("a check")
+    let command = Command::Register {
+        name: "n1".parse().expect("a name"),
+        node: None,
+        instances: vec![],
+        checks: vec![passing("c2", "gone")],
     };
-    let command =
-        Command::Register { name: "n1".parse().expect("a name"), node: None, instances: vec![], checks: vec![lost] };
     let refusal = run(&registered(), command).expect_err("refused");
     assert_eq!(refusal.to_string(), "check c2 is for service id gone, which is not registered on node n1");
 }

@@ -1,0 +1,310 @@
+//! The store on one machine's disk: a redb file, one writer thread, many readers.
+//!
+//! A data directory holds `store.redb` (the data), `store.acknowledged` (the high-water mark) and
+//! `store.lock` (one process at a time). Only this module and the ones below it touch them.
+
+mod acknowledged;
+mod disk;
+mod door;
+mod lock;
+mod record;
+#[cfg(test)]
+mod tests;
+mod window;
+mod writer;
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::thread::{self, JoinHandle};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, StorageBackend};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use self::disk::Disk;
+use self::door::{ENTRIES, META, Opened, REVISION};
+use self::lock::DirectoryLock;
+use self::window::{Window, WindowLimits};
+use self::writer::{Job, Writer};
+use crate::store::{CommitError, Failure, LoadError, Store, Watch, WatchError};
+use crate::transaction::{Entry, Key, Revision, Snapshot, Transaction};
+
+pub use self::door::{LostState, OpenError};
+pub use self::lock::Holder;
+
+/// Mode of a data directory that is made here: it will hold private keys.
+const DIRECTORY_MODE: u32 = 0o700;
+
+/// Mode of the files in it.
+const FILE_MODE: u32 = 0o600;
+
+/// Transactions that wait for the writer; past this, callers of `commit` wait. Four full groups,
+/// so that the writer never runs dry while callers are there.
+const QUEUE_TRANSACTIONS: usize = 4096;
+
+/// Bytes that wait for the writer; past this, callers of `commit` wait. Many of the largest
+/// transactions, and still little memory.
+const QUEUE_BYTES: usize = 32 * 1024 * 1024;
+
+/// Bytes counted for a transaction in the queue beside its keys and values.
+const JOB_OVERHEAD_BYTES: usize = 256;
+
+/// Recent transactions kept for watchers: 16 s at 4,000 a second, long enough for a watcher to
+/// come back from a pause, short enough that reloading is the cheaper way beyond.
+const WINDOW_TRANSACTIONS: usize = 65_536;
+
+/// Bytes of recent transactions kept for watchers.
+const WINDOW_BYTES: usize = 64 * 1024 * 1024;
+
+/// Bytes of database pages kept in memory. The catalog above holds everything anyway and the
+/// kernel caches the file, so this only has to cover inner nodes and what is being written.
+const CACHE_BYTES: usize = 64 * 1024 * 1024;
+
+/// How an embedded store is sized.
+#[derive(Clone, Copy, Debug)]
+pub struct EmbeddedOptions {
+    /// Recent transactions kept for watchers; at least one is.
+    pub window_transactions: usize,
+    /// Bytes of recent transactions kept for watchers.
+    pub window_bytes: usize,
+    /// Bytes of database pages kept in memory.
+    pub cache_bytes: usize,
+}
+
+impl Default for EmbeddedOptions {
+    fn default() -> EmbeddedOptions {
+        EmbeddedOptions {
+            window_transactions: WINDOW_TRANSACTIONS,
+            window_bytes: WINDOW_BYTES,
+            cache_bytes: CACHE_BYTES,
+        }
+    }
+}
+
+/// Tells one database from every other; made at random when the database is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StoreId(u128);
+
+impl fmt::Display for StoreId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:032x}", self.0)
+    }
+}
+
+/// A [`Store`] in a directory of its own.
+///
+/// Dropping it closes it, and waits for the transactions already queued; [`close`] waits without
+/// blocking the thread.
+///
+/// [`close`]: EmbeddedStore::close
+pub struct EmbeddedStore {
+    id: StoreId,
+    window: Arc<Window>,
+    space: Arc<Semaphore>,
+    /// `None` once closed.
+    running: RwLock<Option<Running>>,
+}
+
+struct Running {
+    queue: mpsc::Sender<Job>,
+    engine: Arc<Engine>,
+    writer: JoinHandle<()>,
+}
+
+/// The open database. Fields drop in order: the lock outlives the database.
+struct Engine {
+    database: Database,
+    _lock: DirectoryLock,
+}
+
+impl EmbeddedStore {
+    /// Opens the store in `directory`, making both if they do not exist.
+    ///
+    /// Reads and verifies the whole database, so it takes time in proportion to its size.
+    ///
+    /// # Errors
+    /// [`OpenError`]; the database is then exactly as it was before.
+    pub fn open(directory: &Path, options: EmbeddedOptions) -> Result<EmbeddedStore, OpenError> {
+        Self::open_on(directory, options, |disk| disk)
+    }
+
+    fn open_on<B: StorageBackend>(
+        directory: &Path,
+        options: EmbeddedOptions,
+        backend: impl FnOnce(Disk) -> B,
+    ) -> Result<EmbeddedStore, OpenError> {
+        let opened = door::open(directory, options.cache_bytes, backend)?;
+        let Opened { database, acknowledged, lock, id, revision } = opened;
+        let engine = Arc::new(Engine { database, _lock: lock });
+        let limits = WindowLimits { transactions: options.window_transactions, bytes: options.window_bytes };
+        let window = Arc::new(Window::new(limits, revision));
+        let (sender, receiver) = mpsc::channel(QUEUE_TRANSACTIONS);
+        let writer = Writer {
+            engine: Arc::clone(&engine),
+            acknowledged,
+            window: Arc::clone(&window),
+            queue: receiver,
+            revision,
+        };
+        let writer = thread::Builder::new()
+            .name("store-writer".to_string())
+            .spawn(move || writer.run())
+            .map_err(|source| OpenError::io(directory, "start the writer of", source))?;
+        tracing::info!(directory = %directory.display(), store = %id, %revision, "store opened");
+        let running = Running { queue: sender, engine, writer };
+        Ok(EmbeddedStore {
+            id,
+            window,
+            space: Arc::new(Semaphore::new(QUEUE_BYTES)),
+            running: RwLock::new(Some(running)),
+        })
+    }
+
+    /// Which database this is.
+    #[must_use]
+    pub fn id(&self) -> StoreId {
+        self.id
+    }
+
+    /// The last revision that watchers have been shown.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.window.published()
+    }
+
+    /// Writes what is queued, ends all watches and closes the database. Closing twice is fine.
+    pub async fn close(&self) {
+        let stopping = self.stop();
+        if tokio::task::spawn_blocking(move || finish(stopping)).await.is_err() {
+            tracing::error!("the store did not close cleanly");
+        }
+    }
+
+    /// Takes the running parts away, so that nothing new is queued.
+    fn stop(&self) -> Option<Running> {
+        self.running.write().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn running<T>(&self, part: impl FnOnce(&Running) -> T) -> Option<T> {
+        self.running.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(part)
+    }
+}
+
+/// Waits for the writer and lets go of the database.
+fn finish(stopping: Option<Running>) {
+    let Some(Running { queue, engine, writer }) = stopping else { return };
+    drop(queue);
+    if writer.join().is_err() {
+        tracing::error!("the store's writer panicked");
+    }
+    drop(engine);
+}
+
+impl Drop for EmbeddedStore {
+    fn drop(&mut self) {
+        finish(self.stop());
+    }
+}
+
+impl fmt::Debug for EmbeddedStore {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("EmbeddedStore")
+            .field("id", &self.id)
+            .field("revision", &self.revision())
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for EmbeddedStore {
+    async fn commit(&self, transaction: Transaction) -> Result<Revision, CommitError> {
+        transaction.check()?;
+        let queue = self.running(|running| running.queue.clone()).ok_or(CommitError::Closed)?;
+        // Never more than the queue's bytes, or the request could not be met at all.
+        let weight = (transaction.size() + JOB_OVERHEAD_BYTES).min(QUEUE_BYTES);
+        let weight = u32::try_from(weight).unwrap_or(u32::MAX);
+        let space = Arc::clone(&self.space).acquire_many_owned(weight).await.map_err(|_closed| CommitError::Closed)?;
+        let (answer, verdict) = oneshot::channel();
+        let job = Job { transaction, answer, _space: space };
+        queue.send(job).await.map_err(|_closed| CommitError::Closed)?;
+        // A caller waiting for its answer must not keep a closing store's queue open.
+        drop(queue);
+        verdict.await.unwrap_or(Err(CommitError::Closed))
+    }
+
+    async fn load(&self) -> Result<Snapshot, LoadError> {
+        if let Some(failure) = self.window.failure() {
+            return Err(LoadError::Failed(failure));
+        }
+        let engine = self.running(|running| Arc::clone(&running.engine)).ok_or(LoadError::Closed)?;
+        let loaded = tokio::task::spawn_blocking(move || engine.load()).await;
+        let failed = |failure: Failure| Err(LoadError::Failed(failure));
+        match loaded {
+            Ok(Ok(snapshot)) => Ok(snapshot),
+            Ok(Err(error)) => failed(Arc::new(error)),
+            Err(error) => failed(Arc::new(error)),
+        }
+    }
+
+    async fn watch(&self, from: Revision) -> Result<Watch, WatchError> {
+        self.window.watch(from)
+    }
+}
+
+/// Why the database could not be read.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error("reading the database failed")]
+    Database(#[from] redb::Error),
+    #[error("the entry of key {} is malformed", .0.escape_ascii())]
+    Malformed(Vec<u8>),
+    #[error("the revision is malformed")]
+    Revision,
+}
+
+impl Engine {
+    fn load(&self) -> Result<Snapshot, ReadError> {
+        let read = self.database.begin_read().map_err(redb::Error::from)?;
+        let meta = read.open_table(META).map_err(redb::Error::from)?;
+        let revision = meta.get(REVISION).map_err(redb::Error::from)?;
+        let revision = revision
+            .and_then(|found| found.value().try_into().ok().map(u64::from_le_bytes))
+            .map(Revision)
+            .ok_or(ReadError::Revision)?;
+        let table = read.open_table(ENTRIES).map_err(redb::Error::from)?;
+        let length = table.len().map_err(redb::Error::from)?;
+        let mut entries = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
+        for item in table.iter().map_err(redb::Error::from)? {
+            let (key, value) = item.map_err(redb::Error::from)?;
+            entries.push(entry(key.value(), value.value())?);
+        }
+        Ok(Snapshot { revision, entries })
+    }
+}
+
+/// One allocation per entry: key and value are slices of the same bytes.
+fn entry(key: &[u8], record: &[u8]) -> Result<Entry, ReadError> {
+    let malformed = || ReadError::Malformed(key.to_vec());
+    let (revisions, value) = record::decode(record).ok_or_else(malformed)?;
+    let mut bytes = Vec::with_capacity(key.len() + value.len());
+    bytes.extend_from_slice(key);
+    bytes.extend_from_slice(value);
+    let mut bytes = Bytes::from(bytes);
+    let value = bytes.split_off(key.len());
+    Ok(Entry {
+        key: Key::new(bytes).map_err(|_error| malformed())?,
+        value,
+        created: revisions.created,
+        modified: revisions.modified,
+    })
+}
+
+/// Makes the names in a directory durable.
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}

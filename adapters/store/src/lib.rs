@@ -1,0 +1,22 @@
+//! The store: an ordered map of keys to bytes in which every accepted transaction has a number.
+//!
+//! [`Store`] is the whole contract: commit a conditional transaction, load everything, watch what
+//! follows. Its semantics are the common ground of etcd v3 and of [`EmbeddedStore`], the
+//! implementation on a local redb file. Nothing here knows what the bytes mean.
+//!
+//! What is promised, by both:
+//!
+//! * a transaction is acknowledged only once it is durable, and watchers see it only then;
+//! * transactions are serialised: conditions are judged against every earlier transaction;
+//! * a watcher sees each transaction once, in order, or is told that it cannot.
+
+mod embedded;
+mod store;
+mod transaction;
+
+pub use embedded::{EmbeddedOptions, EmbeddedStore, Holder, LostState, OpenError, StoreId};
+pub use store::{CommitError, Failure, LoadError, Quantity, Store, Watch, WatchError};
+pub use transaction::{
+    Committed, Condition, Entry, Expected, Key, KeyError, MAX_KEY_BYTES, MAX_TRANSACTION_BYTES,
+    MAX_TRANSACTION_OPERATIONS, Revision, Snapshot, Transaction, Write,
+};

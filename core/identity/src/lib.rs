@@ -1,0 +1,19 @@
+//! Who is who in the mesh: SPIFFE IDs, the rules by which certificates are issued, and when they are renewed.
+//!
+//! Everything here is a pure function of its arguments. The crate owns no keys, no certificates and no clock:
+//! `adapters/tls` signs, the programs supply time and randomness. What is deliberately absent is any matching of
+//! identities as text: a URI is parsed once, and compared as structure from then on.
+
+pub mod cluster;
+pub mod issuance;
+pub mod renewal;
+pub mod sni;
+pub mod spiffe;
+
+pub use cluster::{ClusterId, ClusterIdError};
+pub use issuance::{
+    CLOCK_SKEW, IssuanceError, IssuanceRules, LEAF_TTL_DEFAULT, LEAF_TTL_MAX, LEAF_TTL_MIN, ROOT_LIFETIME, Validity,
+};
+pub use renewal::{RenewalError, renew_at};
+pub use sni::{service_sni, subset_sni};
+pub use spiffe::{Identity, Layout, SPIFFE_ID_BYTES_MAX, SpiffeId, SpiffeIdError};

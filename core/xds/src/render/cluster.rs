@@ -1,0 +1,140 @@
+//! CDS: how a service, and the application itself, are called.
+
+use std::net::IpAddr;
+
+use envoy_types::pb::envoy::config::cluster::v3::circuit_breakers::Thresholds;
+use envoy_types::pb::envoy::config::cluster::v3::cluster::{
+    ClusterDiscoveryType, CommonLbConfig, DiscoveryType, EdsClusterConfig, LbPolicy,
+};
+use envoy_types::pb::envoy::config::cluster::v3::{CircuitBreakers, Cluster as Message};
+use envoy_types::pb::envoy::config::core::v3::{Http1ProtocolOptions, Http2ProtocolOptions};
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::UpstreamTlsContext;
+use envoy_types::pb::envoy::extensions::upstreams::http::v3::HttpProtocolOptions;
+use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_options::explicit_http_config::ProtocolConfig;
+use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_options::{
+    ExplicitHttpConfig, UpstreamProtocolOptions,
+};
+use envoy_types::pb::envoy::r#type::v3::Percent;
+use prost::Message as _;
+use starling_model::Protocol;
+use starling_plan::{Cluster, Inbound};
+
+use super::endpoint::{lb_endpoint, load_assignment};
+use super::proto::{ads, any, duration, number, tls_socket};
+use super::secret::mutual_tls;
+use crate::resource::{Resource, ResourceType};
+
+/// The cluster of the application behind the proxy. A service's cluster has dots in its name, so none has this.
+pub(super) const LOCAL_APP: &str = "local_app";
+
+/// Connections, queued requests and requests in flight to one cluster. Envoy's default of 1,024 is met by a single
+/// load test and then looks like an outage; this stays below the file descriptors that a process usually has.
+const CONCURRENCY_MAX: u32 = 16_384;
+
+/// Retries in flight to one cluster.
+const RETRIES_MAX: u32 = 64;
+
+/// Where the options of an HTTP cluster stand.
+const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+
+/// Streams on one HTTP/2 connection; peers allow at least this many.
+pub(super) const HTTP2_STREAMS_MAX: u32 = 1_024;
+
+/// Unacknowledged bytes on one HTTP/2 stream: enough for a gigabit at 8 ms.
+const HTTP2_STREAM_WINDOW: u32 = 1024 * 1024;
+
+/// Unacknowledged bytes on one HTTP/2 connection.
+const HTTP2_CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
+
+/// The cluster through which a service is called.
+pub(super) fn upstream(cluster: &Cluster) -> Resource {
+    let tls = UpstreamTlsContext {
+        common_tls_context: Some(mutual_tls(Some(&cluster.identity.to_uri()), alpn(cluster.protocol))),
+        sni: cluster.sni.clone(),
+        ..Default::default()
+    };
+    let message = Message {
+        name: cluster.sni.clone(),
+        cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::Eds.into())),
+        eds_cluster_config: Some(EdsClusterConfig { eds_config: Some(ads()), ..Default::default() }),
+        connect_timeout: Some(duration(cluster.connect_timeout)),
+        transport_socket: Some(tls_socket(&tls)),
+        // Health is decided by the catalog: the endpoints that are there are used, be they few.
+        common_lb_config: Some(CommonLbConfig {
+            healthy_panic_threshold: Some(Percent { value: 0.0 }),
+            ..Default::default()
+        }),
+        ..shared(cluster.protocol)
+    };
+    let name = message.name.as_str();
+    Resource::new(ResourceType::Cluster, name, &message.encode_to_vec())
+        .with_children([(ResourceType::Endpoints, name.into())])
+}
+
+/// The cluster of the application.
+pub(super) fn local_app(inbound: &Inbound) -> Resource {
+    let app = &inbound.local_app;
+    let is_ip = app.address.parse::<IpAddr>().is_ok();
+    let discovery = if is_ip { DiscoveryType::Static } else { DiscoveryType::StrictDns };
+    let message = Message {
+        name: LOCAL_APP.to_owned(),
+        cluster_discovery_type: Some(ClusterDiscoveryType::Type(discovery.into())),
+        load_assignment: Some(load_assignment(LOCAL_APP, vec![lb_endpoint(&app.address, app.port, 1)])),
+        connect_timeout: Some(duration(app.connect_timeout)),
+        ..shared(inbound.protocol)
+    };
+    Resource::new(ResourceType::Cluster, LOCAL_APP, &message.encode_to_vec())
+}
+
+/// What upstreams and the application have in common.
+fn shared(protocol: Protocol) -> Message {
+    let mut message = Message {
+        lb_policy: LbPolicy::LeastRequest.into(),
+        circuit_breakers: Some(CircuitBreakers {
+            thresholds: vec![Thresholds {
+                max_connections: number(CONCURRENCY_MAX),
+                max_pending_requests: number(CONCURRENCY_MAX),
+                max_requests: number(CONCURRENCY_MAX),
+                max_retries: number(RETRIES_MAX),
+                ..Default::default()
+            }],
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let spoken = match protocol {
+        Protocol::Tcp => None,
+        Protocol::Http => Some(ProtocolConfig::HttpProtocolOptions(Http1ProtocolOptions::default())),
+        Protocol::Http2 | Protocol::Grpc => Some(ProtocolConfig::Http2ProtocolOptions(http2())),
+    };
+    if let Some(spoken) = spoken {
+        let options = HttpProtocolOptions {
+            upstream_protocol_options: Some(UpstreamProtocolOptions::ExplicitHttpConfig(ExplicitHttpConfig {
+                protocol_config: Some(spoken),
+            })),
+            ..Default::default()
+        };
+        // One entry at most: a map with more has no settled order of bytes.
+        message.typed_extension_protocol_options.insert(HTTP_OPTIONS.to_owned(), any(&options));
+    }
+    message
+}
+
+/// HTTP/2 in either direction.
+pub(super) fn http2() -> Http2ProtocolOptions {
+    Http2ProtocolOptions {
+        max_concurrent_streams: number(HTTP2_STREAMS_MAX),
+        initial_stream_window_size: number(HTTP2_STREAM_WINDOW),
+        initial_connection_window_size: number(HTTP2_CONNECTION_WINDOW),
+        allow_connect: true,
+        ..Default::default()
+    }
+}
+
+fn alpn(protocol: Protocol) -> &'static [&'static str] {
+    match protocol {
+        Protocol::Tcp => &[],
+        Protocol::Http => &["http/1.1"],
+        Protocol::Http2 | Protocol::Grpc => &["h2"],
+    }
+}

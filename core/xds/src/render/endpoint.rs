@@ -1,0 +1,59 @@
+//! EDS: where a service is.
+
+use envoy_types::pb::envoy::config::core::v3::Locality;
+use envoy_types::pb::envoy::config::endpoint::v3::{
+    ClusterLoadAssignment, Endpoint, LbEndpoint, LocalityLbEndpoints, lb_endpoint::HostIdentifier,
+};
+use prost::Message;
+use starling_plan::Endpoints;
+
+use super::proto::{address, number};
+use crate::resource::{Resource, ResourceType};
+
+/// Envoy's limit on the sum of weights of one assignment is 2^32; past this, weights are cut.
+const WEIGHT_MAX: u32 = 65_535;
+
+pub(super) fn assignment(endpoints: &Endpoints) -> Resource {
+    let lb_endpoints: Vec<_> = endpoints
+        .endpoints
+        .iter()
+        .map(|endpoint| lb_endpoint(&endpoint.address.to_string(), endpoint.port, endpoint.weight))
+        .collect();
+    if lb_endpoints.is_empty() {
+        return empty(&endpoints.cluster);
+    }
+    resource(&load_assignment(&endpoints.cluster, lb_endpoints))
+}
+
+/// Nobody: callers are answered 503 at once.
+pub(super) fn empty(cluster: &str) -> Resource {
+    resource(&ClusterLoadAssignment { cluster_name: cluster.to_owned(), ..Default::default() })
+}
+
+fn resource(message: &ClusterLoadAssignment) -> Resource {
+    Resource::new(ResourceType::Endpoints, &message.cluster_name, &message.encode_to_vec())
+}
+
+/// All endpoints in one place: localities are weighed against one another, which is not wanted here.
+pub(super) fn load_assignment(cluster: &str, lb_endpoints: Vec<LbEndpoint>) -> ClusterLoadAssignment {
+    ClusterLoadAssignment {
+        cluster_name: cluster.to_owned(),
+        endpoints: vec![LocalityLbEndpoints {
+            locality: Some(Locality::default()),
+            lb_endpoints,
+            ..Default::default()
+        }],
+        ..Default::default()
+    }
+}
+
+pub(super) fn lb_endpoint(host: &str, port: u16, weight: u32) -> LbEndpoint {
+    LbEndpoint {
+        load_balancing_weight: number(weight.clamp(1, WEIGHT_MAX)),
+        host_identifier: Some(HostIdentifier::Endpoint(Endpoint {
+            address: Some(address(host, port)),
+            ..Default::default()
+        })),
+        ..Default::default()
+    }
+}

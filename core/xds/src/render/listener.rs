@@ -1,0 +1,207 @@
+//! LDS: where the proxy listens. Nothing here changes with policy, routes or endpoints, as replacing a listener
+//! drains its connections.
+
+use std::net::SocketAddr;
+
+use envoy_types::pb::envoy::config::core::v3::{ExtensionConfigSource, TrafficDirection};
+use envoy_types::pb::envoy::config::listener::v3::filter::ConfigType;
+use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChain, Listener};
+use envoy_types::pb::envoy::extensions::filters::http::router::v3::Router;
+use envoy_types::pb::envoy::extensions::filters::network::connection_limit::v3::ConnectionLimit;
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::http_connection_manager::{
+    ForwardClientCertDetails, InternalAddressConfig, PathWithEscapedSlashesAction, RouteSpecifier,
+    SetCurrentClientCertDetails, UpgradeConfig,
+};
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
+    HttpConnectionManager, HttpFilter, Rds, http_filter,
+};
+use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::tcp_proxy::ClusterSpecifier;
+use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::{TcpProxy, UpstreamConnectMode};
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::DownstreamTlsContext;
+use envoy_types::pb::google::protobuf::{Any, UInt64Value};
+use prost::Message;
+use starling_model::Protocol;
+use starling_plan::{Inbound, Outbound};
+
+use super::cluster::{LOCAL_APP, http2};
+use super::proto::{ads, any, any_of, duration, flag, number, socket, tls_socket};
+use super::route::{self, REQUEST_HEADERS_TIMEOUT, STREAM_IDLE_TIMEOUT};
+use super::secret::mutual_tls;
+use super::{access_log, rbac};
+use crate::resource::{Resource, ResourceType};
+
+/// Statistics of the public listener bear Consul's prefix.
+const PUBLIC_LISTENER: &str = "public_listener";
+
+/// A listener for the application's calls to one service.
+pub(super) fn outbound(outbound: &Outbound, cluster: &str, access_log: bool) -> Resource {
+    let name = format!("{}:{}", outbound.service, outbound.bind);
+    let stat_prefix = format!("upstream.{}", outbound.service);
+    let loggers = access_log::loggers(access_log);
+    let filter = if outbound.protocol.is_l7() {
+        let routes = route::outbound_name(&outbound.service);
+        let manager = HttpConnectionManager {
+            access_log: loggers,
+            http_filters: vec![router()],
+            ..connection_manager(&stat_prefix, routes, outbound.protocol)
+        };
+        filter("envoy.filters.network.http_connection_manager", any(&manager))
+    } else {
+        let proxy = TcpProxy {
+            stat_prefix,
+            access_log: loggers,
+            cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.to_owned())),
+            ..Default::default()
+        };
+        filter("envoy.filters.network.tcp_proxy", any(&proxy))
+    };
+    let chain = FilterChain { filters: vec![filter], ..Default::default() };
+    let resource = listener(&name, outbound.bind, TrafficDirection::Outbound, chain);
+    if outbound.protocol.is_l7() {
+        resource.with_children([(ResourceType::Route, route::outbound_name(&outbound.service).into())])
+    } else {
+        resource.with_clusters([cluster.into()])
+    }
+}
+
+/// The public listener.
+pub(super) fn inbound(inbound: &Inbound, access_log: bool) -> Resource {
+    let name = format!("{PUBLIC_LISTENER}:{}", inbound.bind);
+    let l7 = inbound.protocol.is_l7();
+    let mut filters = Vec::new();
+    if let Some(max) = inbound.max_connections {
+        filters.push(connection_limit(max));
+    }
+    if l7 {
+        let manager = inbound_manager(inbound, access_log);
+        filters.push(filter("envoy.filters.network.http_connection_manager", any(&manager)));
+    } else {
+        filters.push(discovered_policy(&rbac::extension_name(&inbound.service)));
+        filters.push(filter("envoy.filters.network.tcp_proxy", any(&inbound_tcp(access_log))));
+    }
+    let alpn: &[&str] = if l7 { &["h2", "http/1.1"] } else { &[] };
+    let tls = DownstreamTlsContext {
+        common_tls_context: Some(mutual_tls(None, alpn)),
+        require_client_certificate: flag(true),
+        ..Default::default()
+    };
+    let chain = FilterChain { filters, transport_socket: Some(tls_socket(&tls)), ..Default::default() };
+    let child = if l7 {
+        (ResourceType::Route, route::inbound_name(&inbound.service).into())
+    } else {
+        (ResourceType::Extension, rbac::extension_name(&inbound.service).into())
+    };
+    listener(&name, inbound.bind, TrafficDirection::Inbound, chain)
+        .with_children([child])
+        .with_clusters([LOCAL_APP.into()])
+}
+
+fn listener(name: &str, bind: SocketAddr, direction: TrafficDirection, chain: FilterChain) -> Resource {
+    let message = Listener {
+        name: name.to_owned(),
+        address: Some(socket(bind)),
+        traffic_direction: direction.into(),
+        filter_chains: vec![chain],
+        ..Default::default()
+    };
+    Resource::new(ResourceType::Listener, name, &message.encode_to_vec())
+}
+
+fn filter(name: &str, config: Any) -> Filter {
+    Filter { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(config)) }
+}
+
+fn connection_limit(max: u32) -> Filter {
+    let limit = ConnectionLimit {
+        stat_prefix: PUBLIC_LISTENER.to_owned(),
+        max_connections: Some(UInt64Value { value: max.into() }),
+        ..Default::default()
+    };
+    filter("envoy.filters.network.connection_limit", any(&limit))
+}
+
+/// The policy of a TCP service is decided when a connection opens. It comes by itself, so that a change of it leaves
+/// the listener, and with it the open connections, alone.
+fn discovered_policy(name: &str) -> Filter {
+    let source = ExtensionConfigSource {
+        config_source: Some(ads()),
+        type_urls: vec![rbac::NETWORK_TYPE_URL.to_owned()],
+        ..Default::default()
+    };
+    Filter { name: name.to_owned(), config_type: Some(ConfigType::ConfigDiscovery(source)) }
+}
+
+/// Nothing is known of the peer before its certificate is: the application is called after the handshake.
+fn inbound_tcp(access_log: bool) -> TcpProxy {
+    TcpProxy {
+        stat_prefix: PUBLIC_LISTENER.to_owned(),
+        access_log: access_log::loggers(access_log),
+        cluster_specifier: Some(ClusterSpecifier::Cluster(LOCAL_APP.to_owned())),
+        upstream_connect_mode: UpstreamConnectMode::OnDownstreamTlsHandshake.into(),
+        max_early_data_bytes: number(0),
+        ..Default::default()
+    }
+}
+
+/// HTTP from peers. The path is brought to its one form before anything looks at it, and passed on in that form.
+fn inbound_manager(inbound: &Inbound, access_log: bool) -> HttpConnectionManager {
+    HttpConnectionManager {
+        access_log: access_log::loggers(access_log),
+        http_filters: vec![policy_filter(), router()],
+        normalize_path: flag(true),
+        merge_slashes: true,
+        path_with_escaped_slashes_action: PathWithEscapedSlashesAction::UnescapeAndForward.into(),
+        strip_trailing_host_dot: true,
+        // What a peer says of its own certificate is dropped; what we have verified is written instead.
+        forward_client_cert_details: ForwardClientCertDetails::SanitizeSet.into(),
+        set_current_client_cert_details: Some(SetCurrentClientCertDetails { uri: true, ..Default::default() }),
+        request_headers_timeout: Some(duration(REQUEST_HEADERS_TIMEOUT)),
+        ..connection_manager(PUBLIC_LISTENER, &route::inbound_name(&inbound.service), inbound.protocol)
+    }
+}
+
+/// What both directions have in common.
+///
+/// A sidecar stands next to its application and is no edge: `x-forwarded-for`, `x-forwarded-proto` and `x-request-id`
+/// pass as they came, from an ingress gateway to the last service. No address counts as internal, so headers that
+/// steer Envoy (`x-envoy-retry-on`, `x-envoy-upstream-rq-timeout-ms`, …) are taken off whoever sends them.
+fn connection_manager(stat_prefix: &str, routes: &str, protocol: Protocol) -> HttpConnectionManager {
+    let (idle, upgrades) = match protocol {
+        Protocol::Grpc => (std::time::Duration::ZERO, Vec::new()),
+        Protocol::Tcp | Protocol::Http | Protocol::Http2 => (STREAM_IDLE_TIMEOUT, vec![websocket()]),
+    };
+    HttpConnectionManager {
+        stat_prefix: stat_prefix.to_owned(),
+        route_specifier: Some(RouteSpecifier::Rds(Rds {
+            config_source: Some(ads()),
+            route_config_name: routes.to_owned(),
+        })),
+        http2_protocol_options: Some(http2()),
+        stream_idle_timeout: Some(duration(idle)),
+        upgrade_configs: upgrades,
+        use_remote_address: flag(false),
+        internal_address_config: Some(InternalAddressConfig::default()),
+        ..Default::default()
+    }
+}
+
+fn websocket() -> UpgradeConfig {
+    UpgradeConfig { upgrade_type: "websocket".to_owned(), ..Default::default() }
+}
+
+/// Refuses everything by itself; the route says what is let through.
+fn policy_filter() -> HttpFilter {
+    http_filter(rbac::HTTP_FILTER, any_of(rbac::HTTP_TYPE_URL, &rbac::refuse_all()))
+}
+
+fn router() -> HttpFilter {
+    http_filter("envoy.filters.http.router", any(&Router::default()))
+}
+
+fn http_filter(name: &str, config: Any) -> HttpFilter {
+    HttpFilter {
+        name: name.to_owned(),
+        config_type: Some(http_filter::ConfigType::TypedConfig(config)),
+        ..Default::default()
+    }
+}

@@ -1,0 +1,104 @@
+//! RDS: where requests go, for how long, and who may send them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::route::v3::route::Action;
+use envoy_types::pb::envoy::config::route::v3::route_action::{ClusterSpecifier, MaxStreamDuration};
+use envoy_types::pb::envoy::config::route::v3::route_match::PathSpecifier;
+use envoy_types::pb::envoy::config::route::v3::{Route, RouteAction, RouteConfiguration, RouteMatch, VirtualHost};
+use prost::Message;
+use starling_model::{Protocol, ServiceName};
+use starling_plan::{Cluster, Inbound};
+
+use super::cluster::LOCAL_APP;
+use super::proto::{any_of, duration, flag};
+use super::{MeshNames, rbac};
+use crate::resource::{Resource, ResourceType};
+
+/// Time for a whole HTTP request to another service: Envoy's own default, which Consul's users have, too. gRPC calls
+/// have the deadline that the caller gives them.
+pub const OUTBOUND_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Time that an HTTP request or response may stand still: Envoy's default. gRPC streams may be silent for as long as
+/// they like.
+pub const STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Time for the head of a request to arrive: bounds what a peer can hold open by dripping bytes.
+pub const REQUEST_HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The routes of an outbound listener are named by the service.
+pub(super) fn outbound_name(service: &ServiceName) -> &str {
+    service.as_str()
+}
+
+/// The routes of the public listener; the colon keeps them apart from any service's.
+pub(super) fn inbound_name(service: &ServiceName) -> String {
+    format!("inbound:{service}")
+}
+
+/// The routes of calls to a service.
+pub(super) fn outbound(cluster: &Cluster) -> Resource {
+    let name = outbound_name(&cluster.service);
+    let timeout = match cluster.protocol {
+        Protocol::Grpc => None,
+        Protocol::Tcp | Protocol::Http | Protocol::Http2 => Some(OUTBOUND_TIMEOUT),
+    };
+    let message = configuration(name, route(&cluster.sni, timeout, cluster.protocol), HashMap::new());
+    Resource::new(ResourceType::Route, name, &message.encode_to_vec()).with_clusters([cluster.sni.as_str().into()])
+}
+
+/// The routes to the application, with the policy.
+pub(super) fn inbound(inbound: &Inbound, timeout: Option<Duration>, names: &MeshNames) -> Resource {
+    let name = inbound_name(&inbound.service);
+    let policy = any_of(rbac::PER_ROUTE_TYPE_URL, &rbac::per_route(&inbound.policy, names));
+    let filters = HashMap::from([(rbac::HTTP_FILTER.to_owned(), policy)]);
+    let message = configuration(&name, route(LOCAL_APP, timeout, inbound.protocol), filters);
+    Resource::new(ResourceType::Route, &name, &message.encode_to_vec())
+}
+
+/// `per_filter` has one entry at most: a map with more has no settled order of bytes.
+fn configuration(
+    name: &str,
+    route: Route,
+    per_filter: HashMap<String, envoy_types::pb::google::protobuf::Any>,
+) -> RouteConfiguration {
+    RouteConfiguration {
+        name: name.to_owned(),
+        virtual_hosts: vec![VirtualHost {
+            name: name.to_owned(),
+            domains: vec!["*".to_owned()],
+            routes: vec![route],
+            typed_per_filter_config: per_filter,
+            ..Default::default()
+        }],
+        // The order in which resources are sent sees to it that clusters come first.
+        validate_clusters: flag(false),
+        ..Default::default()
+    }
+}
+
+/// Everything to one cluster; without a timeout, a request may take as long as its deadline allows.
+fn route(cluster: &str, timeout: Option<Duration>, protocol: Protocol) -> Route {
+    let grpc_deadline = match protocol {
+        // 0 puts no cap on the deadline in `grpc-timeout`.
+        Protocol::Grpc if timeout.is_none() => Some(MaxStreamDuration {
+            grpc_timeout_header_max: Some(duration(Duration::ZERO)),
+            ..Default::default()
+        }),
+        Protocol::Tcp | Protocol::Http | Protocol::Http2 | Protocol::Grpc => None,
+    };
+    Route {
+        r#match: Some(RouteMatch {
+            path_specifier: Some(PathSpecifier::Prefix("/".to_owned())),
+            ..Default::default()
+        }),
+        action: Some(Action::Route(RouteAction {
+            cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.to_owned())),
+            timeout: Some(duration(timeout.unwrap_or_default())),
+            max_stream_duration: grpc_deadline,
+            ..Default::default()
+        })),
+        ..Default::default()
+    }
+}

@@ -1,0 +1,89 @@
+//! SDS: the leaf and the roots, and how TLS contexts refer to them.
+
+use envoy_types::pb::envoy::config::core::v3::{DataSource, data_source::Specifier};
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::common_tls_context::{
+    CombinedCertificateValidationContext, ValidationContextType,
+};
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::tls_parameters::TlsProtocol;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
+    CertificateValidationContext, CommonTlsContext, SdsSecretConfig, Secret, SubjectAltNameMatcher, TlsCertificate,
+    TlsParameters, secret::Type, subject_alt_name_matcher::SanType,
+};
+use envoy_types::pb::envoy::r#type::matcher::v3::{StringMatcher, string_matcher::MatchPattern};
+use prost::Message;
+use starling_plan::Trust;
+
+use super::Leaf;
+use super::proto::ads;
+use crate::resource::{Resource, ResourceType};
+
+/// The secret that holds the proxy's own certificate; the same name in every proxy, so that clusters are shared.
+const LEAF: &str = "leaf";
+
+/// The secret that holds the roots.
+const ROOTS: &str = "roots";
+
+pub(super) fn leaf(leaf: &Leaf) -> Resource {
+    let certificate = TlsCertificate {
+        certificate_chain: Some(inline(leaf.certificate_chain_pem.clone())),
+        private_key: Some(inline(leaf.private_key_pem.clone())),
+        ..Default::default()
+    };
+    secret(LEAF, Type::TlsCertificate(certificate))
+}
+
+pub(super) fn roots(trust: &Trust) -> Resource {
+    let mut bundle = String::new();
+    for root in &trust.roots_pem {
+        bundle.push_str(root.trim_end());
+        bundle.push('\n');
+    }
+    let context = CertificateValidationContext { trusted_ca: Some(inline(bundle)), ..Default::default() };
+    secret(ROOTS, Type::ValidationContext(context))
+}
+
+fn secret(name: &str, content: Type) -> Resource {
+    let message = Secret { name: name.to_owned(), r#type: Some(content) };
+    Resource::new(ResourceType::Secret, name, &message.encode_to_vec())
+}
+
+/// As bytes, which Envoy's configuration dump hides in full; text fields of the key are hidden, too, but only by name.
+fn inline(text: String) -> DataSource {
+    DataSource { specifier: Some(Specifier::InlineBytes(text.into_bytes())), ..Default::default() }
+}
+
+/// TLS 1.3 with our leaf, against the roots; with `peer`, only this identity is accepted.
+pub(super) fn mutual_tls(peer: Option<&str>, alpn: &[&str]) -> CommonTlsContext {
+    let names = peer.map(|uri| SubjectAltNameMatcher {
+        san_type: SanType::Uri.into(),
+        matcher: Some(StringMatcher {
+            match_pattern: Some(MatchPattern::Exact(uri.to_owned())),
+            ..Default::default()
+        }),
+        ..Default::default()
+    });
+    #[expect(deprecated, reason = "the message's other fields are; these are the ones to use")]
+    let validation = CombinedCertificateValidationContext {
+        default_validation_context: Some(CertificateValidationContext {
+            match_typed_subject_alt_names: names.into_iter().collect(),
+            ..Default::default()
+        }),
+        validation_context_sds_secret_config: Some(reference(ROOTS)),
+        ..Default::default()
+    };
+    CommonTlsContext {
+        tls_params: Some(TlsParameters {
+            tls_minimum_protocol_version: TlsProtocol::TlSv13.into(),
+            tls_maximum_protocol_version: TlsProtocol::TlSv13.into(),
+            ..Default::default()
+        }),
+        tls_certificate_sds_secret_configs: vec![reference(LEAF)],
+        alpn_protocols: alpn.iter().map(|&protocol| protocol.to_owned()).collect(),
+        validation_context_type: Some(ValidationContextType::CombinedValidationContext(validation)),
+        ..Default::default()
+    }
+}
+
+fn reference(name: &str) -> SdsSecretConfig {
+    SdsSecretConfig { name: name.to_owned(), sds_config: Some(ads()) }
+}

@@ -1,0 +1,14 @@
+//! The server: commits commands to the store, follows it, and tells everyone concerned.
+//!
+//! One task follows the store's watch and is the only one that advances the catalog (see [`turn`]); doors and agents
+//! read snapshots, commit commands and subscribe to subjects. A write is answered after its own snapshot is published,
+//! so that whoever wrote can read it.
+
+mod commit;
+mod hub;
+mod server;
+mod turn;
+
+pub use commit::CommitFailure;
+pub use hub::{ProxySubscription, Subscription};
+pub use server::{Server, ServerConfig};

@@ -1,0 +1,244 @@
+//! The server itself: what it is made of, and how it starts.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use starling_catalog::{ChangeReport, Command, ProxyReport, Snapshot, Subject};
+use starling_identity::{ClusterId, IssuanceRules, Layout, SpiffeId};
+use starling_model::{Datacenter, InstanceKey, Namespace, Revision, ServiceName, UnixSeconds};
+use starling_store::{EmbeddedOptions, EmbeddedStore, Store};
+use starling_telemetry::{Counter, Gauge, Registry};
+use starling_tls::{CertificateAuthority, IssueError, IssuedLeaf, OpenError};
+use tokio::sync::watch;
+
+use crate::hub::{Hub, ProxySubscription, Subscription};
+use crate::turn;
+
+/// How a server is set up.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Where the store and the CA keep their files.
+    pub data_dir: PathBuf,
+    /// The datacentre it serves.
+    pub datacenter: Datacenter,
+}
+
+/// A running server. Reads go to [`Server::snapshot`], writes to [`Server::commit`].
+pub struct Server {
+    config: ServerConfig,
+    store: Arc<dyn Store>,
+    snapshot: ArcSwap<Snapshot>,
+    /// The revision of the published snapshot, for those who wait for it.
+    published: watch::Sender<Revision>,
+    hub: Arc<Hub>,
+    authority: CertificateAuthority,
+    metrics: Metrics,
+}
+
+struct Metrics {
+    changes: Counter,
+    revision: Gauge,
+    leaves: Counter,
+}
+
+impl Server {
+    /// Opens the store and the CA under the data directory, loads the catalog and begins to follow the store.
+    ///
+    /// # Errors
+    /// When the store or the CA cannot be opened; nothing in the directory is overwritten then.
+    pub async fn start(config: ServerConfig, registry: &Registry) -> anyhow::Result<Arc<Self>> {
+        let directory = config.data_dir.join("store");
+        let opened =
+            tokio::task::spawn_blocking(move || EmbeddedStore::open(&directory, EmbeddedOptions::default())).await?;
+        let store: Arc<dyn Store> = Arc::new(opened?);
+        let snapshot = turn::load(&*store).await?;
+        let authority = open_authority(&config)?;
+        let revision = snapshot.revision();
+        let watch = store.watch(starling_store::Revision(revision.0)).await?;
+        let server = Arc::new(Self {
+            config,
+            store,
+            snapshot: ArcSwap::from_pointee(snapshot),
+            published: watch::Sender::new(revision),
+            hub: Arc::new(Hub::new()),
+            authority,
+            metrics: Metrics::new(registry),
+        });
+        let follower = Arc::downgrade(&server);
+        tokio::spawn(async move {
+            if let Err(error) = turn::follow(&follower, watch).await {
+                tracing::error!(error = format!("{error:#}"), "the catalog no longer follows the store");
+            }
+        });
+        server.commit(&Command::PutRoot(server.authority.root().clone())).await.context("publishing the CA's root")?;
+        Ok(server)
+    }
+
+    /// The catalog as it is now.
+    #[must_use]
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
+    }
+
+    /// The datacentre it serves.
+    #[must_use]
+    pub fn datacenter(&self) -> &Datacenter {
+        &self.config.datacenter
+    }
+
+    /// The CA's root and trust domain.
+    #[must_use]
+    pub fn root(&self) -> &starling_model::CaRootRecord {
+        self.authority.root()
+    }
+
+    /// The identity of a service's workloads.
+    #[must_use]
+    pub fn identity_of(&self, service: &ServiceName) -> SpiffeId {
+        let trust_domain = self.authority.trust_domain().clone();
+        let datacenter = self.config.datacenter.clone();
+        SpiffeId::new(Layout::Consul, trust_domain, default_namespace(), datacenter, service.clone())
+    }
+
+    /// Signs a workload's certificate; the name in it is ours, never the request's.
+    ///
+    /// # Errors
+    /// [`IssueError`] if the request proves no key, or the rules forbid it.
+    pub fn issue_leaf(&self, service: &ServiceName, csr_der: &[u8]) -> Result<IssuedLeaf, IssueError> {
+        let identity = self.identity_of(service);
+        let leaf = self.authority.issue_leaf(csr_der, &identity, &IssuanceRules::default(), now(), None)?;
+        self.metrics.leaves.inc();
+        Ok(leaf)
+    }
+
+    /// Signs the certificate of this server's own TLS listeners.
+    ///
+    /// # Errors
+    /// [`IssueError`], as for leaves.
+    pub fn issue_server(&self, csr_der: &[u8], addresses: &[std::net::IpAddr]) -> Result<IssuedLeaf, IssueError> {
+        self.authority.issue_server(csr_der, &self.config.datacenter, addresses, &IssuanceRules::default(), now())
+    }
+
+    /// Subscribes a reader to subjects.
+    #[must_use]
+    pub fn subscribe(&self, subjects: BTreeSet<Subject>) -> Subscription {
+        self.hub.subscribe(subjects)
+    }
+
+    /// Attaches a proxy's stream; receipts speak of it from now on.
+    #[must_use]
+    pub fn attach(&self, proxy: InstanceKey) -> ProxySubscription {
+        self.hub.attach(proxy)
+    }
+
+    /// Returns the snapshot as soon as one of the subjects is past `after`, or when the time is over.
+    pub async fn wait(&self, subjects: &[Subject], after: Revision, timeout: Duration) -> Arc<Snapshot> {
+        // Subscribe before looking, so that nothing falls between.
+        let subscription = self.subscribe(subjects.iter().cloned().collect());
+        let past = |snapshot: &Snapshot| subjects.iter().any(|subject| snapshot.subject_revision(subject) > after);
+        let changed = async {
+            while !past(&self.snapshot()) {
+                subscription.changed().await;
+            }
+        };
+        // A timeout is an answer too: the snapshot as it is.
+        let _ = tokio::time::timeout(timeout, changed).await;
+        self.snapshot()
+    }
+
+    /// The receipt of a change, as soon as nothing is outstanding or the time is over; `None` if it is not remembered.
+    pub async fn change(&self, revision: Revision, timeout: Duration) -> Option<ChangeReport> {
+        let mut reports = self.hub.reports();
+        let settled = async {
+            while self.hub.report(revision).is_some_and(|report| !report.is_settled()) {
+                if reports.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(timeout, settled).await;
+        self.hub.report(revision)
+    }
+
+    /// The revisions whose receipts are remembered, newest first.
+    #[must_use]
+    pub fn changes(&self) -> Vec<Revision> {
+        self.hub.revisions()
+    }
+
+    /// The receipt of a change as it stands.
+    #[must_use]
+    pub fn report(&self, revision: Revision) -> Option<ChangeReport> {
+        self.hub.report(revision)
+    }
+
+    /// Every proxy that was attached and is still registered.
+    #[must_use]
+    pub fn proxies(&self) -> Vec<(InstanceKey, ProxyReport)> {
+        self.hub.proxies()
+    }
+
+    /// Readers and proxies that are subscribed now.
+    #[must_use]
+    pub fn subscribers(&self) -> usize {
+        self.hub.subscribers()
+    }
+
+    /// Waits until the published snapshot is at `revision` or later.
+    pub(crate) async fn published(&self, revision: Revision) {
+        // The sender lives as long as self, so this cannot fail.
+        let _ = self.published.subscribe().wait_for(|published| *published >= revision).await;
+    }
+
+    pub(crate) fn advance(&self, snapshot: Arc<Snapshot>) {
+        self.snapshot.store(snapshot);
+    }
+
+    pub(crate) fn announce(&self, revision: Revision) {
+        self.metrics.changes.inc();
+        self.metrics.revision.set(i64::try_from(revision.0).unwrap_or(i64::MAX));
+        self.published.send_replace(revision);
+    }
+
+    pub(crate) fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    pub(crate) fn hub(&self) -> &Arc<Hub> {
+        &self.hub
+    }
+}
+
+impl Metrics {
+    fn new(registry: &Registry) -> Self {
+        Self {
+            changes: registry.register("changes", "Changes applied to the catalog", Counter::default()),
+            revision: registry.register("catalog_revision", "Revision of the catalog", Gauge::default()),
+            leaves: registry.register("leaf_certificates_issued", "Leaf certificates signed", Counter::default()),
+        }
+    }
+}
+
+/// The one namespace of this release.
+fn default_namespace() -> Namespace {
+    Namespace::new("default").expect("invariant: a name")
+}
+
+fn open_authority(config: &ServerConfig) -> anyhow::Result<CertificateAuthority> {
+    match CertificateAuthority::open(&config.data_dir) {
+        Err(OpenError::Absent { .. }) => {
+            let trust_domain = ClusterId::from_random(fastrand::u128(..)).trust_domain();
+            Ok(CertificateAuthority::create(&config.data_dir, &trust_domain, now())?)
+        }
+        opened => Ok(opened?),
+    }
+}
+
+fn now() -> UnixSeconds {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UnixSeconds(since.as_secs())
+}

@@ -1,0 +1,79 @@
+//! The turn: from a committed transaction to everyone who is concerned. The path whose length users feel.
+//!
+//! Nothing waits here: decode, apply, publish the snapshot, wake. No timer, no batching; a transaction that arrives
+//! while another is being applied is applied right after it. Cost model: that of [`Snapshot::apply`] plus one wake-up per
+//! subscriber of a touched subject.
+
+use std::sync::{Arc, Weak};
+
+use anyhow::Context;
+use starling_catalog::Snapshot;
+use starling_model::{Change, Record, RecordKey, Revision, Versioned};
+use starling_store::{Committed, Store, Watch, WatchError, Write};
+
+use crate::server::Server;
+
+/// Loads the catalog from the store.
+pub(crate) async fn load(store: &dyn Store) -> anyhow::Result<Snapshot> {
+    let stored = store.load().await.context("the store could not be read")?;
+    let mut records = Vec::with_capacity(stored.entries.len());
+    for entry in &stored.entries {
+        let key = decode_key(entry.key.as_bytes())?;
+        let value = Record::decode(&key, &entry.value)?;
+        let (created, modified) = (Revision(entry.created.0), Revision(entry.modified.0));
+        records.push(Versioned { value, created, modified });
+    }
+    Ok(Snapshot::load(Revision(stored.revision.0), records))
+}
+
+/// Follows the store until the server is dropped.
+///
+/// # Errors
+/// When the store's watch fails; the catalog stays as it was then.
+pub(crate) async fn follow(server: &Weak<Server>, mut watch: Watch) -> anyhow::Result<()> {
+    loop {
+        let next = watch.next().await;
+        let Some(server) = server.upgrade() else { return Ok(()) };
+        match next {
+            Ok(committed) => turn(&server, &committed)?,
+            Err(WatchError::Compacted { .. }) => {
+                watch = reload(&server).await.context("falling behind the store, and reloading it failed")?;
+            }
+            Err(ended) => return Err(ended).context("the store's watch ended"),
+        }
+    }
+}
+
+fn turn(server: &Server, committed: &Committed) -> anyhow::Result<()> {
+    let changes = committed.writes.iter().map(decode).collect::<anyhow::Result<Vec<_>>>()?;
+    publish(server, Revision(committed.revision.0), &changes);
+    Ok(())
+}
+
+fn publish(server: &Server, revision: Revision, changes: &[Change]) {
+    let applied = server.snapshot().apply(revision, changes);
+    let snapshot = Arc::new(applied.snapshot);
+    server.advance(Arc::clone(&snapshot));
+    server.hub().publish(&snapshot, &applied.events);
+    server.announce(revision);
+}
+
+/// Reads everything anew and publishes the difference as one change.
+async fn reload(server: &Server) -> anyhow::Result<Watch> {
+    let fresh = load(server.store()).await?;
+    let changes = server.snapshot().difference(&fresh);
+    publish(server, fresh.revision(), &changes);
+    Ok(server.store().watch(starling_store::Revision(fresh.revision().0)).await?)
+}
+
+fn decode(write: &Write) -> anyhow::Result<Change> {
+    Ok(match write {
+        Write::Put { key, value } => Change::Put(Record::decode(&decode_key(key.as_bytes())?, value)?),
+        Write::Delete { key } => Change::Delete(decode_key(key.as_bytes())?),
+    })
+}
+
+fn decode_key(bytes: &[u8]) -> anyhow::Result<RecordKey> {
+    let text = std::str::from_utf8(bytes).context("the store holds a key that is not UTF-8")?;
+    Ok(RecordKey::decode(text)?)
+}
