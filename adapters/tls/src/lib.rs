@@ -1,0 +1,31 @@
+//! Certificates and TLS: the built-in CA, keys that are born where they are used, and the rustls configurations of the
+//! mesh.
+//!
+//! | Module | Owns |
+//! |---|---|
+//! | [`authority`] | the CA on disk, and the signing of leaves |
+//! | [`key`] | private keys of leaves, and their certificate signing requests |
+//! | [`credentials`] | a chain with its key, as a party to a connection presents it |
+//! | [`roots`] | the roots that a party trusts |
+//! | [`peer`] | who the other end of a connection is |
+//! | [`config`] | rustls configurations: TLS 1.3, mutual, by SPIFFE ID |
+//!
+//! What is deliberately absent: any way to read a root's private key, any choice by a requester of the names in its
+//! certificate, and a process-wide crypto provider.
+
+pub mod authority;
+pub mod config;
+pub mod credentials;
+mod encoding;
+pub mod key;
+pub mod peer;
+mod request;
+pub mod roots;
+
+pub use authority::{AuthorityError, CertificateAuthority, CreateError, IssueError, IssuedLeaf, OpenError};
+pub use config::{ClientAuth, ConfigError, client_config, server_config};
+pub use credentials::{CredentialSlot, Credentials, CredentialsError};
+pub use key::{KeyError, LeafKey, SecretPem};
+pub use peer::{PeerError, peer_identity};
+pub use request::RequestError;
+pub use roots::{RootError, TrustRoots};

@@ -1,0 +1,97 @@
+//! Who the other end of a connection is, read from its certificate.
+
+use rustls::pki_types::CertificateDer;
+use starling_identity::{Identity, SpiffeIdError};
+use starling_model::TrustDomain;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+
+/// Why a certificate stands for nobody in the mesh.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PeerError {
+    /// No certificate was presented.
+    #[error("the peer presented no certificate")]
+    NoCertificate,
+    /// Not DER of a certificate, or its alternative names cannot be read.
+    #[error("the peer's certificate cannot be read")]
+    Malformed,
+    /// None or several identities; which one is meant would be a guess.
+    #[error("the certificate has {count} URI names; exactly one is allowed")]
+    UriCount {
+        /// URI names in the certificate.
+        count: usize,
+    },
+    /// The one URI is not an identity of the mesh.
+    #[error("the certificate's URI name is no identity")]
+    SpiffeId(#[from] SpiffeIdError),
+    /// The identity is the CA's, which takes part in no connection.
+    #[error("the certificate bears the identity of the CA")]
+    Authority,
+    /// The identity belongs to another mesh than the root.
+    #[error("the certificate is of trust domain {found}; {wanted} is trusted")]
+    TrustDomain {
+        /// The trust domain in the certificate.
+        found: TrustDomain,
+        /// The trust domain of the roots.
+        wanted: TrustDomain,
+    },
+    /// A valid peer, but another one than was asked for.
+    #[error("the peer is {found}; {wanted} was expected")]
+    Unexpected {
+        /// Who it is.
+        found: Box<Identity>,
+        /// Who it should be.
+        wanted: Box<Identity>,
+    },
+}
+
+/// The identity in the first certificate of a chain.
+///
+/// Reads, and verifies nothing: the chain must come from a handshake under [`crate::server_config`] or
+/// [`crate::client_config`].
+///
+/// # Errors
+/// [`PeerError`] if the chain is empty, or its leaf does not have exactly one URI name that is an identity of a workload,
+/// an agent or a server.
+/// Source: X.509-SVID specification, sections 2 and 5.2.
+pub fn peer_identity(chain: &[CertificateDer<'_>]) -> Result<Identity, PeerError> {
+    let leaf = chain.first().ok_or(PeerError::NoCertificate)?;
+    let (rest, certificate) = X509Certificate::from_der(leaf).map_err(|_| PeerError::Malformed)?;
+    if !rest.is_empty() {
+        return Err(PeerError::Malformed);
+    }
+    match sole_identity(&certificate)? {
+        Identity::Authority(_) => Err(PeerError::Authority),
+        identity @ (Identity::Workload(_) | Identity::Agent { .. } | Identity::Server { .. }) => Ok(identity),
+    }
+}
+
+/// [`peer_identity`] of a leaf, which must be of `trust_domain`.
+pub(crate) fn member_identity(leaf: &CertificateDer<'_>, trust_domain: &TrustDomain) -> Result<Identity, PeerError> {
+    let identity = peer_identity(std::slice::from_ref(leaf))?;
+    if identity.trust_domain() != trust_domain {
+        return Err(PeerError::TrustDomain { found: identity.trust_domain().clone(), wanted: trust_domain.clone() });
+    }
+    Ok(identity)
+}
+
+/// The identity in the one URI name of a certificate.
+pub(crate) fn sole_identity(certificate: &X509Certificate<'_>) -> Result<Identity, PeerError> {
+    let extension = certificate.subject_alternative_name().map_err(|_| PeerError::Malformed)?;
+    let names = extension.map_or(&[][..], |extension| &extension.value.general_names);
+    let mut uris = Vec::new();
+    for name in names {
+        // A name that this parser cannot read might be a URI to another parser.
+        if let GeneralName::Invalid(..) = name {
+            return Err(PeerError::Malformed);
+        }
+        if let GeneralName::URI(uri) = name {
+            uris.push(*uri);
+        }
+    }
+    match *uris.as_slice() {
+        [uri] => Ok(uri.parse()?),
+        _ => Err(PeerError::UriCount { count: uris.len() }),
+    }
+}
