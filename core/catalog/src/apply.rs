@@ -170,9 +170,12 @@ impl Snapshot {
             RecordKey::Node(name) => {
                 subjects.insert(Subject::NodeList);
                 self.touch_all_on(name, subjects);
+                let instances = self.instances_on(name).map(|instance| instance.value.key.clone());
+                subjects.extend(instances.map(Subject::Instance));
             }
             RecordKey::Instance(key) => {
                 subjects.insert(Subject::Node(key.node.clone()));
+                subjects.insert(Subject::Instance(key.clone()));
                 subjects.insert(Subject::ServiceList);
                 if let Some(instance) = self.instance(key) {
                     touch_instance(&instance.value, subjects);
@@ -215,6 +218,9 @@ impl Snapshot {
     }
 
     fn mark(&mut self, subject: &Subject, revision: Revision) {
+        if matches!(subject, Subject::Instance(_)) {
+            return;
+        }
         let last = self.touched.entry(subject.clone()).or_insert(revision);
         let before = *last;
         *last = before.max(revision);
@@ -229,6 +235,7 @@ impl Snapshot {
     fn has_content(&self, subject: &Subject) -> bool {
         match subject {
             Subject::Node(name) => self.nodes.contains_key(name),
+            Subject::Instance(key) => self.instance(key).is_some(),
             Subject::Service(name) => self.by_name.contains_key(name),
             Subject::Endpoints(name) => self.by_name.contains_key(name) || self.by_destination.contains_key(name),
             Subject::Routing(name) => self.service_defaults(name).is_some(),

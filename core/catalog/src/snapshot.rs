@@ -81,7 +81,17 @@ impl Snapshot {
     /// When `subject` last changed; for a subject that was never seen or is long gone, a revision not before its end.
     #[must_use]
     pub fn subject_revision(&self, subject: &Subject) -> Revision {
-        self.touched.get(subject).copied().unwrap_or(self.floor)
+        let known = match subject {
+            // Read off the records: there are as many instances as everything else together.
+            Subject::Instance(key) => self.instance(key).map(|instance| {
+                let node = self.node(&key.node).map(|node| node.modified);
+                // Its node may be on its way out: then anything that happens there counts.
+                let node = node.or_else(|| self.touched.get(&Subject::Node(key.node.clone())).copied());
+                instance.modified.max(node.unwrap_or_default())
+            }),
+            other => self.touched.get(other).copied(),
+        };
+        known.unwrap_or(self.floor)
     }
 
     /// Every node, by name.

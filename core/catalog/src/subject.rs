@@ -1,12 +1,14 @@
 //! What one can subscribe to.
 
-use starling_model::{ConfigKind, IntentionSubject, NodeName, ServiceName};
+use starling_model::{ConfigKind, InstanceKey, IntentionSubject, NodeName, ServiceName};
 
 /// A part of the catalog with a revision of its own. A write wakes exactly the subscribers of the subjects it touches.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// A node, and everything registered on it.
     Node(NodeName),
+    /// One instance's own registration, and its node's; not its health.
+    Instance(InstanceKey),
     /// The instances that bear this name, with their checks (the catalog's view).
     Service(ServiceName),
     /// Where the service is reached in the mesh: its sidecars and native instances, and the health of what they front.
@@ -33,6 +35,7 @@ impl std::fmt::Display for Subject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Node(name) => write!(f, "node/{name}"),
+            Self::Instance(key) => write!(f, "instance/{key}"),
             Self::Service(name) => write!(f, "service/{name}"),
             Self::Endpoints(name) => write!(f, "endpoints/{name}"),
             Self::Routing(name) => write!(f, "routing/{name}"),
