@@ -2,7 +2,17 @@
 //!
 //! The same code answers `starling can`, the API's intention check and, compiled, Envoy's filters, so that a verdict
 //! shown is the verdict enforced.
+//!
+//! Cost model: [`Policy::build`] is linear in the intentions written for the destination. [`CompiledPolicy::new`] compiles
+//! each expression once. After that a verdict costs one map lookup by source and, for a rule by request, one pass over
+//! that rule's permissions; a path already in normal form is recognised in one pass without allocation.
 
+pub mod authorise;
+pub mod path;
+pub mod pattern;
 pub mod policy;
 
+pub use authorise::{CompiledPolicy, Decider, HeaderFields, Request, Verdict, authorise};
+pub use path::{PathError, normalise};
+pub use pattern::{PatternError, check_regex};
 pub use policy::{Policy, PolicyRule};

@@ -45,9 +45,6 @@ pub struct SotwResponse {
     pub nonce: String,
 }
 
-/// `google.protobuf.Any`, for maps of it.
-pub(crate) use envoy_types::pb::google::protobuf::Any;
-
 /// `envoy.config.rbac.v3.RBAC`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct RbacRules {

@@ -31,6 +31,7 @@ const TABLE: &[Row] = &[
     Row { folder: "adapters/store", may_use: &["adapters/telemetry"] },
     Row { folder: "adapters/telemetry", may_use: &[] },
     Row { folder: "adapters/tls", may_use: &["core/model", "core/identity", "adapters/telemetry"] },
+    Row { folder: "adapters/dns", may_use: &["core/model", "core/catalog", "adapters/telemetry"] },
     Row { folder: "adapters/rpc", may_use: &["core/model", "core/xds", "adapters/telemetry", "adapters/tls"] },
     Row {
         folder: "adapters/http-api",
@@ -49,6 +50,7 @@ const TABLE: &[Row] = &[
             "adapters/store",
             "adapters/rpc",
             "adapters/http-api",
+            "adapters/dns",
             "adapters/tls",
             "adapters/telemetry",
         ],
@@ -81,6 +83,7 @@ const TABLE: &[Row] = &[
             "adapters/store",
             "adapters/rpc",
             "adapters/http-api",
+            "adapters/dns",
             "adapters/tls",
             "adapters/telemetry",
             "programs/server",

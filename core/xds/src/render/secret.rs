@@ -62,7 +62,6 @@ pub(super) fn mutual_tls(peer: Option<&str>, alpn: &[&str]) -> CommonTlsContext 
         }),
         ..Default::default()
     });
-    #[expect(deprecated, reason = "the message's other fields are; these are the ones to use")]
     let validation = CombinedCertificateValidationContext {
         default_validation_context: Some(CertificateValidationContext {
             match_typed_subject_alt_names: names.into_iter().collect(),

@@ -1,0 +1,43 @@
+//! DNS: authoritative answers for `consul.` from the catalog, over UDP and TCP.
+//!
+//! [`Zone`] decides the answer to one question and is pure: what the catalog holds comes in as a [`View`], the order of
+//! the records by a number. [`Responder`] turns a packet into a packet and holds the limits on sizes. [`serve`] owns the
+//! sockets. Nothing here recurses, forwards, transfers zones or signs.
+
+mod asked;
+mod metrics;
+mod records;
+pub mod responder;
+pub mod serve;
+mod sizing;
+pub mod view;
+pub mod zone;
+
+use std::sync::Arc;
+
+use starling_catalog::Snapshot;
+use starling_model::Datacenter;
+
+pub use responder::{Responder, Transport};
+pub use serve::serve;
+pub use view::View;
+pub use zone::Zone;
+
+/// Where answers come from.
+pub trait CatalogReader: Send + Sync + 'static {
+    /// The newest catalog.
+    fn snapshot(&self) -> Arc<Snapshot>;
+
+    /// The datacentre that names may bear; names that bear another do not exist.
+    fn datacenter(&self) -> &Datacenter;
+}
+
+impl<R: CatalogReader + ?Sized> CatalogReader for Arc<R> {
+    fn snapshot(&self) -> Arc<Snapshot> {
+        R::snapshot(self)
+    }
+
+    fn datacenter(&self) -> &Datacenter {
+        R::datacenter(self)
+    }
+}

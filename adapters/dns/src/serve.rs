@@ -1,0 +1,131 @@
+//! The sockets: one loop over datagrams, one over connections, limits on both.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::CatalogReader;
+use crate::responder::{QUERY_BYTES_MAX, Responder, Transport};
+
+/// Connections at a time; past this, new ones wait in the kernel's queue until one ends. A resolver needs one, and each
+/// costs a file descriptor.
+pub const TCP_CONNECTIONS_MAX: usize = 256;
+
+/// Time for a client to send its next whole query, and to take an answer; RFC 7766 section 6.2.3 asks for seconds.
+pub const TCP_IDLE_MAX: Duration = Duration::from_secs(10);
+
+/// Queries on one connection; past this it is closed, so that none holds its place for ever.
+pub const TCP_QUERIES_MAX: usize = 1_000;
+
+/// Time to breathe after a socket failed, which means that descriptors or memory have run out.
+const FAILURE_PAUSE: Duration = Duration::from_millis(100);
+
+/// Bytes of the length before each message over TCP (RFC 1035 section 4.2.2).
+const LENGTH_BYTES: usize = 2;
+
+/// Answers queries on both sockets until `shutdown` ends; connections end with it.
+///
+/// Bind both to one address and port. A failing socket is logged and tried again, so this never ends by itself.
+pub async fn serve<R: CatalogReader>(
+    udp: UdpSocket,
+    tcp: TcpListener,
+    responder: Responder<R>,
+    shutdown: impl Future<Output = ()>,
+) {
+    let responder = Arc::new(responder);
+    tokio::select! {
+        () = shutdown => {}
+        never = datagrams(&udp, &responder) => match never {},
+        never = connections(&tcp, &responder) => match never {},
+    }
+}
+
+async fn datagrams<R: CatalogReader>(socket: &UdpSocket, responder: &Responder<R>) -> Infallible {
+    // One byte more than allowed, so that a longer query is seen as longer.
+    let mut buffer = [0; QUERY_BYTES_MAX + 1];
+    loop {
+        let (len, peer) = match socket.recv_from(&mut buffer).await {
+            Ok(received) => received,
+            Err(error) => {
+                tracing::warn!(%error, "cannot receive DNS queries");
+                tokio::time::sleep(FAILURE_PAUSE).await;
+                continue;
+            }
+        };
+        let Some(answer) = responder.respond(&buffer[..len], Transport::Udp) else { continue };
+        if let Err(error) = socket.send_to(&answer, peer).await {
+            tracing::debug!(%error, %peer, "cannot send a DNS answer");
+        }
+    }
+}
+
+async fn connections<R: CatalogReader>(listener: &TcpListener, responder: &Arc<Responder<R>>) -> Infallible {
+    let places = Arc::new(Semaphore::new(TCP_CONNECTIONS_MAX));
+    let mut open = JoinSet::new();
+    loop {
+        let place = Arc::clone(&places).acquire_owned().await.expect("invariant: the semaphore is never closed");
+        while open.try_join_next().is_some() {}
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let responder = Arc::clone(responder);
+                open.spawn(async move {
+                    if let Err(error) = connection(stream, &responder).await {
+                        tracing::debug!(%error, %peer, "DNS connection ended");
+                    }
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a DNS connection");
+                tokio::time::sleep(FAILURE_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Answers one query after the other until the client goes, is silent, or sends what gets no answer.
+async fn connection<R: CatalogReader>(mut stream: TcpStream, responder: &Responder<R>) -> io::Result<()> {
+    // Answers are written whole; waiting for more would only delay them.
+    stream.set_nodelay(true)?;
+    let mut buffer = Vec::new();
+    for _ in 0..TCP_QUERIES_MAX {
+        if !timeout(TCP_IDLE_MAX, receive(&mut stream, &mut buffer)).await?? {
+            return Ok(());
+        }
+        let Some(answer) = responder.respond(&buffer, Transport::Tcp) else { return Ok(()) };
+        let framed = frame(&answer)?;
+        timeout(TCP_IDLE_MAX, stream.write_all(&framed)).await??;
+    }
+    Ok(())
+}
+
+/// Reads one whole query into `buffer`; false if the client has gone or the query is longer than [`QUERY_BYTES_MAX`].
+async fn receive(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<bool> {
+    let len = match stream.read_u16().await {
+        Ok(len) => usize::from(len),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    if len > QUERY_BYTES_MAX {
+        return Ok(false);
+    }
+    buffer.resize(len, 0);
+    stream.read_exact(buffer).await?;
+    Ok(true)
+}
+
+fn frame(answer: &[u8]) -> io::Result<Vec<u8>> {
+    let len = u16::try_from(answer.len()).map_err(io::Error::other)?;
+    let mut framed = Vec::with_capacity(LENGTH_BYTES + answer.len());
+    framed.extend_from_slice(&len.to_be_bytes());
+    framed.extend_from_slice(answer);
+    Ok(framed)
+}

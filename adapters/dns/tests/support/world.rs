@@ -1,0 +1,125 @@
+//! A catalog from lines of text, shared by this crate's tests.
+#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use starling_catalog::Snapshot;
+use starling_dns::CatalogReader;
+use starling_model::*;
+
+/// The parts of a line: words in their order, and `key=value` pairs.
+struct Line<'a> {
+    words: Vec<&'a str>,
+    pairs: BTreeMap<&'a str, &'a str>,
+}
+
+impl<'a> Line<'a> {
+    fn parse(line: &'a str) -> Self {
+        let (pairs, words): (Vec<_>, Vec<_>) = line.split_whitespace().partition(|part| part.contains('='));
+        Self { words, pairs: pairs.into_iter().filter_map(|pair| pair.split_once('=')).collect() }
+    }
+
+    fn owned(&self) -> BTreeMap<String, String> {
+        self.pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+}
+
+/// The record that a line describes: `node NAME ADDRESS key=value…`, `service NODE ID NAME port= address= tags=a,b
+/// weights=PASSING/WARNING native=true`, `sidecar …` (as service, with `of=SERVICE`), `check NODE ID STATUS service=ID`.
+pub fn record(line: &str) -> Record {
+    let line = Line::parse(line);
+    match line.words.as_slice() {
+        ["node", name, address] => Record::Node(Node {
+            name: name.parse().unwrap(),
+            id: String::new(),
+            address: (*address).to_owned(),
+            tagged_addresses: BTreeMap::new(),
+            meta: line.owned(),
+        }),
+        [kind @ ("service" | "sidecar"), node, id, name] => {
+            let (passing, warning) = line.pairs.get("weights").map_or(("1", "1"), |w| w.split_once('/').unwrap());
+            Record::Instance(ServiceInstance {
+                key: InstanceKey { node: node.parse().unwrap(), id: id.parse().unwrap() },
+                name: name.parse().unwrap(),
+                kind: if *kind == "sidecar" { proxy(line.pairs["of"]) } else { InstanceKind::Typical },
+                address: line.pairs.get("address").map(|address| (*address).to_owned()),
+                port: line.pairs.get("port").map(|port| Port::try_from(port.parse::<i64>().unwrap()).unwrap()),
+                tags: line.pairs.get("tags").map_or_else(Vec::new, |t| t.split(',').map(str::to_owned).collect()),
+                meta: BTreeMap::new(),
+                tagged_addresses: BTreeMap::new(),
+                weights: Weights { passing: passing.parse().unwrap(), warning: warning.parse().unwrap() },
+                enable_tag_override: false,
+                native: line.pairs.contains_key("native"),
+            })
+        }
+        ["check", node, id, status] => Record::Check(Check {
+            node: node.parse().unwrap(),
+            id: id.parse().unwrap(),
+            name: (*id).to_owned(),
+            status: status.parse().unwrap(),
+            notes: String::new(),
+            output: String::new(),
+            service: line.pairs.get("service").map(|id| CheckedService {
+                id: id.parse().unwrap(),
+                name: "any".parse().unwrap(),
+                tags: Vec::new(),
+            }),
+            kind: String::new(),
+            interval: String::new(),
+            timeout: String::new(),
+        }),
+        other => panic!("no such line: {other:?}"),
+    }
+}
+
+fn proxy(destination: &str) -> InstanceKind {
+    InstanceKind::Sidecar(Box::new(SidecarProxy {
+        destination: destination.parse().unwrap(),
+        destination_id: None,
+        local_address: "127.0.0.1".to_owned(),
+        local_port: None,
+        upstreams: Vec::new(),
+        config: serde_json::Map::new(),
+    }))
+}
+
+/// The state after one more line.
+pub fn after(snapshot: &Snapshot, line: &str) -> Snapshot {
+    let revision = Revision(snapshot.revision().0 + 1);
+    snapshot.apply(revision, &[Change::Put(record(line))]).snapshot
+}
+
+/// The state after these lines.
+pub fn catalog<L: AsRef<str>>(lines: impl IntoIterator<Item = L>) -> Snapshot {
+    lines.into_iter().fold(Snapshot::default(), |snapshot, line| after(&snapshot, line.as_ref()))
+}
+
+/// A reader whose catalog a test can replace.
+#[derive(Debug)]
+pub struct Shelf {
+    snapshot: Mutex<Arc<Snapshot>>,
+    datacenter: Datacenter,
+}
+
+impl Shelf {
+    pub fn new(snapshot: Snapshot) -> Arc<Self> {
+        Arc::new(Self { snapshot: Mutex::new(Arc::new(snapshot)), datacenter: "dc1".parse().unwrap() })
+    }
+
+    pub fn add(&self, line: &str) {
+        let mut snapshot = self.snapshot.lock().unwrap();
+        *snapshot = Arc::new(after(&snapshot, line));
+    }
+}
+
+impl CatalogReader for Shelf {
+    fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshot.lock().unwrap())
+    }
+
+    fn datacenter(&self) -> &Datacenter {
+        &self.datacenter
+    }
+}

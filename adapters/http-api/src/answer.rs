@@ -1,0 +1,208 @@
+//! Answers: status, headers and body as Consul gives them.
+
+use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
+use serde_json::Value;
+use starling_model::{Action, Revision};
+
+use crate::call::Query;
+use crate::error::ApiError;
+
+pub(crate) mod forms;
+
+const JSON: &str = "application/json";
+const PLAIN: &str = "text/plain; charset=utf-8";
+/// OpenMetrics 1.0, what `prometheus-client` writes.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PEM_CHAIN: &str = "application/pem-certificate-chain";
+
+/// What a body is.
+#[derive(Debug, Clone, PartialEq)]
+enum Body {
+    Empty,
+    Json(Value),
+    Text { content_type: &'static str, text: String },
+}
+
+/// Which headers speak of an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Index {
+    None,
+    /// Of a read that can be waited for, with everything that Consul says about its consistency.
+    Read(Revision),
+    /// Of a write: the revision it made.
+    Written(Revision),
+}
+
+/// An answer that is a success, or that carries JSON beside another status.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Answer {
+    status: StatusCode,
+    body: Body,
+    index: Index,
+    content_hash: Option<String>,
+}
+
+impl Answer {
+    fn new(body: Body) -> Self {
+        Self { status: StatusCode::OK, body, index: Index::None, content_hash: None }
+    }
+
+    /// Nothing, with status 200.
+    pub(crate) fn empty() -> Self {
+        Self::new(Body::Empty)
+    }
+
+    /// A JSON value.
+    pub(crate) fn json(value: Value) -> Self {
+        Self::new(Body::Json(value))
+    }
+
+    /// Plain text.
+    pub(crate) fn text(text: String) -> Self {
+        Self::new(Body::Text { content_type: PLAIN, text })
+    }
+
+    /// Metrics.
+    pub(crate) fn metrics(text: String) -> Self {
+        Self::new(Body::Text { content_type: OPEN_METRICS, text })
+    }
+
+    /// Certificates in PEM.
+    pub(crate) fn pem(text: String) -> Self {
+        Self::new(Body::Text { content_type: PEM_CHAIN, text })
+    }
+
+    /// With the headers of a read at `index`.
+    pub(crate) fn read_at(mut self, index: Revision) -> Self {
+        self.index = Index::Read(index.max(Revision(1)));
+        self
+    }
+
+    /// With the revision that a write made.
+    pub(crate) fn written_at(mut self, revision: Revision) -> Self {
+        self.index = Index::Written(revision.max(Revision(1)));
+        self
+    }
+
+    /// With another status.
+    pub(crate) fn status(mut self, status: StatusCode) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// With the hash by which a reader waits for the next content.
+    pub(crate) fn content_hash(mut self, hash: String) -> Self {
+        self.content_hash = Some(hash);
+        self
+    }
+}
+
+/// How answers to one request are written.
+pub(crate) struct Rendering {
+    pretty: bool,
+    consistency: &'static str,
+    default_policy: Action,
+}
+
+impl Rendering {
+    pub(crate) fn of(query: &Query, default_policy: Action) -> Self {
+        let consistency = match (query.has("stale"), query.has("consistent")) {
+            (true, false) => "stale",
+            (false, true) => "consistent",
+            _ => "leader",
+        };
+        Self { pretty: query.has("pretty"), consistency, default_policy }
+    }
+
+    pub(crate) fn answer(&self, answer: Answer) -> Response<axum::body::Body> {
+        let (content_type, text) = match answer.body {
+            Body::Empty => (None, String::new()),
+            Body::Json(value) => (Some(JSON), self.json_text(&value)),
+            Body::Text { content_type, text } => (Some(content_type), text),
+        };
+        let mut response = self.response(answer.status, content_type, text);
+        match answer.index {
+            Index::None => {}
+            Index::Read(index) => self.read_headers(&mut response, index),
+            Index::Written(revision) => set(&mut response, "x-consul-index", &revision.to_string()),
+        }
+        if let Some(hash) = answer.content_hash {
+            set(&mut response, "x-consul-contenthash", &hash);
+        }
+        response
+    }
+
+    pub(crate) fn error(&self, error: &ApiError) -> Response<axum::body::Body> {
+        let mut response = self.response(error.status, Some(PLAIN), error.text.clone());
+        if let Some(index) = error.index {
+            self.read_headers(&mut response, index);
+        }
+        response
+    }
+
+    /// 405 with what is allowed; to OPTIONS the same is the answer.
+    pub(crate) fn wrong_method(&self, method: &Method, allow: &str) -> Response<axum::body::Body> {
+        let mut response = if *method == Method::OPTIONS {
+            self.response(StatusCode::OK, None, String::new())
+        } else {
+            let text = format!("method {method} not allowed");
+            self.response(StatusCode::METHOD_NOT_ALLOWED, Some(PLAIN), text)
+        };
+        set(&mut response, "allow", allow);
+        response
+    }
+
+    fn response(
+        &self,
+        status: StatusCode,
+        content_type: Option<&'static str>,
+        text: String,
+    ) -> Response<axum::body::Body> {
+        let mut response = Response::new(axum::body::Body::from(text));
+        *response.status_mut() = status;
+        if let Some(content_type) = content_type {
+            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        }
+        response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+        set(&mut response, "x-consul-default-acl-policy", self.default_policy.as_str());
+        response
+    }
+
+    fn read_headers(&self, response: &mut Response<axum::body::Body>, index: Revision) {
+        set(response, "x-consul-index", &index.to_string());
+        set(response, "x-consul-knownleader", "true");
+        set(response, "x-consul-lastcontact", "0");
+        set(response, "x-consul-effective-consistency", self.consistency);
+        set(response, "x-consul-query-backend", "blocking-query");
+    }
+
+    fn json_text(&self, value: &Value) -> String {
+        let mut text = Vec::new();
+        let written = if self.pretty {
+            let four = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+            serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut text, four))
+        } else {
+            serde_json::to_writer(&mut text, value)
+        };
+        written.expect("invariant: a JSON value always serialises");
+        let mut text = String::from_utf8(text).expect("invariant: JSON is UTF-8");
+        // Go writes these escaped; they occur inside strings only.
+        for (plain, escaped) in
+            [('<', "\\u003c"), ('>', "\\u003e"), ('&', "\\u0026"), ('\u{2028}', "\\u2028"), ('\u{2029}', "\\u2029")]
+        {
+            if text.contains(plain) {
+                text = text.replace(plain, escaped);
+            }
+        }
+        if self.pretty {
+            text.push('\n');
+        }
+        text
+    }
+}
+
+fn set(response: &mut Response<axum::body::Body>, name: &'static str, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        response.headers_mut().insert(HeaderName::from_static(name), value);
+    }
+}

@@ -1,0 +1,50 @@
+//! Blocking queries: a read that waits until what it reads has changed.
+//!
+//! The index of an answer is the newest revision among the subjects it was made from, so a write to one service does not
+//! wake a reader of another. It is never 0, since a client that sends 0 back does not wait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use starling_catalog::{Snapshot, Subject};
+use starling_model::Revision;
+
+use crate::call::Call;
+use crate::error::ApiError;
+use crate::limits::WAIT_JITTER_FRACTION;
+use crate::ports::CatalogPort;
+
+/// The catalog to answer from, and the index of the answer.
+pub(crate) struct View {
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) index: Revision,
+}
+
+/// Waits as the request asks, and gives the catalog as it is then.
+pub(crate) async fn view(catalog: &dyn CatalogPort, call: &Call, subjects: &[Subject]) -> Result<View, ApiError> {
+    let asked = call.query.index()?;
+    let wait = call.query.wait()?;
+    let snapshot = catalog.snapshot();
+    let Some(asked) = asked else { return Ok(answer(snapshot, subjects)) };
+    // An index from the future is from another history of this store: the client must start over.
+    let from_future = asked > snapshot.revision().max(Revision(1));
+    if from_future || index_of(&snapshot, subjects) > asked {
+        return Ok(answer(snapshot, subjects));
+    }
+    let snapshot = catalog.wait(subjects, asked, jittered(wait)).await;
+    Ok(answer(snapshot, subjects))
+}
+
+fn answer(snapshot: Arc<Snapshot>, subjects: &[Subject]) -> View {
+    let index = index_of(&snapshot, subjects);
+    View { snapshot, index }
+}
+
+fn index_of(snapshot: &Snapshot, subjects: &[Subject]) -> Revision {
+    subjects.iter().map(|subject| snapshot.subject_revision(subject)).fold(Revision(1), Revision::max)
+}
+
+/// `wait` and up to a sixteenth of it.
+pub(crate) fn jittered(wait: Duration) -> Duration {
+    wait + (wait / WAIT_JITTER_FRACTION).mul_f64(fastrand::f64())
+}

@@ -1,0 +1,20 @@
+//! The HTTP API in the shape of Consul 1.22, and the parsers of Consul's JSON and HCL forms.
+//!
+//! Requests become valid values here and answers take Consul's form here; what happens in between is behind two traits,
+//! [`CatalogPort`] and [`AgentPort`]. Every route stands in one table with the permission it needs and the body it may
+//! have. The crate owns no state beyond the connections it serves.
+
+mod answer;
+mod blocking;
+mod call;
+mod error;
+pub mod limits;
+pub mod parse;
+pub mod ports;
+pub mod router;
+pub mod routes;
+mod serve;
+
+pub use ports::{AgentFailure, AgentPort, CatalogPort, CommitFailure, DiagnosticRow, Leaf, MeshFacts, PrivateKeyText};
+pub use router::{AllowEverything, Authoriser, Permission, Route, router};
+pub use serve::serve;

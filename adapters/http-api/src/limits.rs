@@ -1,0 +1,74 @@
+//! What a client may send and how long it may take; every limit has its name in the answer that refuses it.
+
+use std::time::Duration;
+
+/// The largest body that a route reads.
+///
+/// There is no way to make one but the constants here, so that every limit has a name and a reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BodyLimit {
+    name: &'static str,
+    bytes: usize,
+}
+
+impl BodyLimit {
+    /// The route reads no body.
+    pub const NONE: Self = Self { name: "none", bytes: 0 };
+    /// A service with its sidecar, upstreams and checks; thousands of upstreams fit.
+    pub const REGISTRATION: Self = Self { name: "registration", bytes: 512 * 1024 };
+    /// A config entry; the store's records stay below this.
+    pub const CONFIG_ENTRY: Self = Self { name: "config-entry", bytes: 1024 * 1024 };
+    /// One intention with its permissions.
+    pub const INTENTION: Self = Self { name: "intention", bytes: 256 * 1024 };
+    /// A check's result; its output is cut far below this.
+    pub const CHECK_RESULT: Self = Self { name: "check-result", bytes: 64 * 1024 };
+    /// A handful of short fields.
+    pub const SMALL: Self = Self { name: "small", bytes: 16 * 1024 };
+
+    /// The name that the refusal and the reference page give.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.name
+    }
+
+    /// The size in bytes.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        self.bytes
+    }
+}
+
+/// Bytes of a request's path and query; longer than any that a client of Consul writes.
+pub const URI_BYTES_MAX: usize = 8 * 1024;
+
+/// Bytes of a request's head; beyond it hyper answers 431.
+pub const HEAD_BYTES_MAX: usize = 32 * 1024;
+
+/// Header fields of a request; beyond it hyper answers 431.
+pub const HEADERS_MAX: usize = 100;
+
+/// Time for a request's head to arrive, and for an idle connection to stay open. Go's client closes idle connections after
+/// 90 s; closing first would cut off requests that it has just sent.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(100);
+
+/// Time for a request's body to arrive; the largest is a megabyte.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Connections at a time. Blocking queries hold one each; more would eat the file descriptors that agents need.
+pub const CONNECTIONS_MAX: usize = 8192;
+
+/// Time that open requests have to end when the server stops; blocking queries do not end by themselves.
+pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
+
+/// How long a blocking query waits unless it says otherwise; Consul's.
+pub const WAIT_DEFAULT: Duration = Duration::from_secs(5 * 60);
+
+/// How long a blocking query waits at most, jitter not counted; Consul's.
+pub const WAIT_MAX: Duration = Duration::from_secs(10 * 60);
+
+/// The part of its wait by which a blocking query may be lengthened, so that waits begun together do not end together;
+/// Consul's.
+pub const WAIT_JITTER_FRACTION: u32 = 16;
+
+/// How long a receipt is waited for unless the request says otherwise: not at all.
+pub const RECEIPT_WAIT_DEFAULT: Duration = Duration::ZERO;

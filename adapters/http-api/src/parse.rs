@@ -1,0 +1,18 @@
+//! Untrusted bytes into valid values: one parser for API bodies and for definition files.
+
+pub mod catalog;
+pub mod check;
+pub mod config_entry;
+pub mod duration;
+pub mod field;
+pub mod file;
+pub mod hcl;
+pub mod intention;
+pub mod service;
+
+pub use check::{CheckRegistration, parse_check};
+pub use config_entry::parse_config_entry;
+pub use duration::{duration_text, parse_duration};
+pub use field::{Context, Dialect, FieldError, Fields, parse_json};
+pub use file::{Definitions, FileError, FileFormat, parse_config_entry_file, parse_definitions};
+pub use service::parse_service;

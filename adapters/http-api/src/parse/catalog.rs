@@ -1,0 +1,190 @@
+//! Bodies of the catalog's register and deregister endpoints: whole nodes from outside, without an agent.
+
+use starling_catalog::{Command, Snapshot};
+use starling_model::{
+    Check, CheckId, CheckStatus, CheckedService, InstanceId, InstanceKey, InstanceKind, Node, NodeName,
+    OUTPUT_BYTES_MAX, ServiceInstance, ServiceName,
+};
+
+use super::field::{FieldError, Fields};
+use super::service::{instance_of, parse_plain, parse_proxy};
+
+/// Reads a registration. Checks take service name and tags from the body, else from `snapshot`.
+///
+/// # Errors
+/// [`FieldError`] at the first field that is wrong.
+pub fn parse_register(mut fields: Fields<'_>, snapshot: &Snapshot) -> Result<Command, FieldError> {
+    let name = required_node(&mut fields)?;
+    check_datacenter(&mut fields)?;
+    fields.tenancy()?;
+    fields.ignored(&["WriteRequest", "Token", "SkipNodeUpdate", "PeerName", "CreateIndex", "ModifyIndex"]);
+    fields.without_effect("Locality");
+    let id = fields.text("ID")?.unwrap_or_default();
+    let address = fields.address("Address")?;
+    let tagged_addresses = fields.text_map("TaggedAddresses")?;
+    let meta = fields.meta("NodeMeta")?;
+    let node = match address {
+        Some(address) => Some(Node { name: name.clone(), id, address, tagged_addresses, meta }),
+        // Without an address the body speaks of what runs on a node that is already there.
+        None if snapshot.node(&name).is_some() => None,
+        None => return Err(fields.error("Address", "must be given for a new node")),
+    };
+    let mut instances = Vec::new();
+    if let Some(service) = fields.object("Service")? {
+        instances.push(parse_instance(service, &name)?);
+    }
+    let mut checks = Vec::new();
+    if let Some(check) = fields.object("Check")? {
+        checks.push(parse_catalog_check(check, &name, &instances, snapshot)?);
+    }
+    for item in fields.list("Checks")? {
+        checks.push(parse_catalog_check(item.fields()?, &name, &instances, snapshot)?);
+    }
+    fields.finish()?;
+    Ok(Command::Register { name, node, instances, checks })
+}
+
+/// Reads a deregistration: of a check, of a service, or of a whole node.
+///
+/// # Errors
+/// [`FieldError`] at the first field that is wrong.
+pub fn parse_deregister(mut fields: Fields<'_>) -> Result<Command, FieldError> {
+    let node = required_node(&mut fields)?;
+    check_datacenter(&mut fields)?;
+    fields.tenancy()?;
+    fields.ignored(&["WriteRequest", "Token", "Address", "PeerName"]);
+    let service = fields.text("ServiceID")?;
+    let check = fields.text("CheckID")?;
+    let command = match (service, check) {
+        (Some(id), None) => {
+            let id = InstanceId::new(&id).map_err(|error| fields.error("ServiceID", error))?;
+            Command::DeregisterInstance(InstanceKey { node, id })
+        }
+        (None, Some(id)) => {
+            let id = CheckId::new(&id).map_err(|error| fields.error("CheckID", error))?;
+            Command::DeregisterCheck(node, id)
+        }
+        (Some(_), Some(_)) => return Err(fields.error("CheckID", "contradicts ServiceID; give one of them")),
+        (None, None) => Command::DeregisterNode(node),
+    };
+    fields.finish()?;
+    Ok(command)
+}
+
+fn required_node(fields: &mut Fields<'_>) -> Result<NodeName, FieldError> {
+    let name = fields.text("Node")?.ok_or_else(|| fields.error("Node", "must be given"))?;
+    NodeName::new(&name).map_err(|error| fields.error("Node", error))
+}
+
+fn check_datacenter(fields: &mut Fields<'_>) -> Result<(), FieldError> {
+    match fields.text("Datacenter")? {
+        Some(name) if name != fields.context.datacenter.as_str() => {
+            Err(fields.error("Datacenter", format!("no path to datacenter {name:?}")))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn parse_instance(mut fields: Fields<'_>, node: &NodeName) -> Result<ServiceInstance, FieldError> {
+    let name = fields.take_any(&["Service", "Name"])?.map(|field| field.text()).transpose()?;
+    let name = name.filter(|name| !name.is_empty()).ok_or_else(|| fields.error("Service", "must be given"))?;
+    let name = ServiceName::new(&name).map_err(|error| fields.error("Service", error))?;
+    let id = fields.text("ID")?.unwrap_or_else(|| name.to_string());
+    let id = InstanceId::new(&id).map_err(|error| fields.error("ID", error))?;
+    let kind = fields.text("Kind")?;
+    let port = fields.port_or_zero("Port")?;
+    let plain = parse_plain(&mut fields)?;
+    fields.ignored(&["CreateIndex", "ModifyIndex", "PeerName", "ContentHash", "Datacenter"]);
+    let native = match fields.object("Connect")? {
+        Some(mut connect) => {
+            let native = connect.flag("Native")?;
+            connect.unsupported("SidecarService")?;
+            connect.without_effect("PeerMeta");
+            connect.finish()?;
+            native
+        }
+        None => false,
+    };
+    let kind = match kind.as_deref() {
+        None => {
+            // The zero value of Consul's type is always written; it says that there is no proxy.
+            fields.unsupported("Proxy")?;
+            InstanceKind::Typical
+        }
+        Some("connect-proxy") => {
+            let proxy = fields.object("Proxy")?.ok_or_else(|| fields.error("Proxy", "must be given"))?;
+            if port.is_none() {
+                return Err(fields.error("Port", "must be given for a proxy"));
+            }
+            InstanceKind::Sidecar(Box::new(parse_proxy(proxy, None)?))
+        }
+        Some(other) => return Err(fields.error("Kind", format!("{other:?} is not supported in this release"))),
+    };
+    let key = InstanceKey { node: node.clone(), id };
+    let mut instance = instance_of(key, name, kind, port, plain);
+    instance.native = native;
+    fields.finish()?;
+    Ok(instance)
+}
+
+fn parse_catalog_check(
+    mut fields: Fields<'_>,
+    node: &NodeName,
+    instances: &[ServiceInstance],
+    snapshot: &Snapshot,
+) -> Result<Check, FieldError> {
+    if let Some(other) = fields.text("Node")?
+        && other != node.as_str()
+    {
+        return Err(fields.error("Node", format!("is not {:?}, the node registered", node.as_str())));
+    }
+    let name = fields.text("Name")?;
+    let id = fields.text("CheckID")?.or_else(|| name.clone());
+    let id = id.ok_or_else(|| fields.error("CheckID", "must be given"))?;
+    let id = CheckId::new(&id).map_err(|error| fields.error("CheckID", error))?;
+    let status = match fields.text("Status")? {
+        Some(text) => text.parse::<CheckStatus>().map_err(|error| fields.error("Status", error))?,
+        None => CheckStatus::Critical,
+    };
+    let notes = fields.text("Notes")?.unwrap_or_default();
+    let output = cut_output(fields.text("Output")?.unwrap_or_default());
+    let service = match fields.text("ServiceID")? {
+        Some(text) => Some(find_service(&fields, &text, node, instances, snapshot)?),
+        None => None,
+    };
+    let kind = fields.text("Type")?.unwrap_or_default();
+    let interval = fields.text("Interval")?.unwrap_or_default();
+    let timeout = fields.text("Timeout")?.unwrap_or_default();
+    fields.ignored(&["ServiceName", "ServiceTags", "ExposedPort", "CreateIndex", "ModifyIndex", "PeerName"]);
+    fields.without_effect("Definition");
+    fields.tenancy()?;
+    fields.finish()?;
+    let name = name.unwrap_or_else(|| id.to_string());
+    Ok(Check { node: node.clone(), id, name, status, notes, output, service, kind, interval, timeout })
+}
+
+fn find_service(
+    fields: &Fields<'_>,
+    id: &str,
+    node: &NodeName,
+    instances: &[ServiceInstance],
+    snapshot: &Snapshot,
+) -> Result<CheckedService, FieldError> {
+    let id = InstanceId::new(id).map_err(|error| fields.error("ServiceID", error))?;
+    let key = InstanceKey { node: node.clone(), id };
+    let known = snapshot.instance(&key).map(|entry| &entry.value);
+    match instances.iter().find(|instance| instance.key == key).or(known) {
+        Some(instance) => Ok(CheckedService { id: key.id, name: instance.name.clone(), tags: instance.tags.clone() }),
+        None => Err(fields.error("ServiceID", format!("{} is not registered on node {node}", key.id))),
+    }
+}
+
+/// Cuts a check's output to [`OUTPUT_BYTES_MAX`], between characters.
+#[must_use]
+pub fn cut_output(mut output: String) -> String {
+    if output.len() > OUTPUT_BYTES_MAX {
+        let end = (0..=OUTPUT_BYTES_MAX).rev().find(|at| output.is_char_boundary(*at)).unwrap_or(0);
+        output.truncate(end);
+    }
+    output
+}

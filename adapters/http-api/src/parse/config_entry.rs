@@ -1,0 +1,142 @@
+//! Config entries as Consul's clients and files write them.
+//!
+//! A field of Consul's that would change traffic if it were honoured, and is not honoured yet, is refused unless it holds
+//! nothing: a setting that is accepted and not acted upon is worse than one that is refused.
+
+use std::time::Duration;
+
+use starling_model::{
+    ConfigEntry, ConfigKind, IntentionSubject, Protocol, ProxyDefaults, ServiceDefaults, ServiceIntentions, ServiceName,
+};
+
+use super::field::{FieldError, Fields};
+use super::intention::parse_sources;
+use super::service::{check_config, parse_mesh_gateway};
+
+/// Consul's kinds that this release does not have; a list of them is empty, a write is refused.
+pub const KINDS_UNSUPPORTED: &[&str] = &[
+    "service-router",
+    "service-splitter",
+    "service-resolver",
+    "ingress-gateway",
+    "terminating-gateway",
+    "mesh",
+    "exported-services",
+    "sameness-group",
+    "api-gateway",
+    "bound-api-gateway",
+    "inline-certificate",
+    "file-system-certificate",
+    "http-route",
+    "tcp-route",
+    "jwt-provider",
+    "control-plane-request-limit",
+];
+
+/// Reads a config entry of any kind.
+///
+/// # Errors
+/// [`FieldError`] at the first field that is wrong.
+pub fn parse_config_entry(mut fields: Fields<'_>) -> Result<ConfigEntry, FieldError> {
+    let kind = fields.text("Kind")?.ok_or_else(|| fields.error("Kind", "must be given"))?;
+    if KINDS_UNSUPPORTED.contains(&kind.as_str()) {
+        return Err(fields.error("Kind", format!("{kind:?} is not supported in this release")));
+    }
+    let kind: ConfigKind = kind.parse().map_err(|error| fields.error("Kind", error))?;
+    fields.tenancy()?;
+    fields.ignored(&["CreateIndex", "ModifyIndex", "Hash", "RaftIndex"]);
+    let entry = match kind {
+        ConfigKind::ProxyDefaults => ConfigEntry::ProxyDefaults(parse_proxy_defaults(&mut fields)?),
+        ConfigKind::ServiceDefaults => ConfigEntry::ServiceDefaults(parse_service_defaults(&mut fields)?),
+        ConfigKind::ServiceIntentions => ConfigEntry::ServiceIntentions(parse_service_intentions(&mut fields)?),
+    };
+    fields.finish()?;
+    Ok(entry)
+}
+
+fn parse_proxy_defaults(fields: &mut Fields<'_>) -> Result<ProxyDefaults, FieldError> {
+    if let Some(name) = fields.text("Name")?
+        && name != "global"
+    {
+        return Err(fields.error("Name", format!("{name:?} is not \"global\", the only proxy-defaults entry")));
+    }
+    let config_path = fields.path("Config");
+    let config = fields.opaque("Config")?;
+    let protocol = check_config(&config_path, &config)?;
+    let access_logs = parse_access_logs(fields)?;
+    parse_shared(fields)?;
+    fields.unsupported("FailoverPolicy")?;
+    fields.unsupported("PrioritizeByLocality")?;
+    let meta = fields.meta("Meta")?;
+    Ok(ProxyDefaults { config, protocol, access_logs, meta })
+}
+
+fn parse_access_logs(fields: &mut Fields<'_>) -> Result<Option<bool>, FieldError> {
+    let Some(mut logs) = fields.object("AccessLogs")? else { return Ok(None) };
+    let enabled = logs.take("Enabled").map(|field| field.flag()).transpose()?;
+    logs.only("Type", &["stdout"])?;
+    for name in ["DisableListenerLogs", "Path", "JSONFormat", "TextFormat"] {
+        logs.unsupported(name)?;
+    }
+    logs.finish()?;
+    Ok(enabled)
+}
+
+/// The fields that proxy-defaults and service-defaults share and that say nothing yet.
+fn parse_shared(fields: &mut Fields<'_>) -> Result<(), FieldError> {
+    fields.only("Mode", &["direct"])?;
+    fields.only("MutualTLSMode", &["strict"])?;
+    parse_mesh_gateway(fields)?;
+    for name in ["TransparentProxy", "Expose", "EnvoyExtensions"] {
+        fields.unsupported(name)?;
+    }
+    Ok(())
+}
+
+fn parse_service_defaults(fields: &mut Fields<'_>) -> Result<ServiceDefaults, FieldError> {
+    let name = fields.text("Name")?.ok_or_else(|| fields.error("Name", "must be given"))?;
+    if name == "*" {
+        return Err(fields.error("Name", "must be the name of a service, not the wildcard *"));
+    }
+    let service = ServiceName::new(&name).map_err(|error| fields.error("Name", error))?;
+    let protocol = match fields.text("Protocol")? {
+        Some(text) => {
+            let parsed = text.to_ascii_lowercase().parse::<Protocol>();
+            Some(parsed.map_err(|error| fields.error("Protocol", error))?)
+        }
+        None => None,
+    };
+    let local_connect_timeout = parse_milliseconds(fields, "LocalConnectTimeoutMs")?;
+    let local_request_timeout = parse_milliseconds(fields, "LocalRequestTimeoutMs")?;
+    let max_inbound_connections = fields.count("MaxInboundConnections")?.filter(|count| *count > 0);
+    parse_shared(fields)?;
+    for name in ["ExternalSNI", "UpstreamConfig", "Destination", "BalanceInboundConnections", "RateLimits"] {
+        fields.unsupported(name)?;
+    }
+    let meta = fields.meta("Meta")?;
+    Ok(ServiceDefaults {
+        service,
+        protocol,
+        local_connect_timeout,
+        local_request_timeout,
+        max_inbound_connections,
+        meta,
+    })
+}
+
+fn parse_milliseconds(fields: &mut Fields<'_>, name: &str) -> Result<Option<Duration>, FieldError> {
+    let count = fields.count(name)?.filter(|count| *count > 0);
+    Ok(count.map(|count| Duration::from_millis(u64::from(count))))
+}
+
+fn parse_service_intentions(fields: &mut Fields<'_>) -> Result<ServiceIntentions, FieldError> {
+    let name = fields.text("Name")?.ok_or_else(|| fields.error("Name", "must be given"))?;
+    if name != "*" && name.contains('*') {
+        return Err(fields.error("Name", "the wildcard * stands alone or not at all"));
+    }
+    let destination: IntentionSubject = name.parse().map_err(|error| fields.error("Name", error))?;
+    fields.unsupported("JWT")?;
+    let sources = parse_sources(fields, &destination)?;
+    let meta = fields.meta("Meta")?;
+    Ok(ServiceIntentions { destination, sources, meta })
+}

@@ -1,0 +1,209 @@
+//! Definition files in JSON and HCL as Consul users have them: services, checks, and config entries.
+
+use serde_json::Value;
+use starling_model::{ConfigEntry, ServiceRegistration};
+
+use super::check::{CheckRegistration, parse_check};
+use super::config_entry::parse_config_entry;
+use super::field::{Context, Field, FieldError, Fields, parse_json};
+use super::hcl::parse_hcl;
+use super::service::parse_service;
+
+/// Bytes of a definition file; a larger one is no definition.
+pub const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Settings of Consul's agent that may stand beside definitions; they are reported and have no effect.
+const AGENT_SETTINGS: &[&str] = &[
+    "acl",
+    "addresses",
+    "advertise_addr",
+    "auto_encrypt",
+    "autopilot",
+    "bind_addr",
+    "bootstrap",
+    "bootstrap_expect",
+    "client_addr",
+    "connect",
+    "data_dir",
+    "datacenter",
+    "disable_update_check",
+    "dns_config",
+    "domain",
+    "enable_central_service_config",
+    "enable_debug",
+    "enable_local_script_checks",
+    "enable_script_checks",
+    "encrypt",
+    "leave_on_terminate",
+    "limits",
+    "log_file",
+    "log_json",
+    "log_level",
+    "node_id",
+    "node_meta",
+    "node_name",
+    "performance",
+    "ports",
+    "primary_datacenter",
+    "recursors",
+    "rejoin_after_leave",
+    "retry_join",
+    "server",
+    "skip_leave_on_interrupt",
+    "telemetry",
+    "tls",
+    "ui",
+    "ui_config",
+    "use_streaming_backend",
+    "verify_incoming",
+    "verify_outgoing",
+    "verify_server_hostname",
+];
+
+/// The two forms of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileFormat {
+    /// JSON.
+    Json,
+    /// HCL 1.
+    Hcl,
+}
+
+impl FileFormat {
+    /// The form by the end of the file's name; `None` for other files, which a directory of definitions may hold.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        match name.rsplit_once('.') {
+            Some((_, "json")) => Some(Self::Json),
+            Some((_, "hcl")) => Some(Self::Hcl),
+            Some(_) | None => None,
+        }
+    }
+
+    /// The form by the name or, where that does not tell, by the first character: JSON begins with a brace.
+    #[must_use]
+    pub fn guess(name: &str, text: &[u8]) -> Self {
+        let first = text.iter().find(|byte| !byte.is_ascii_whitespace());
+        Self::of_name(name).unwrap_or(if first == Some(&b'{') { Self::Json } else { Self::Hcl })
+    }
+}
+
+/// What stands in a definition file.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Definitions {
+    /// Services, in the order of the file.
+    pub services: Vec<ServiceRegistration>,
+    /// Checks outside services.
+    pub checks: Vec<CheckRegistration>,
+    /// `config_entries { bootstrap = […] }`.
+    pub config_entries: Vec<ConfigEntry>,
+    /// Fields that were read and have no effect.
+    pub notices: Vec<FieldError>,
+}
+
+/// Why a file is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FileError {
+    /// It is larger than a definition can be.
+    #[error("{file}: has {bytes} bytes; at most {FILE_BYTES_MAX} are allowed")]
+    Size {
+        /// The file.
+        file: String,
+        /// Its size.
+        bytes: usize,
+    },
+    /// It is neither JSON nor HCL.
+    #[error("{file}: {reason}")]
+    Syntax {
+        /// The file.
+        file: String,
+        /// What is wrong, with the line.
+        reason: String,
+    },
+    /// A field is wrong.
+    #[error("{file}: {error}")]
+    Field {
+        /// The file.
+        file: String,
+        /// Which field, and why.
+        error: FieldError,
+    },
+}
+
+/// Reads a file of services, checks and bootstrap config entries.
+///
+/// # Errors
+/// [`FileError`] with the file's name, and the field's path or the line.
+pub fn parse_definitions(file: &str, text: &[u8], context: &Context) -> Result<Definitions, FileError> {
+    let value = read(file, text)?;
+    let field = |error| FileError::Field { file: file.to_owned(), error };
+    let mut definitions = parse_file(value, context).map_err(field)?;
+    definitions.notices = context.take_notices();
+    Ok(definitions)
+}
+
+/// Reads a file that holds one config entry (`Kind = "service-defaults"`, …).
+///
+/// # Errors
+/// [`FileError`] with the file's name, and the field's path or the line.
+pub fn parse_config_entry_file(file: &str, text: &[u8], context: &Context) -> Result<ConfigEntry, FileError> {
+    let value = read(file, text)?;
+    let field = |error| FileError::Field { file: file.to_owned(), error };
+    Fields::of(context, "", value).and_then(parse_config_entry).map_err(field)
+}
+
+fn read(file: &str, text: &[u8]) -> Result<Value, FileError> {
+    if text.len() > FILE_BYTES_MAX {
+        return Err(FileError::Size { file: file.to_owned(), bytes: text.len() });
+    }
+    let syntax = |reason: String| FileError::Syntax { file: file.to_owned(), reason };
+    match FileFormat::guess(file, text) {
+        FileFormat::Json => parse_json(text).map_err(|error| syntax(error.reason)),
+        FileFormat::Hcl => {
+            let text = std::str::from_utf8(text).map_err(|_| syntax("is no UTF-8 text".to_owned()))?;
+            parse_hcl(text).map_err(|error| syntax(error.to_string()))
+        }
+    }
+}
+
+fn parse_file(value: Value, context: &Context) -> Result<Definitions, FieldError> {
+    let mut fields = Fields::of(context, "", value)?;
+    let mut definitions = Definitions::default();
+    for name in ["service", "services"] {
+        for item in items(&mut fields, name)? {
+            let (path, registration) = (item.path.clone(), parse_service(item.fields()?)?);
+            let id = &registration.instance.key.id;
+            if definitions.services.iter().any(|other| other.instance.key.id == *id) {
+                return Err(FieldError::new(format!("{path}.id"), format!("two services have the identifier {id}")));
+            }
+            definitions.services.push(registration);
+        }
+    }
+    for name in ["check", "checks"] {
+        for item in items(&mut fields, name)? {
+            definitions.checks.push(parse_check(item.fields()?)?);
+        }
+    }
+    if let Some(mut entries) = fields.object("config_entries")? {
+        for item in entries.list("bootstrap")? {
+            definitions.config_entries.push(parse_config_entry(item.fields()?)?);
+        }
+        entries.finish()?;
+    }
+    for setting in AGENT_SETTINGS {
+        if fields.take(setting).is_some() {
+            context.notice(setting, "is a setting of Consul's agent and has no effect in a definition file");
+        }
+    }
+    fields.finish()?;
+    Ok(definitions)
+}
+
+/// One object or a list of them, with paths that say which.
+fn items<'c>(fields: &mut Fields<'c>, name: &str) -> Result<Vec<Field<'c>>, FieldError> {
+    let Some(field) = fields.take(name) else { return Ok(Vec::new()) };
+    match field.value {
+        Value::Object(_) => Ok(vec![field]),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => field.list(),
+    }
+}

@@ -1,0 +1,430 @@
+//! Service registrations as Consul's clients and files write them.
+//!
+//! Ports: everything outside 0 to 65535 is refused. 0 is Go's zero value, which Consul's own types write where there is no
+//! port; it is taken as "none" for `Port` of a plain service, `LocalServicePort` and tagged addresses, and refused where a
+//! listener must have one: `LocalBindPort`, the port of a proxy, and `Port` of a service with a `Connect` block.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+use serde_json::{Map, Value};
+use starling_model::{
+    CheckSpec, InstanceId, InstanceKey, InstanceKind, Port, Protocol, ServiceInstance, ServiceName,
+    ServiceRegistration, SidecarProxy, TaggedAddress, Upstream, Weights,
+};
+
+use super::check::parse_service_check;
+use super::field::{Field, FieldError, Fields, is_zero};
+
+/// What Consul calls a sidecar unless told otherwise: the service's name, or its identifier, with this behind it.
+const SIDECAR_SUFFIX: &str = "-sidecar-proxy";
+
+/// The largest weight that Consul takes.
+const WEIGHT_MAX: u32 = 65_535;
+
+/// Keys in opaque settings that replace or limit what a proxy does; unread, they would be a broken promise.
+const CONFIG_REFUSED: &[&str] = &[
+    "envoy_public_listener_json",
+    "envoy_listener_json",
+    "envoy_local_cluster_json",
+    "envoy_cluster_json",
+    "envoy_listener_tracing_json",
+    "limits",
+    "passive_health_check",
+    "mesh_gateway",
+    "balance_inbound_connections",
+    "balance_outbound_connections",
+    "max_inbound_connections",
+];
+
+/// Keys in opaque settings that are times in milliseconds.
+const CONFIG_MILLISECONDS: &[&str] = &["connect_timeout_ms", "local_connect_timeout_ms", "local_request_timeout_ms"];
+
+/// Reads a registration for an agent, its nested sidecar included.
+///
+/// # Errors
+/// [`FieldError`] at the first field that is wrong.
+pub fn parse_service(mut fields: Fields<'_>) -> Result<ServiceRegistration, FieldError> {
+    let name = required_name(&mut fields, "Name")?;
+    let id = parse_id(&mut fields, &name)?;
+    let kind = fields.text("Kind")?;
+    let port_path = fields.path("Port");
+    let port = fields.integer("Port")?;
+    // Zero values are what Consul's own types write where there is no proxy.
+    let proxy = fields.take("Proxy").filter(|field| !is_zero(&field.value)).map(Field::fields).transpose()?;
+    let connect = parse_connect(&mut fields)?;
+    let checks = parse_checks(&mut fields)?;
+    let rest = parse_plain(&mut fields)?;
+    fields.ignored(&["CreateIndex", "ModifyIndex", "ContentHash", "Datacenter", "PeerName"]);
+    let (own_path, context) = (|name: &str| fields.path(name), fields.context);
+    let kind = match (kind.as_deref(), proxy) {
+        (None, None) => InstanceKind::Typical,
+        (None, Some(_)) => return Err(FieldError::new(own_path("Proxy"), "is for Kind \"connect-proxy\" only")),
+        (Some("connect-proxy"), Some(proxy)) => InstanceKind::Sidecar(Box::new(parse_proxy(proxy, None)?)),
+        (Some("connect-proxy"), None) => {
+            return Err(FieldError::new(own_path("Proxy.DestinationServiceName"), "must be given"));
+        }
+        (Some(other), _) => return Err(unsupported_kind(own_path("Kind"), other)),
+    };
+    let is_proxy = matches!(kind, InstanceKind::Sidecar(_));
+    if is_proxy && (connect.native || connect.sidecar.is_some()) {
+        return Err(FieldError::new(own_path("Connect"), "a proxy has no Connect block of its own"));
+    }
+    let zero_is_none = !is_proxy && !connect.native && connect.sidecar.is_none();
+    let port = parse_port(&port_path, port, zero_is_none)?;
+    if is_proxy && port.is_none() {
+        return Err(FieldError::new(port_path, "must be given for a proxy"));
+    }
+    let key = InstanceKey { node: context.node.clone(), id };
+    let mut instance = instance_of(key, name, kind, port, rest);
+    instance.native = connect.native;
+    check_ports(&instance, &own_path("Proxy"))?;
+    fill_tagged_addresses(&mut instance);
+    let sidecar = match connect.sidecar {
+        Some(sidecar) => Some(Box::new(parse_sidecar(sidecar, &instance)?)),
+        None => None,
+    };
+    fields.finish()?;
+    Ok(ServiceRegistration { instance, checks, sidecar })
+}
+
+fn unsupported_kind(path: String, kind: &str) -> FieldError {
+    match kind {
+        "mesh-gateway" | "terminating-gateway" | "ingress-gateway" | "api-gateway" => {
+            FieldError::new(path, format!("{kind:?} is not supported in this release"))
+        }
+        _ => FieldError::new(path, format!("{kind:?} is no service kind; leave it out or write \"connect-proxy\"")),
+    }
+}
+
+fn required_name(fields: &mut Fields<'_>, field: &str) -> Result<ServiceName, FieldError> {
+    let text = fields.text(field)?.ok_or_else(|| fields.error(field, "must be given"))?;
+    ServiceName::new(&text).map_err(|error| fields.error(field, error))
+}
+
+fn parse_id(fields: &mut Fields<'_>, name: &ServiceName) -> Result<InstanceId, FieldError> {
+    match fields.text("ID")? {
+        Some(id) => InstanceId::new(&id).map_err(|error| fields.error("ID", error)),
+        None => InstanceId::new(name.as_str()).map_err(|error| fields.error("Name", error)),
+    }
+}
+
+fn parse_port(path: &str, number: Option<i64>, zero_is_none: bool) -> Result<Option<Port>, FieldError> {
+    match number {
+        None => Ok(None),
+        Some(0) if zero_is_none => Ok(None),
+        Some(number) => Port::try_from(number).map(Some).map_err(|error| FieldError::new(path, error)),
+    }
+}
+
+/// The fields that plain services, proxies and catalog registrations share.
+pub(super) struct Plain {
+    address: Option<String>,
+    tags: Vec<String>,
+    meta: BTreeMap<String, String>,
+    tagged_addresses: BTreeMap<String, TaggedAddress>,
+    weights: Weights,
+    enable_tag_override: bool,
+}
+
+pub(super) fn parse_plain(fields: &mut Fields<'_>) -> Result<Plain, FieldError> {
+    let address = fields.address("Address")?;
+    let tags = fields.texts("Tags")?;
+    let meta = fields.meta("Meta")?;
+    let tagged_addresses = parse_tagged_addresses(fields)?;
+    let weights = match fields.object("Weights")? {
+        Some(weights) => parse_weights(weights)?,
+        None => Weights::default(),
+    };
+    let enable_tag_override = fields.flag("EnableTagOverride")?;
+    fields.tenancy()?;
+    fields.without_effect("Token");
+    fields.without_effect("Locality");
+    fields.unsupported("SocketPath")?;
+    fields.unsupported("Ports")?;
+    Ok(Plain { address, tags, meta, tagged_addresses, weights, enable_tag_override })
+}
+
+pub(super) fn instance_of(
+    key: InstanceKey,
+    name: ServiceName,
+    kind: InstanceKind,
+    port: Option<Port>,
+    plain: Plain,
+) -> ServiceInstance {
+    let Plain { address, tags, meta, tagged_addresses, weights, enable_tag_override } = plain;
+    ServiceInstance {
+        key,
+        name,
+        kind,
+        address,
+        port,
+        tags,
+        meta,
+        tagged_addresses,
+        weights,
+        enable_tag_override,
+        native: false,
+    }
+}
+
+fn parse_weights(mut fields: Fields<'_>) -> Result<Weights, FieldError> {
+    let passing = fields.count("Passing")?.unwrap_or(1);
+    let warning = fields.count("Warning")?.unwrap_or(1);
+    if passing == 0 {
+        return Err(fields.error("Passing", "must be at least 1"));
+    }
+    for (name, weight) in [("Passing", passing), ("Warning", warning)] {
+        if weight > WEIGHT_MAX {
+            return Err(fields.error(name, format!("{weight} is more than {WEIGHT_MAX}")));
+        }
+    }
+    fields.finish()?;
+    Ok(Weights { passing, warning })
+}
+
+fn parse_tagged_addresses(fields: &mut Fields<'_>) -> Result<BTreeMap<String, TaggedAddress>, FieldError> {
+    let Some(field) = fields.take("TaggedAddresses") else { return Ok(BTreeMap::new()) };
+    let (context, path) = (field.context, field.path.clone());
+    let mut addresses = BTreeMap::new();
+    for (tag, value) in field.opaque()? {
+        let mut entry = Field { context, path: format!("{path}.{tag}"), value }.fields()?;
+        let address = entry.address("Address")?.ok_or_else(|| entry.error("Address", "must be given"))?;
+        let port = entry.port_or_zero("Port")?;
+        entry.finish()?;
+        addresses.insert(tag, TaggedAddress { address, port });
+    }
+    Ok(addresses)
+}
+
+/// Names the instance's own address as `lan_ipv4` and `wan_ipv4` (or `_ipv6`), as Consul's agent does.
+fn fill_tagged_addresses(instance: &mut ServiceInstance) {
+    let Some(address) = &instance.address else { return };
+    let tags = match address.parse() {
+        Ok(IpAddr::V4(_)) => ["lan_ipv4", "wan_ipv4"],
+        Ok(IpAddr::V6(_)) => ["lan_ipv6", "wan_ipv6"],
+        Err(_) => return,
+    };
+    for tag in tags {
+        let own = || TaggedAddress { address: address.clone(), port: instance.port };
+        instance.tagged_addresses.entry(tag.to_owned()).or_insert_with(own);
+    }
+}
+
+#[derive(Default)]
+struct Connect<'c> {
+    native: bool,
+    sidecar: Option<Fields<'c>>,
+}
+
+fn parse_connect<'c>(fields: &mut Fields<'c>) -> Result<Connect<'c>, FieldError> {
+    let Some(mut connect) = fields.object("Connect")? else { return Ok(Connect::default()) };
+    let native = connect.flag("Native")?;
+    let sidecar = connect.object("SidecarService")?;
+    connect.unsupported("Proxy")?;
+    connect.without_effect("PeerMeta");
+    if native && sidecar.is_some() {
+        return Err(connect.error("SidecarService", "contradicts Native: the service is its own proxy"));
+    }
+    connect.finish()?;
+    Ok(Connect { native, sidecar })
+}
+
+fn parse_checks(fields: &mut Fields<'_>) -> Result<Vec<CheckSpec>, FieldError> {
+    let mut items = Vec::new();
+    if let Some(field) = fields.take("Check") {
+        // A list is two check blocks in a file.
+        if field.value.is_array() { items = field.list()? } else { items.push(field) }
+    }
+    items.extend(fields.list("Checks")?);
+    let mut checks: Vec<CheckSpec> = Vec::new();
+    // Zero values are what Consul's own types write where there is no check.
+    for item in items.into_iter().filter(|item| !is_zero(&item.value)) {
+        let path = item.path.clone();
+        let check = parse_service_check(item.fields()?)?;
+        if check.id.is_some() && checks.iter().any(|other| other.id == check.id) {
+            return Err(FieldError::new(format!("{path}.CheckID"), "two checks have this identifier"));
+        }
+        checks.push(check);
+    }
+    Ok(checks)
+}
+
+/// Reads `Connect.SidecarService`, with what it inherits from `parent` filled in.
+fn parse_sidecar(mut fields: Fields<'_>, parent: &ServiceInstance) -> Result<ServiceRegistration, FieldError> {
+    if fields.take("ID").is_some_and(|field| field.value != Value::String(String::new())) {
+        return Err(fields.error("ID", "must not be given: a nested sidecar is named after its service"));
+    }
+    let id = format!("{}{SIDECAR_SUFFIX}", parent.key.id);
+    let id = InstanceId::new(&id).map_err(|error| fields.error("ID", error))?;
+    let name = match fields.text("Name")? {
+        Some(name) => ServiceName::new(&name),
+        None => ServiceName::new(&format!("{}{SIDECAR_SUFFIX}", parent.name)),
+    };
+    let name = name.map_err(|error| fields.error("Name", error))?;
+    if let Some(kind) = fields.text("Kind")?
+        && kind != "connect-proxy"
+    {
+        return Err(fields.error("Kind", format!("{kind:?} is no kind of sidecar; leave it out")));
+    }
+    if fields.take("Connect").is_some_and(|field| !is_zero(&field.value)) {
+        return Err(fields.error("Connect", "a sidecar has no sidecar of its own"));
+    }
+    let port = fields.port("Port")?;
+    let checks = parse_checks(&mut fields)?;
+    let mut plain = parse_plain(&mut fields)?;
+    if plain.tags.is_empty() {
+        plain.tags = parent.tags.clone();
+    }
+    if plain.meta.is_empty() {
+        plain.meta = parent.meta.clone();
+    }
+    let proxy_path = fields.path("Proxy");
+    let proxy = match fields.object("Proxy")? {
+        Some(proxy) => proxy,
+        None => Fields::of(fields.context, &proxy_path, Value::Null)?,
+    };
+    let proxy = parse_proxy(proxy, Some(parent))?;
+    let key = InstanceKey { node: fields.context.node.clone(), id };
+    fields.finish()?;
+    let mut instance = instance_of(key, name, InstanceKind::Sidecar(Box::new(proxy)), port, plain);
+    check_ports(&instance, &proxy_path)?;
+    fill_tagged_addresses(&mut instance);
+    Ok(ServiceRegistration { instance, checks, sidecar: None })
+}
+
+/// Reads a `Proxy` block; `parent` is the service of a nested sidecar.
+pub(super) fn parse_proxy(
+    mut fields: Fields<'_>,
+    parent: Option<&ServiceInstance>,
+) -> Result<SidecarProxy, FieldError> {
+    let destination = match (fields.text("DestinationServiceName")?, parent) {
+        (Some(text), _) => ServiceName::new(&text).map_err(|error| fields.error("DestinationServiceName", error))?,
+        (None, Some(parent)) => parent.name.clone(),
+        (None, None) => return Err(fields.error("DestinationServiceName", "must be given")),
+    };
+    let destination_id = match (fields.text("DestinationServiceID")?, parent) {
+        (Some(text), _) => Some(InstanceId::new(&text).map_err(|error| fields.error("DestinationServiceID", error))?),
+        (None, parent) => parent.map(|parent| parent.key.id.clone()),
+    };
+    let local_address = fields.address("LocalServiceAddress")?.unwrap_or_else(|| Ipv4Addr::LOCALHOST.to_string());
+    let local_port = fields.port_or_zero("LocalServicePort")?.or_else(|| parent.and_then(|parent| parent.port));
+    let config_path = fields.path("Config");
+    let config = fields.opaque("Config")?;
+    check_config(&config_path, &config)?;
+    let upstreams = parse_upstreams(&mut fields, &destination)?;
+    fields.only("Mode", &["direct"])?;
+    fields.only("MutualTLSMode", &["strict"])?;
+    parse_mesh_gateway(&mut fields)?;
+    for name in ["LocalServiceSocketPath", "TransparentProxy", "Expose", "EnvoyExtensions", "AccessLogs"] {
+        fields.unsupported(name)?;
+    }
+    fields.finish()?;
+    Ok(SidecarProxy { destination, destination_id, local_address, local_port, upstreams, config })
+}
+
+/// `MeshGateway.Mode` may say that there is none.
+pub(super) fn parse_mesh_gateway(fields: &mut Fields<'_>) -> Result<(), FieldError> {
+    let Some(mut gateway) = fields.object("MeshGateway")? else { return Ok(()) };
+    gateway.only("Mode", &["none"])?;
+    gateway.finish()
+}
+
+/// Checks what is read from opaque settings, and refuses what would be a broken promise.
+pub(super) fn check_config(path: &str, config: &Map<String, Value>) -> Result<Option<Protocol>, FieldError> {
+    let mut protocol = None;
+    for (key, value) in config {
+        let path = format!("{path}.{key}");
+        let name = key.to_ascii_lowercase();
+        if name == "protocol" {
+            let text = value.as_str().ok_or_else(|| FieldError::new(&path, "must be a string"))?;
+            let parsed = text.to_ascii_lowercase().parse().map_err(|error| FieldError::new(&path, error))?;
+            protocol = Some(parsed);
+        } else if CONFIG_MILLISECONDS.contains(&name.as_str()) {
+            let fits = value.as_u64().is_some_and(|number| u32::try_from(number).is_ok());
+            if !fits {
+                return Err(FieldError::new(path, "must be a whole number of milliseconds"));
+            }
+        } else if CONFIG_REFUSED.contains(&name.as_str()) && !is_zero(value) {
+            return Err(FieldError::new(path, "is not supported in this release; remove it"));
+        }
+    }
+    Ok(protocol)
+}
+
+fn parse_upstreams(fields: &mut Fields<'_>, own: &ServiceName) -> Result<Vec<Upstream>, FieldError> {
+    let mut upstreams: Vec<Upstream> = Vec::new();
+    for item in fields.list("Upstreams")? {
+        let path = item.path.clone();
+        let upstream = parse_upstream(item.fields()?)?;
+        if upstream.destination == *own {
+            return Err(FieldError::new(format!("{path}.DestinationName"), format!("{own} is an upstream to itself")));
+        }
+        for other in &upstreams {
+            if other.destination == upstream.destination {
+                let reason = format!("there is already an upstream to {}", other.destination);
+                return Err(FieldError::new(format!("{path}.DestinationName"), reason));
+            }
+            if other.bind_port == upstream.bind_port && overlaps(other.bind_address, upstream.bind_address) {
+                let reason =
+                    format!("port {} is already that of the upstream to {}", other.bind_port, other.destination);
+                return Err(FieldError::new(format!("{path}.LocalBindPort"), reason));
+            }
+        }
+        upstreams.push(upstream);
+    }
+    Ok(upstreams)
+}
+
+fn overlaps(a: IpAddr, b: IpAddr) -> bool {
+    a == b || a.is_unspecified() || b.is_unspecified()
+}
+
+fn parse_upstream(mut fields: Fields<'_>) -> Result<Upstream, FieldError> {
+    fields.only("DestinationType", &["service"])?;
+    fields.only("DestinationNamespace", &["default"])?;
+    fields.only("DestinationPartition", &["default"])?;
+    fields.unsupported("DestinationPeer")?;
+    let destination = required_name(&mut fields, "DestinationName")?;
+    if let Some(datacenter) = fields.text("Datacenter")?
+        && datacenter != fields.context.datacenter.as_str()
+    {
+        return Err(fields.error("Datacenter", format!("no path to datacenter {datacenter:?}")));
+    }
+    let bind_address = match fields.text("LocalBindAddress")? {
+        Some(text) => {
+            let wrong = |_| fields.error("LocalBindAddress", format!("{text:?} is no IP address"));
+            text.parse().map_err(wrong)?
+        }
+        None => IpAddr::V4(Ipv4Addr::LOCALHOST),
+    };
+    let bind_port = fields.port("LocalBindPort")?;
+    fields.unsupported("LocalBindSocketPath")?;
+    fields.unsupported("LocalBindSocketMode")?;
+    let bind_port = bind_port.ok_or_else(|| fields.error("LocalBindPort", "must be given"))?;
+    let config_path = fields.path("Config");
+    let config = fields.opaque("Config")?;
+    check_config(&config_path, &config)?;
+    parse_mesh_gateway(&mut fields)?;
+    fields.unsupported("IngressHosts")?;
+    fields.ignored(&["CentrallyConfigured"]);
+    fields.finish()?;
+    Ok(Upstream { destination, bind_address, bind_port, config })
+}
+
+/// No two listeners of a proxy on one port.
+fn check_ports(instance: &ServiceInstance, proxy_path: &str) -> Result<(), FieldError> {
+    let (Some(proxy), Some(port)) = (instance.sidecar(), instance.port) else { return Ok(()) };
+    for (index, upstream) in proxy.upstreams.iter().enumerate() {
+        if upstream.bind_port == port {
+            let path = format!("{proxy_path}.Upstreams[{index}].LocalBindPort");
+            return Err(FieldError::new(path, format!("port {port} is already the sidecar's own")));
+        }
+    }
+    let is_local = proxy.local_address.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    if is_local && proxy.local_port == Some(port) {
+        let path = format!("{proxy_path}.LocalServicePort");
+        return Err(FieldError::new(path, format!("port {port} is already the sidecar's own")));
+    }
+    Ok(())
+}

@@ -1,0 +1,230 @@
+//! What the API needs from the programs it runs in: a catalog to read and write, and an agent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use starling_catalog::{ChangeReport, Command, ProxyReport, Refusal, Snapshot, Subject};
+use starling_model::{
+    Action, Check, CheckId, CheckStatus, Datacenter, InstanceId, InstanceKey, NodeName, Revision, ServiceInstance,
+    ServiceName, ServiceRegistration, TrustDomain, UnixSeconds,
+};
+
+use crate::parse::CheckRegistration;
+
+/// The catalog, its store and what is known of the proxies.
+#[async_trait]
+pub trait CatalogPort: Send + Sync + 'static {
+    /// The catalog as it is now.
+    fn snapshot(&self) -> Arc<Snapshot>;
+
+    /// Returns when one of the subjects has changed after `after`, or when the time is up; gives the catalog as it is
+    /// then. Without subjects only the time ends it. Must be safe to drop at any moment, since clients leave.
+    async fn wait(&self, subjects: &[Subject], after: Revision, timeout: Duration) -> Arc<Snapshot>;
+
+    /// Decides and commits a command; durable when it returns. A command that changes nothing answers the catalog's
+    /// revision.
+    ///
+    /// # Errors
+    /// [`CommitFailure`] if it is refused, or cannot be stored.
+    async fn commit(&self, command: Command) -> Result<Revision, CommitFailure>;
+
+    /// The receipt of a change, once nothing is outstanding or the time is up; `None` if it is not remembered.
+    async fn change(&self, revision: Revision, wait: Duration) -> Option<ChangeReport>;
+
+    /// The remembered changes, newest first.
+    fn changes(&self) -> Vec<ChangeReport>;
+
+    /// Every known proxy.
+    fn proxies(&self) -> Vec<(InstanceKey, ProxyReport)>;
+
+    /// What is wrong with what users wrote.
+    fn diagnostics(&self) -> Vec<DiagnosticRow>;
+
+    /// What holds for the mesh and this server.
+    fn authority(&self) -> MeshFacts;
+
+    /// Every metric in the OpenMetrics text form.
+    fn metrics_text(&self) -> String;
+}
+
+/// Why a command was not committed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommitFailure {
+    /// It breaks a rule.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The store cannot take it now.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+}
+
+/// A user's mistake that stands in the catalog.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiagnosticRow {
+    /// The object: `service-defaults/web`, `node/instance`.
+    pub object: String,
+    /// The field's path in it.
+    pub field: String,
+    /// What is wrong.
+    pub reason: String,
+    /// What to do.
+    pub fix: String,
+}
+
+/// What holds for the mesh and for the server that answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeshFacts {
+    /// The datacentre.
+    pub datacenter: Datacenter,
+    /// The trust domain of every identity.
+    pub trust_domain: TrustDomain,
+    /// What happens where no intention decides.
+    pub default_intention_action: Action,
+    /// `host:port` of the server that writes; empty while there is none.
+    pub leader_address: String,
+    /// `host:port` of every server.
+    pub peer_addresses: Vec<String>,
+    /// Starling's version.
+    pub version: String,
+    /// The node of the agent that answers.
+    pub node_name: NodeName,
+    /// Its UUID.
+    pub node_id: String,
+    /// The address it is reached at.
+    pub node_address: String,
+    /// Port of xDS in plaintext; `None` where it is not served.
+    pub grpc_port: Option<u16>,
+    /// Port of xDS over mutual TLS; `None` where it is not served.
+    pub grpc_tls_port: Option<u16>,
+    /// Port of DNS; `None` where it is not served.
+    pub dns_port: Option<u16>,
+    /// Envoy versions that are tested, newest first.
+    pub envoy_versions: Vec<String>,
+}
+
+/// The agent on this node.
+#[async_trait]
+pub trait AgentPort: Send + Sync + 'static {
+    /// Registers a service, its sidecar and its checks; the same again changes nothing.
+    ///
+    /// With `replace_existing_checks`, checks of the service that are not in the registration are removed.
+    ///
+    /// # Errors
+    /// [`AgentFailure`] if it contradicts what is registered, or cannot be stored.
+    async fn register_service(
+        &self,
+        registration: ServiceRegistration,
+        replace_existing_checks: bool,
+    ) -> Result<Revision, AgentFailure>;
+
+    /// Removes a service with its checks and its nested sidecar.
+    ///
+    /// # Errors
+    /// [`AgentFailure::NotFound`] if it is not registered here.
+    async fn deregister_service(&self, id: &InstanceId) -> Result<Revision, AgentFailure>;
+
+    /// Registers a check.
+    ///
+    /// # Errors
+    /// [`AgentFailure`] if its service is not registered here, or it may not run.
+    async fn register_check(&self, registration: CheckRegistration) -> Result<Revision, AgentFailure>;
+
+    /// Removes a check.
+    ///
+    /// # Errors
+    /// [`AgentFailure::NotFound`] if it is not registered here.
+    async fn deregister_check(&self, id: &CheckId) -> Result<Revision, AgentFailure>;
+
+    /// Takes the report of an application for a TTL check.
+    ///
+    /// # Errors
+    /// [`AgentFailure::NotFound`] if there is no such check, [`AgentFailure::BadRequest`] if it is of another kind.
+    async fn update_check(&self, id: &CheckId, status: CheckStatus, output: String) -> Result<Revision, AgentFailure>;
+
+    /// The services registered here, sidecars included, by identifier.
+    fn services(&self) -> Vec<ServiceInstance>;
+
+    /// One service registered here.
+    fn service(&self, id: &InstanceId) -> Option<ServiceInstance>;
+
+    /// The checks registered here, by identifier.
+    fn checks(&self) -> Vec<Check>;
+
+    /// A number that rises with every change to what is registered here.
+    fn generation(&self) -> u64;
+
+    /// Returns when [`AgentPort::generation`] is past `after`, or when the time is up. Must be safe to drop.
+    async fn wait_generation(&self, after: u64, timeout: Duration);
+
+    /// The leaf certificate of a service, once it is newer than `after` or the time is up. Must be safe to drop.
+    ///
+    /// # Errors
+    /// [`AgentFailure`] if none can be had.
+    async fn leaf(&self, service: &ServiceName, after: Revision, timeout: Duration) -> Result<Leaf, AgentFailure>;
+}
+
+/// Why the agent did not do something.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AgentFailure {
+    /// The request is wrong.
+    #[error("{path}: {reason}")]
+    BadRequest {
+        /// The field's path.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// What it speaks of is not here.
+    #[error("not found")]
+    NotFound,
+    /// It may be right, but not now.
+    #[error("{0}")]
+    Internal(String),
+}
+
+/// A leaf certificate with its private key, for applications that speak mesh TLS themselves.
+#[derive(Debug, Clone)]
+pub struct Leaf {
+    /// Serial number, hex pairs with colons.
+    pub serial_number: String,
+    /// The certificate, and those between it and the root, in PEM.
+    pub certificate_pem: String,
+    /// Its private key.
+    pub private_key_pem: PrivateKeyText,
+    /// The service it names.
+    pub service: ServiceName,
+    /// Its SPIFFE ID.
+    pub uri: String,
+    /// Not valid before.
+    pub valid_after: UnixSeconds,
+    /// Not valid after.
+    pub valid_before: UnixSeconds,
+    /// When the first leaf of this service was made here; Consul's `CreateIndex`.
+    pub created: Revision,
+    /// When this one was made; Consul's `ModifyIndex`, never 0.
+    pub modified: Revision,
+}
+
+/// A private key in PEM, kept out of logs.
+#[derive(Clone)]
+pub struct PrivateKeyText(String);
+
+impl PrivateKeyText {
+    /// Wraps a key.
+    #[must_use]
+    pub fn new(pem: String) -> Self {
+        Self(pem)
+    }
+
+    /// The key, for the one answer that gives it out.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for PrivateKeyText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PrivateKeyText(hidden)")
+    }
+}

@@ -1,0 +1,294 @@
+//! From a request to its handler: the route table's rules, in the order in which they are applied.
+//!
+//! Size of the address, method, tenancy and consistency parameters, permission, body; then the handler. Nothing of a body
+//! is read before the request is authorised.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use axum::RequestExt;
+use axum::extract::RawPathParams;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+
+use crate::answer::{Answer, Rendering};
+use crate::call::{Call, Query};
+use crate::error::ApiError;
+use crate::limits::{BODY_TIMEOUT, BodyLimit, URI_BYTES_MAX};
+use crate::ports::{AgentPort, CatalogPort};
+
+/// What a caller must be allowed to do; the words of Consul's rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Permission {
+    /// Nothing: the answer is public.
+    Public,
+    /// Read this agent's own state.
+    AgentRead,
+    /// Read services.
+    ServiceRead,
+    /// Write services, and be given their certificates.
+    ServiceWrite,
+    /// Read nodes.
+    NodeRead,
+    /// Write nodes.
+    NodeWrite,
+    /// Read intentions.
+    IntentionsRead,
+    /// Write intentions.
+    IntentionsWrite,
+    /// Read config entries.
+    ConfigRead,
+    /// Write config entries.
+    ConfigWrite,
+    /// Read the state of the mesh itself.
+    OperatorRead,
+}
+
+impl fmt::Display for Permission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Public => "none",
+            Self::AgentRead => "agent:read",
+            Self::ServiceRead => "service:read",
+            Self::ServiceWrite => "service:write",
+            Self::NodeRead => "node:read",
+            Self::NodeWrite => "node:write",
+            Self::IntentionsRead => "intentions:read",
+            Self::IntentionsWrite => "intentions:write",
+            Self::ConfigRead => "config:read",
+            Self::ConfigWrite => "config:write",
+            Self::OperatorRead => "operator:read",
+        })
+    }
+}
+
+/// Decides who may do what.
+pub trait Authoriser: Send + Sync + 'static {
+    /// Whether the bearer of `token` has `permission`.
+    fn allows(&self, permission: Permission, token: Option<&str>) -> bool;
+}
+
+/// Everybody may do everything, as in Consul with ACLs disabled.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AllowEverything;
+
+impl Authoriser for AllowEverything {
+    fn allows(&self, _: Permission, _: Option<&str>) -> bool {
+        true
+    }
+}
+
+/// What handlers reach.
+pub(crate) struct Api {
+    pub(crate) catalog: Arc<dyn CatalogPort>,
+    pub(crate) agent: Arc<dyn AgentPort>,
+    authoriser: Arc<dyn Authoriser>,
+}
+
+pub(crate) type Outcome = Result<Answer, ApiError>;
+pub(crate) type Handler = fn(Arc<Api>, Call) -> BoxFuture<'static, Outcome>;
+
+/// One line of the route table. There is no other way to serve a path, and none to leave out a part.
+#[derive(Clone, Copy)]
+pub struct Route {
+    method: &'static str,
+    path: &'static str,
+    permission: Permission,
+    body: BodyLimit,
+    summary: &'static str,
+    handler: Handler,
+}
+
+impl Route {
+    /// A route: method, path with `{parameters}`, what a caller must be allowed, what body is read, and what it is for.
+    pub(crate) const fn new(
+        method: &'static str,
+        path: &'static str,
+        permission: Permission,
+        body: BodyLimit,
+        summary: &'static str,
+        handler: Handler,
+    ) -> Self {
+        Self { method, path, permission, body, summary, handler }
+    }
+
+    /// The method.
+    #[must_use]
+    pub fn method(&self) -> &'static str {
+        self.method
+    }
+
+    /// The path with its parameters in braces.
+    #[must_use]
+    pub fn path(&self) -> &'static str {
+        self.path
+    }
+
+    /// What a caller must be allowed.
+    #[must_use]
+    pub fn permission(&self) -> Permission {
+        self.permission
+    }
+
+    /// The largest body that is read.
+    #[must_use]
+    pub fn body(&self) -> BodyLimit {
+        self.body
+    }
+
+    /// What it is for, in one line.
+    #[must_use]
+    pub fn summary(&self) -> &'static str {
+        self.summary
+    }
+}
+
+/// Builds the router of every route in [`crate::routes::table`].
+pub fn router(
+    catalog: Arc<dyn CatalogPort>,
+    agent: Arc<dyn AgentPort>,
+    authoriser: Arc<dyn Authoriser>,
+) -> axum::Router {
+    let api = Arc::new(Api { catalog, agent, authoriser });
+    let mut paths: BTreeMap<&'static str, Vec<Route>> = BTreeMap::new();
+    for route in crate::routes::table() {
+        paths.entry(route.path).or_default().push(route);
+    }
+    let mut router = axum::Router::new();
+    for (path, routes) in paths {
+        let (api, routes) = (Arc::clone(&api), Arc::<[Route]>::from(routes));
+        let serve = move |request| respond(Arc::clone(&api), Arc::clone(&routes), request);
+        router = router.route(path, axum::routing::any(serve));
+    }
+    router.fallback(move |request| respond(Arc::clone(&api), Arc::from([]), request))
+}
+
+async fn respond(
+    api: Arc<Api>,
+    routes: Arc<[Route]>,
+    request: Request<axum::body::Body>,
+) -> Response<axum::body::Body> {
+    let facts = api.catalog.authority();
+    let query = Query::parse(request.uri().query().unwrap_or_default());
+    let rendering = Rendering::of(&query, facts.default_intention_action);
+    match dispatch(&api, &routes, request, query).await {
+        Ok(answer) => rendering.answer(answer),
+        Err(Stop::Error(error)) => rendering.error(&error),
+        Err(Stop::Method { method, allow }) => rendering.wrong_method(&method, &allow),
+    }
+}
+
+enum Stop {
+    Error(ApiError),
+    Method { method: Method, allow: String },
+}
+
+impl From<ApiError> for Stop {
+    fn from(error: ApiError) -> Self {
+        Self::Error(error)
+    }
+}
+
+async fn dispatch(
+    api: &Arc<Api>,
+    routes: &[Route],
+    mut request: Request<axum::body::Body>,
+    query: Query,
+) -> Result<Answer, Stop> {
+    let length = request.uri().path_and_query().map_or(0, |text| text.as_str().len());
+    if length > URI_BYTES_MAX {
+        let text = format!("the address has {length} bytes; at most {URI_BYTES_MAX} are allowed");
+        return Err(ApiError::new(StatusCode::URI_TOO_LONG, text).into());
+    }
+    if routes.is_empty() {
+        return Err(ApiError::not_found("Invalid URL path: not a recognized HTTP API endpoint").into());
+    }
+    let Some(route) = routes.iter().find(|route| route.method == request.method().as_str()) else {
+        let allow = routes.iter().map(|route| route.method).collect::<Vec<_>>().join(",");
+        return Err(Stop::Method { method: request.method().clone(), allow });
+    };
+    check_scope(api, &query, request.headers())?;
+    check_site(request.method(), request.headers())?;
+    let token = token_of(&query, request.headers());
+    if !api.authoriser.allows(route.permission, token.as_deref()) {
+        let text = format!("Permission denied: token lacks permission '{}'", route.permission);
+        return Err(ApiError::new(StatusCode::FORBIDDEN, text).into());
+    }
+    let params = request.extract_parts::<RawPathParams>().await;
+    let params = params.map_err(|_| ApiError::bad_request("the path is no UTF-8 text"))?;
+    let params = params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let (head, body) = request.into_parts();
+    let body = read_body(route.body, &head.headers, body).await?;
+    let call = Call { params, query, headers: head.headers, body };
+    Ok((route.handler)(Arc::clone(api), call).await?)
+}
+
+/// Refuses what other datacentres, Consul Enterprise or a later release would answer.
+fn check_scope(api: &Api, query: &Query, headers: &HeaderMap) -> Result<(), ApiError> {
+    for (name, header, feature) in
+        [("ns", "X-Consul-Namespace", "Namespaces"), ("partition", "X-Consul-Partition", "Partitions")]
+    {
+        if query.text(name).is_some_and(|value| value != "default") {
+            let text = format!("Invalid query parameter: {name:?} - {feature} are a Consul Enterprise feature");
+            return Err(ApiError::bad_request(text));
+        }
+        if headers.get(header).is_some_and(|value| !value.is_empty() && value != "default") {
+            let text = format!("Invalid header: {header:?} - {feature} are a Consul Enterprise feature");
+            return Err(ApiError::bad_request(text));
+        }
+    }
+    if query.text("dc").is_some_and(|dc| dc != api.catalog.authority().datacenter.as_str()) {
+        return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "No path to datacenter"));
+    }
+    for name in ["filter", "peer", "sg"] {
+        if query.text(name).is_some() {
+            return Err(ApiError::bad_request(format!("{name}: is not supported in this release; leave it out")));
+        }
+    }
+    if query.has("stale") && query.has("consistent") {
+        return Err(ApiError::bad_request("Cannot specify ?stale with ?consistent, conflicting semantics."));
+    }
+    Ok(())
+}
+
+/// Refuses writes that a page of another site makes with its visitor's browser: loopback is no protection from those.
+fn check_site(method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
+    let cross_site = headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site");
+    if cross_site && *method != Method::GET {
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "Permission denied: a page of another site may not write"));
+    }
+    Ok(())
+}
+
+fn token_of(query: &Query, headers: &HeaderMap) -> Option<String> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let bearer = || text("authorization").and_then(|value| value.strip_prefix("Bearer "));
+    query.text("token").or_else(|| text("x-consul-token")).or_else(bearer).map(|token| token.trim().to_owned())
+}
+
+async fn read_body(limit: BodyLimit, headers: &HeaderMap, body: axum::body::Body) -> Result<Bytes, ApiError> {
+    if limit == BodyLimit::NONE {
+        return Ok(Bytes::new());
+    }
+    let too_large = || {
+        let text = format!("request body is larger than {} bytes (limit {:?})", limit.bytes(), limit.name());
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, text)
+    };
+    let declared = headers.get(http::header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let declared = declared.and_then(|text| text.parse::<u64>().ok());
+    if declared.is_some_and(|bytes| usize::try_from(bytes).map_or(true, |bytes| bytes > limit.bytes())) {
+        return Err(too_large());
+    }
+    match tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, limit.bytes()).collect()).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) => Err(ApiError::bad_request(format!("the request body could not be read: {error}"))),
+        Err(_) => {
+            let text = format!("the request body did not arrive within {} s", BODY_TIMEOUT.as_secs());
+            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, text))
+        }
+    }
+}

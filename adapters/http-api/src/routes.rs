@@ -1,0 +1,105 @@
+//! The route table: every path that is served, with the permission it needs and the body it may have.
+
+mod agent;
+mod agent_check;
+mod catalog;
+mod config;
+mod connect;
+mod health;
+mod intention;
+mod starling;
+mod status;
+
+use crate::limits::BodyLimit;
+use crate::router::{Permission, Route};
+
+/// Every route.
+#[must_use]
+pub fn table() -> Vec<Route> {
+    [agent_routes(), catalog_routes(), connect_routes(), own_routes()].concat()
+}
+
+#[rustfmt::skip]
+fn agent_routes() -> Vec<Route> {
+    use BodyLimit as B;
+    use Permission as P;
+    vec![
+        Route::new("GET", "/v1/agent/self", P::AgentRead, B::NONE, "The agent: node, version, ports", |a, c| Box::pin(agent::own(a, c))),
+        Route::new("GET", "/v1/agent/members", P::NodeRead, B::NONE, "This node, as the only member that an agent lists", |a, c| Box::pin(agent::members(a, c))),
+        Route::new("GET", "/v1/agent/services", P::ServiceRead, B::NONE, "Services registered with this agent", |a, c| Box::pin(agent::services(a, c))),
+        Route::new("GET", "/v1/agent/service/{id}", P::ServiceRead, B::NONE, "One service registered with this agent; waits by content hash (`hash`, `wait`)", |a, c| Box::pin(agent::service(a, c))),
+        Route::new("PUT", "/v1/agent/service/register", P::ServiceWrite, B::REGISTRATION, "Register a service, its sidecar and its checks (`replace-existing-checks`)", |a, c| Box::pin(agent::register(a, c))),
+        Route::new("PUT", "/v1/agent/service/deregister/{id}", P::ServiceWrite, B::NONE, "Remove a service, its sidecar and its checks", |a, c| Box::pin(agent::deregister(a, c))),
+        Route::new("GET", "/v1/agent/health/service/name/{service}", P::ServiceRead, B::NONE, "Health of this agent's instances of a service, also as status code", |a, c| Box::pin(agent::health_by_name(a, c))),
+        Route::new("GET", "/v1/agent/health/service/id/{id}", P::ServiceRead, B::NONE, "Health of one instance of this agent, also as status code", |a, c| Box::pin(agent::health_by_id(a, c))),
+        Route::new("GET", "/v1/agent/checks", P::NodeRead, B::NONE, "Checks registered with this agent", |a, c| Box::pin(agent_check::checks(a, c))),
+        Route::new("PUT", "/v1/agent/check/register", P::ServiceWrite, B::REGISTRATION, "Register a check", |a, c| Box::pin(agent_check::register(a, c))),
+        Route::new("PUT", "/v1/agent/check/deregister/{id}", P::ServiceWrite, B::NONE, "Remove a check", |a, c| Box::pin(agent_check::deregister(a, c))),
+        Route::new("PUT", "/v1/agent/check/pass/{id}", P::ServiceWrite, B::NONE, "Report a TTL check as passing (`note`)", |a, c| Box::pin(agent_check::pass(a, c))),
+        Route::new("PUT", "/v1/agent/check/warn/{id}", P::ServiceWrite, B::NONE, "Report a TTL check as warning (`note`)", |a, c| Box::pin(agent_check::warn(a, c))),
+        Route::new("PUT", "/v1/agent/check/fail/{id}", P::ServiceWrite, B::NONE, "Report a TTL check as critical (`note`)", |a, c| Box::pin(agent_check::fail(a, c))),
+        Route::new("PUT", "/v1/agent/check/update/{id}", P::ServiceWrite, B::CHECK_RESULT, "Report a TTL check with status and output", |a, c| Box::pin(agent_check::update(a, c))),
+        Route::new("GET", "/v1/agent/connect/ca/roots", P::Public, B::NONE, "Root certificates that the mesh trusts; blocking", |a, c| Box::pin(connect::roots(a, c))),
+        Route::new("GET", "/v1/agent/connect/ca/leaf/{service}", P::ServiceWrite, B::NONE, "A leaf certificate with its private key; blocking", |a, c| Box::pin(connect::leaf(a, c))),
+        Route::new("POST", "/v1/agent/connect/authorize", P::ServiceWrite, B::SMALL, "Whether a client certificate may connect to a service", |a, c| Box::pin(connect::authorize(a, c))),
+        Route::new("GET", "/v1/agent/metrics", P::AgentRead, B::NONE, "Metrics (`format=prometheus`)", |a, c| Box::pin(status::agent_metrics(a, c))),
+    ]
+}
+
+#[rustfmt::skip]
+fn catalog_routes() -> Vec<Route> {
+    use BodyLimit as B;
+    use Permission as P;
+    vec![
+        Route::new("PUT", "/v1/catalog/register", P::NodeWrite, B::REGISTRATION, "Register a node, a service and checks without an agent", |a, c| Box::pin(catalog::register(a, c))),
+        Route::new("PUT", "/v1/catalog/deregister", P::NodeWrite, B::SMALL, "Remove a node, a service or a check without an agent", |a, c| Box::pin(catalog::deregister(a, c))),
+        Route::new("GET", "/v1/catalog/datacenters", P::Public, B::NONE, "The datacentres: this one", |a, c| Box::pin(catalog::datacenters(a, c))),
+        Route::new("GET", "/v1/catalog/nodes", P::NodeRead, B::NONE, "Nodes (`node-meta`); blocking", |a, c| Box::pin(catalog::nodes(a, c))),
+        Route::new("GET", "/v1/catalog/services", P::ServiceRead, B::NONE, "Service names with their tags; blocking", |a, c| Box::pin(catalog::services(a, c))),
+        Route::new("GET", "/v1/catalog/service/{service}", P::ServiceRead, B::NONE, "Instances of a service (`tag`, `node-meta`); blocking", |a, c| Box::pin(catalog::service(a, c))),
+        Route::new("GET", "/v1/catalog/connect/{service}", P::ServiceRead, B::NONE, "Where a service is reached in the mesh: its sidecars and native instances; blocking", |a, c| Box::pin(catalog::connect(a, c))),
+        Route::new("GET", "/v1/catalog/node/{node}", P::NodeRead, B::NONE, "A node and its services, by identifier; blocking", |a, c| Box::pin(catalog::node(a, c))),
+        Route::new("GET", "/v1/catalog/node-services/{node}", P::NodeRead, B::NONE, "A node and its services, as a list; blocking", |a, c| Box::pin(catalog::node_services(a, c))),
+        Route::new("GET", "/v1/health/service/{service}", P::ServiceRead, B::NONE, "Instances of a service with their checks (`passing`, `tag`, `node-meta`); blocking", |a, c| Box::pin(health::service(a, c))),
+        Route::new("GET", "/v1/health/connect/{service}", P::ServiceRead, B::NONE, "Sidecars and native instances of a service with their checks (`passing`, `tag`, `node-meta`); blocking", |a, c| Box::pin(health::connect(a, c))),
+        Route::new("GET", "/v1/health/checks/{service}", P::ServiceRead, B::NONE, "Checks of a service's instances; blocking", |a, c| Box::pin(health::checks(a, c))),
+        Route::new("GET", "/v1/health/node/{node}", P::NodeRead, B::NONE, "Checks on a node; blocking", |a, c| Box::pin(health::node(a, c))),
+        Route::new("GET", "/v1/health/state/{state}", P::NodeRead, B::NONE, "Checks with a status, or `any`; blocking", |a, c| Box::pin(health::state(a, c))),
+        Route::new("GET", "/v1/status/leader", P::Public, B::NONE, "Address of the server that writes", |a, c| Box::pin(status::leader(a, c))),
+        Route::new("GET", "/v1/status/peers", P::Public, B::NONE, "Addresses of every server", |a, c| Box::pin(status::peers(a, c))),
+    ]
+}
+
+#[rustfmt::skip]
+fn connect_routes() -> Vec<Route> {
+    use BodyLimit as B;
+    use Permission as P;
+    vec![
+        Route::new("GET", "/v1/connect/ca/roots", P::Public, B::NONE, "Root certificates that the mesh trusts (`pem`); blocking", |a, c| Box::pin(connect::roots(a, c))),
+        Route::new("GET", "/v1/connect/intentions", P::IntentionsRead, B::NONE, "Every intention; blocking", |a, c| Box::pin(intention::list(a, c))),
+        Route::new("POST", "/v1/connect/intentions", P::IntentionsWrite, B::INTENTION, "Write an intention by the names in the body", |a, c| Box::pin(intention::create(a, c))),
+        Route::new("GET", "/v1/connect/intentions/exact", P::IntentionsRead, B::NONE, "One intention (`source`, `destination`); blocking", |a, c| Box::pin(intention::read(a, c))),
+        Route::new("PUT", "/v1/connect/intentions/exact", P::IntentionsWrite, B::INTENTION, "Write one intention (`source`, `destination`)", |a, c| Box::pin(intention::write(a, c))),
+        Route::new("DELETE", "/v1/connect/intentions/exact", P::IntentionsWrite, B::NONE, "Remove one intention (`source`, `destination`)", |a, c| Box::pin(intention::delete(a, c))),
+        Route::new("GET", "/v1/connect/intentions/match", P::IntentionsRead, B::NONE, "Intentions that cover a name (`by`, `name`), first the one that decides; blocking", |a, c| Box::pin(intention::matching(a, c))),
+        Route::new("GET", "/v1/connect/intentions/check", P::IntentionsRead, B::NONE, "Whether `source` may connect to `destination`", |a, c| Box::pin(intention::check(a, c))),
+        Route::new("PUT", "/v1/config", P::ConfigWrite, B::CONFIG_ENTRY, "Write a config entry (`cas`)", |a, c| Box::pin(config::write(a, c))),
+        Route::new("GET", "/v1/config/{kind}", P::ConfigRead, B::NONE, "Config entries of a kind; blocking", |a, c| Box::pin(config::list(a, c))),
+        Route::new("GET", "/v1/config/{kind}/{name}", P::ConfigRead, B::NONE, "One config entry; blocking", |a, c| Box::pin(config::read(a, c))),
+        Route::new("DELETE", "/v1/config/{kind}/{name}", P::ConfigWrite, B::NONE, "Remove a config entry (`cas`)", |a, c| Box::pin(config::delete(a, c))),
+    ]
+}
+
+#[rustfmt::skip]
+fn own_routes() -> Vec<Route> {
+    use BodyLimit as B;
+    use Permission as P;
+    vec![
+        Route::new("GET", "/starling/v1/changes", P::OperatorRead, B::NONE, "Receipts of recent changes, newest first", |a, c| Box::pin(starling::changes(a, c))),
+        Route::new("GET", "/starling/v1/changes/{revision}", P::OperatorRead, B::NONE, "Receipt of one change: who has applied it, who has not, who refused it (`wait`)", |a, c| Box::pin(starling::change(a, c))),
+        Route::new("GET", "/starling/v1/proxies", P::OperatorRead, B::NONE, "Every proxy: connected, revision applied, what it refused", |a, c| Box::pin(starling::proxies(a, c))),
+        Route::new("GET", "/starling/v1/diagnostics", P::OperatorRead, B::NONE, "What is wrong with what users wrote, and what to do", |a, c| Box::pin(starling::diagnostics(a, c))),
+        Route::new("GET", "/starling/v1/can", P::IntentionsRead, B::NONE, "Whether a request may pass, and which rule decides (`source`, `destination`, `path`, `method`, `header=NAME:VALUE`)", |a, c| Box::pin(starling::can(a, c))),
+        Route::new("GET", "/metrics", P::AgentRead, B::NONE, "Metrics in the OpenMetrics text form", |a, c| Box::pin(status::metrics(a, c))),
+    ]
+}

@@ -1,0 +1,142 @@
+//! Starling's own endpoints: receipts, proxies, diagnostics, and which rule decides.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use starling_catalog::{ChangeReport, ProxyReport, Refused};
+use starling_model::{Action, InstanceKey, Revision};
+use starling_traffic::{Policy, Request, Verdict, authorise};
+
+use super::intention::{policy, service_side};
+use crate::answer::Answer;
+use crate::call::Call;
+use crate::error::ApiError;
+use crate::limits::RECEIPT_WAIT_DEFAULT;
+use crate::router::{Api, Outcome};
+
+pub(super) async fn changes(api: Arc<Api>, _: Call) -> Outcome {
+    let revision = api.catalog.snapshot().revision();
+    let changes: Vec<Value> = api.catalog.changes().iter().map(change_form).collect();
+    Ok(Answer::json(json!({"revision": revision.0, "changes": changes})))
+}
+
+pub(super) async fn change(api: Arc<Api>, call: Call) -> Outcome {
+    let text = call.param("revision");
+    let revision: u64 = text.parse().map_err(|_| ApiError::bad_request(format!("revision: {text:?} is no number")))?;
+    let wait = call.query.duration("wait")?.unwrap_or(RECEIPT_WAIT_DEFAULT);
+    match api.catalog.change(Revision(revision), wait).await {
+        Some(report) => Ok(Answer::json(change_form(&report))),
+        None => Err(ApiError::not_found(format!(
+            "no receipt for revision {revision}: it was not a change made here, or it is no longer remembered"
+        ))),
+    }
+}
+
+fn change_form(report: &ChangeReport) -> Value {
+    let names = |keys: &mut dyn Iterator<Item = &InstanceKey>| keys.map(ToString::to_string).collect::<Vec<_>>();
+    let applied = report.applied.iter().map(|(key, us)| json!({"proxy": key.to_string(), "latency_us": us}));
+    let rejected = report.rejected.iter().map(|(key, refused)| refused_form(Some(key), refused));
+    let mut latencies: Vec<u64> = report.applied.values().copied().collect();
+    latencies.sort_unstable();
+    json!({
+        "revision": report.revision.0,
+        "settled": report.is_settled(),
+        "affected": names(&mut report.affected.iter()),
+        "applied": applied.collect::<Vec<_>>(),
+        "pending": names(&mut report.pending.iter()),
+        "rejected": rejected.collect::<Vec<_>>(),
+        "latency_us": {
+            "p50": nearest_rank(&latencies, 50),
+            "p99": nearest_rank(&latencies, 99),
+            "max": latencies.last(),
+        },
+    })
+}
+
+/// The nearest-rank percentile of sorted values; `None` of none.
+fn nearest_rank(sorted: &[u64], percent: usize) -> Option<u64> {
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
+fn refused_form(proxy: Option<&InstanceKey>, refused: &Refused) -> Value {
+    json!({
+        "proxy": proxy.map(ToString::to_string),
+        "revision": refused.revision.0,
+        "type_url": refused.type_url,
+        "resources": refused.resources,
+        "reason": refused.text,
+    })
+}
+
+pub(super) async fn proxies(api: Arc<Api>, _: Call) -> Outcome {
+    let snapshot = api.catalog.snapshot();
+    let form = |(key, report): &(InstanceKey, ProxyReport)| {
+        let service = snapshot.instance(key).map(|entry| entry.value.identity().to_string());
+        json!({
+            "proxy": key.to_string(),
+            "node": key.node.as_str(),
+            "id": key.id.as_str(),
+            "service": service,
+            "connected": report.connected,
+            "applied_through": report.applied_through.0,
+            "refused": report.refused.as_ref().map(|refused| refused_form(Some(key), refused)),
+        })
+    };
+    let proxies: Vec<Value> = api.catalog.proxies().iter().map(form).collect();
+    Ok(Answer::json(json!({"revision": snapshot.revision().0, "proxies": proxies})))
+}
+
+pub(super) async fn diagnostics(api: Arc<Api>, _: Call) -> Outcome {
+    let revision = api.catalog.snapshot().revision();
+    let rows = api.catalog.diagnostics();
+    let form = |row: &crate::ports::DiagnosticRow| json!({"object": row.object, "field": row.field, "reason": row.reason, "fix": row.fix});
+    let rows: Vec<Value> = rows.iter().map(form).collect();
+    Ok(Answer::json(json!({"revision": revision.0, "diagnostics": rows})))
+}
+
+pub(super) async fn can(api: Arc<Api>, call: Call) -> Outcome {
+    let (source, destination) = (service_side(&call.query, "source")?, service_side(&call.query, "destination")?);
+    let snapshot = api.catalog.snapshot();
+    let mut headers = Vec::new();
+    for text in call.query.all("header") {
+        let (name, value) = text
+            .split_once([':', '='])
+            .ok_or_else(|| ApiError::bad_request(format!("header: {text:?} is not of the form NAME:VALUE")))?;
+        headers.push((name.trim().to_ascii_lowercase(), value.trim().to_owned()));
+    }
+    let method = call.query.text("method").map_or_else(|| "GET".to_owned(), str::to_ascii_uppercase);
+    let path = call.query.text("path");
+    let asks_request = path.is_some() || call.query.has("method") || !headers.is_empty();
+    let protocol = snapshot.protocol(&destination);
+    let policy = policy(&api, &snapshot, &destination);
+    let verdict = if asks_request && protocol.is_l7() {
+        let request = Request::new(&method, path.unwrap_or("/"), &headers)
+            .map_err(|error| ApiError::bad_request(format!("path: {error}")))?;
+        authorise(&policy, &source, Some(&request))
+    } else {
+        authorise(&policy, &source, None)
+    };
+    Ok(Answer::json(json!({
+        "allowed": verdict.action == Action::Allow,
+        "source": source.as_str(),
+        "destination": destination.as_str(),
+        "protocol": protocol.as_str(),
+        "decided_by": decider_form(&policy, verdict),
+        "reason": verdict.explain(&policy),
+        "revision": snapshot.revision().0,
+    })))
+}
+
+fn decider_form(policy: &Policy, verdict: Verdict) -> Value {
+    match verdict.rule().and_then(|rule| policy.rules.get(rule)) {
+        None => json!({"kind": "default", "action": policy.default.as_str()}),
+        Some(rule) => json!({
+            "kind": "intention",
+            "source": rule.source.as_str(),
+            "destination": rule.written_for.as_str(),
+            "precedence": rule.precedence,
+            "permission": verdict.permission(),
+        }),
+    }
+}

@@ -1,0 +1,418 @@
+//! Bad input, and the exact words it gets; nothing is changed by any of it.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "world/world.rs"]
+mod world;
+
+use std::sync::Arc;
+
+use http::Request;
+use http_body_util::BodyExt;
+use starling_http_api::{Authoriser, CatalogPort, Permission};
+use tower::ServiceExt;
+use world::World;
+
+const REGISTER: &str = "/v1/agent/service/register";
+const CHECK: &str = "/v1/agent/check/register";
+const CONFIG: &str = "/v1/config";
+const EXACT: &str = "/v1/connect/intentions/exact?source=web&destination=api";
+
+const SERVICES: &[(&str, &str)] = &[
+    ("", "body: is no JSON: EOF while parsing a value at line 1 column 0"),
+    ("{", "body: is no JSON: EOF while parsing an object at line 1 column 1"),
+    ("null", "body: must be an object, not null"),
+    ("[]", "body: must be an object, not a list"),
+    ("{}", "Name: must be given"),
+    (r#"{"Name": 7}"#, "Name: must be a string, not a number"),
+    (
+        r#"{"Name": "w eb"}"#,
+        "Name: service name \"w eb\" has the character ' '; allowed are letters, digits, '-', '_' and '.', beginning and ending with a letter or digit",
+    ),
+    (
+        r#"{"Name": "*"}"#,
+        "Name: service name \"*\" has the character '*'; allowed are letters, digits, '-', '_' and '.', beginning and ending with a letter or digit",
+    ),
+    (
+        r#"{"Name": "web", "ID": "a/b"}"#,
+        "ID: service id \"a/b\" has the character '/'; allowed are printable ASCII without spaces, '/', '\\', quotes and '*'",
+    ),
+    (r#"{"Name": "web", "Prot": 80}"#, "Prot: unknown field"),
+    (r#"{"Name": "web", "port": 80, "Port": 81}"#, "Port: is given twice, also as port"),
+    (r#"{"Name": "web", "Port": 70000}"#, "Port: port 70000 is outside 1 to 65535"),
+    (r#"{"Name": "web", "Port": -1}"#, "Port: port -1 is outside 1 to 65535"),
+    (r#"{"Name": "web", "Port": "80"}"#, "Port: must be a number, not a string"),
+    (r#"{"Name": "web", "Port": 80.5}"#, "Port: 80.5 is no whole number in range"),
+    (r#"{"Name": "web", "Port": 0, "Connect": {"SidecarService": {}}}"#, "Port: port 0 is outside 1 to 65535"),
+    (r#"{"Name": "web", "Port": 0, "Connect": {"Native": true}}"#, "Port: port 0 is outside 1 to 65535"),
+    (r#"{"Name": "web", "Address": "0.0.0.0"}"#, "Address: 0.0.0.0 is no address that a peer can reach"),
+    (r#"{"Name": "web", "Address": "a b"}"#, "Address: \"a b\" is neither an IP nor a host name"),
+    (r#"{"Name": "web", "Tags": "v1"}"#, "Tags: must be a list, not a string"),
+    (r#"{"Name": "web", "Tags": ["v1", 2]}"#, "Tags[1]: must be a string, not a number"),
+    (r#"{"Name": "web", "Meta": {"a b": "c"}}"#, "Meta.a b: keys are made of letters, digits, '-' and '_'"),
+    (r#"{"Name": "web", "Meta": {"a": 1}}"#, "Meta.a: must be a string, not a number"),
+    (r#"{"Name": "web", "Weights": {"Passing": 0}}"#, "Weights.Passing: must be at least 1"),
+    (r#"{"Name": "web", "Kind": "mesh-gateway"}"#, "Kind: \"mesh-gateway\" is not supported in this release"),
+    (
+        r#"{"Name": "web", "Kind": "nonsense"}"#,
+        "Kind: \"nonsense\" is no service kind; leave it out or write \"connect-proxy\"",
+    ),
+    (r#"{"Name": "web", "Namespace": "team"}"#, "Namespace: \"team\" is not supported in this release; leave it out"),
+    (r#"{"Name": "web", "Proxy": {"DestinationServiceName": "web"}}"#, "Proxy: is for Kind \"connect-proxy\" only"),
+    (r#"{"Name": "p", "Kind": "connect-proxy", "Port": 1}"#, "Proxy.DestinationServiceName: must be given"),
+    (
+        r#"{"Name": "p", "Kind": "connect-proxy", "Proxy": {"DestinationServiceName": "web"}}"#,
+        "Port: must be given for a proxy",
+    ),
+    (
+        r#"{"Name": "p", "Kind": "connect-proxy", "Port": 0, "Proxy": {"DestinationServiceName": "web"}}"#,
+        "Port: port 0 is outside 1 to 65535",
+    ),
+    (
+        r#"{"Name": "p", "Kind": "connect-proxy", "Port": 80, "Proxy": {"DestinationServiceName": "web", "LocalServicePort": 80}}"#,
+        "Proxy.LocalServicePort: port 80 is already the sidecar's own",
+    ),
+    (
+        r#"{"Name": "web", "Checks": [{"CheckID": "a", "TTL": "1s"}, {"CheckID": "a", "TTL": "2s"}]}"#,
+        "Checks[1].CheckID: two checks have this identifier",
+    ),
+];
+
+/// What stands in `Connect.SidecarService` of a service `web` on port 80.
+const SIDECARS: &[(&str, &str)] = &[
+    (r#"{"ID": "x"}"#, "ID: must not be given: a nested sidecar is named after its service"),
+    (r#"{"Port": 0}"#, "Port: port 0 is outside 1 to 65535"),
+    (r#"{"Port": 70000}"#, "Port: port 70000 is outside 1 to 65535"),
+    (r#"{"Port": 80}"#, "Proxy.LocalServicePort: port 80 is already the sidecar's own"),
+    (r#"{"Connect": {"SidecarService": {"Port": 1}}}"#, "Connect: a sidecar has no sidecar of its own"),
+    (
+        r#"{"Proxy": {"Mode": "transparent"}}"#,
+        "Proxy.Mode: \"transparent\" is not supported in this release; leave it out",
+    ),
+    (r#"{"Proxy": {"Expose": {"Checks": true}}}"#, "Proxy.Expose: is not supported in this release; remove it"),
+    (
+        r#"{"Proxy": {"MeshGateway": {"Mode": "local"}}}"#,
+        "Proxy.MeshGateway.Mode: \"local\" is not supported in this release; leave it out",
+    ),
+    (
+        r#"{"Proxy": {"Config": {"protocol": "smtp"}}}"#,
+        "Proxy.Config.protocol: \"smtp\" is no protocol; it is one of tcp, http, http2, grpc",
+    ),
+    (
+        r#"{"Proxy": {"Config": {"local_connect_timeout_ms": "5s"}}}"#,
+        "Proxy.Config.local_connect_timeout_ms: must be a whole number of milliseconds",
+    ),
+    (
+        r#"{"Proxy": {"Config": {"envoy_public_listener_json": "{}"}}}"#,
+        "Proxy.Config.envoy_public_listener_json: is not supported in this release; remove it",
+    ),
+    (
+        r#"{"Proxy": {"Upstreams": [{"DestinationName": "web", "LocalBindPort": 1}]}}"#,
+        "Proxy.Upstreams[0].DestinationName: web is an upstream to itself",
+    ),
+    (r#"{"Proxy": {"Upstreams": [{"DestinationName": "api"}]}}"#, "Proxy.Upstreams[0].LocalBindPort: must be given"),
+    (
+        r#"{"Proxy": {"Upstreams": [{"DestinationName": "api", "LocalBindPort": 0}]}}"#,
+        "Proxy.Upstreams[0].LocalBindPort: port 0 is outside 1 to 65535",
+    ),
+    (
+        r#"{"Proxy": {"Upstreams": [{"DestinationName": "api", "LocalBindPort": 70000}]}}"#,
+        "Proxy.Upstreams[0].LocalBindPort: port 70000 is outside 1 to 65535",
+    ),
+    (
+        r#"{"Proxy": {"Upstreams": [{"DestinationName": "api", "LocalBindPort": 1, "LocalBindAddress": "localhost"}]}}"#,
+        "Proxy.Upstreams[0].LocalBindAddress: \"localhost\" is no IP address",
+    ),
+    (
+        r#"{"Proxy": {"Upstreams": [{"DestinationName": "api", "LocalBindPort": 1, "Datacenter": "dc2"}]}}"#,
+        "Proxy.Upstreams[0].Datacenter: no path to datacenter \"dc2\"",
+    ),
+    (
+        r#"{"Proxy": {"Upstreams": [{"DestinationName": "api", "LocalBindPort": 1, "DestinationType": "prepared_query"}]}}"#,
+        "Proxy.Upstreams[0].DestinationType: \"prepared_query\" is not supported in this release; leave it out",
+    ),
+    (
+        r#"{"Proxy": {"Upstreams": [{"DestinationName": "api", "LocalBindPort": 1}, {"DestinationName": "api", "LocalBindPort": 2}]}}"#,
+        "Proxy.Upstreams[1].DestinationName: there is already an upstream to api",
+    ),
+    (
+        r#"{"Proxy": {"Upstreams": [{"DestinationName": "api", "LocalBindPort": 1}, {"DestinationName": "db", "LocalBindPort": 1}]}}"#,
+        "Proxy.Upstreams[1].LocalBindPort: port 1 is already that of the upstream to api",
+    ),
+    (
+        r#"{"Port": 9, "Proxy": {"Upstreams": [{"DestinationName": "api", "LocalBindPort": 9}]}}"#,
+        "Proxy.Upstreams[0].LocalBindPort: port 9 is already the sidecar's own",
+    ),
+    (r#"{"Proxy": {"Upstreams": {"DestinationName": "api"}}}"#, "Proxy.Upstreams: must be a list, not an object"),
+    (
+        r#"{"Proxy": {"Upstreams": [{"DestinationName": "api", "LocalBindPort": 1, "Limits": {}}]}}"#,
+        "Proxy.Upstreams[0].Limits: unknown field",
+    ),
+];
+
+const CHECKS: &[(&str, &str)] = &[
+    ("{}", "TTL: a check needs one of HTTP, TCP, GRPC, TTL, ScriptArgs or AliasService"),
+    (r#"{"TTL": "1s"}"#, "Name: must be given"),
+    (r#"{"Name": "c", "TTL": "soon"}"#, "TTL: \"soon\" is no duration; write it like \"10s\" or \"1m30s\""),
+    (r#"{"Name": "c", "TTL": true}"#, "TTL: true is no duration; write it like \"10s\" or \"1m30s\""),
+    (r#"{"Name": "c", "TTL": "-1s"}"#, "TTL: \"-1s\" is no duration; write it like \"10s\" or \"1m30s\""),
+    (r#"{"Name": "c", "TTL": "1s", "Interval": "1s"}"#, "Interval: must not be given together with TTL"),
+    (r#"{"Name": "c", "HTTP": "http://a/"}"#, "Interval: must be given and more than 0 for this kind of check"),
+    (
+        r#"{"Name": "c", "HTTP": "a.example/x", "Interval": "1s"}"#,
+        "HTTP: \"a.example/x\" is no absolute http or https URL",
+    ),
+    (r#"{"Name": "c", "HTTP": "ftp://a/", "Interval": "1s"}"#, "HTTP: \"ftp://a/\" is no absolute http or https URL"),
+    (r#"{"Name": "c", "HTTP": "http://a/", "Interval": "1s", "Method": "G T"}"#, "Method: \"G T\" is no HTTP method"),
+    (
+        r#"{"Name": "c", "HTTP": "http://a/", "Interval": "1s", "Header": {"x": "y"}}"#,
+        "Header.x: must be a list, not a string",
+    ),
+    (r#"{"Name": "c", "TCP": "a", "Interval": "1s"}"#, "TCP: \"a\" is not of the form HOST:PORT"),
+    (r#"{"Name": "c", "GRPC": "a:0", "Interval": "1s"}"#, "GRPC: \"a:0\" is not of the form HOST:PORT"),
+    (r#"{"Name": "c", "TCP": "a:1", "TTL": "1s"}"#, "TTL: contradicts TCP: a check is of one kind"),
+    (r#"{"Name": "c", "UDP": "a:1", "Interval": "1s"}"#, "UDP: is not supported in this release; remove it"),
+    (
+        r#"{"Name": "c", "TTL": "1s", "Status": "fine"}"#,
+        "Status: \"fine\" is no check status; it is one of passing, warning, critical",
+    ),
+    (
+        r#"{"Name": "c", "TTL": "1s", "FailuresBeforeWarning": 3}"#,
+        "FailuresBeforeWarning: must not be higher than FailuresBeforeCritical",
+    ),
+    (
+        r#"{"Name": "c", "TTL": "1s", "SuccessBeforePassing": -1}"#,
+        "SuccessBeforePassing: -1 is outside 0 to 4294967295",
+    ),
+    (r#"{"Name": "c", "TTL": "1s", "Nope": 1}"#, "Nope: unknown field"),
+];
+
+const CONFIGS: &[(&str, &str)] = &[
+    ("{}", "Kind: must be given"),
+    (r#"{"Kind": "service-router", "Name": "a"}"#, "Kind: \"service-router\" is not supported in this release"),
+    (
+        r#"{"Kind": "nonsense"}"#,
+        "Kind: \"nonsense\" is no config entry kind; it is one of proxy-defaults, service-defaults, service-intentions",
+    ),
+    (
+        r#"{"Kind": "proxy-defaults", "Name": "local"}"#,
+        "Name: \"local\" is not \"global\", the only proxy-defaults entry",
+    ),
+    (r#"{"Kind": "proxy-defaults", "Config": {"protocol": 7}}"#, "Config.protocol: must be a string"),
+    (
+        r#"{"Kind": "proxy-defaults", "AccessLogs": {"Enabled": true, "Type": "file"}}"#,
+        "AccessLogs.Type: \"file\" is not supported in this release; leave it out",
+    ),
+    (r#"{"Kind": "service-defaults"}"#, "Name: must be given"),
+    (r#"{"Kind": "service-defaults", "Name": "*"}"#, "Name: must be the name of a service, not the wildcard *"),
+    (
+        r#"{"Kind": "service-defaults", "Name": "a", "Protocol": "smtp"}"#,
+        "Protocol: \"smtp\" is no protocol; it is one of tcp, http, http2, grpc",
+    ),
+    (
+        r#"{"Kind": "service-defaults", "Name": "a", "UpstreamConfig": {"Defaults": {"Limits": {"MaxConnections": 3}}}}"#,
+        "UpstreamConfig: is not supported in this release; remove it",
+    ),
+    (
+        r#"{"Kind": "service-defaults", "Name": "a", "LocalConnectTimeoutMs": -5}"#,
+        "LocalConnectTimeoutMs: -5 is outside 0 to 4294967295",
+    ),
+    (r#"{"Kind": "service-defaults", "Name": "a", "Nope": null}"#, "Nope: unknown field"),
+    (r#"{"Kind": "service-intentions", "Name": "a"}"#, "Sources: at least one source must be given"),
+    (
+        r#"{"Kind": "service-intentions", "Name": "a*", "Sources": []}"#,
+        "Name: the wildcard * stands alone or not at all",
+    ),
+    (
+        r#"{"Kind": "service-intentions", "Name": "a", "Sources": [{"Name": "b"}]}"#,
+        "Sources[0].Action: must be \"allow\" or \"deny\"",
+    ),
+    (
+        r#"{"Kind": "service-intentions", "Name": "a", "Sources": [{"Name": "b", "Action": "maybe"}]}"#,
+        "Sources[0].Action: \"maybe\" is neither \"allow\" nor \"deny\"",
+    ),
+    (
+        r#"{"Kind": "service-intentions", "Name": "a", "Sources": [{"Name": "b", "Action": "allow"}, {"Name": "b", "Action": "deny"}]}"#,
+        "Sources[1].Name: \"b\" is given twice",
+    ),
+    (
+        r#"{"Kind": "service-intentions", "Name": "a", "Sources": [{"Name": "b", "Action": "allow", "Peer": "p"}]}"#,
+        "Sources[0].Peer: is not supported in this release; remove it",
+    ),
+    (
+        r#"{"Kind": "service-intentions", "Name": "*", "Sources": [{"Name": "b", "Permissions": [{"Action": "allow", "HTTP": {"PathPrefix": "/"}}]}]}"#,
+        "Sources[0].Permissions: must not be given for the destination *",
+    ),
+];
+
+/// What stands in `Permissions[0]` of an intention.
+const PERMISSIONS: &[(&str, &str)] = &[
+    (r#"{"HTTP": {"PathPrefix": "/"}}"#, "Action: must be \"allow\" or \"deny\""),
+    (r#"{"Action": "deny"}"#, "HTTP: must be given"),
+    (r#"{"Action": "deny", "HTTP": {}}"#, "HTTP: must say something of path, headers or methods"),
+    (r#"{"Action": "deny", "HTTP": {"PathExact": "a"}}"#, "HTTP.PathExact: \"a\" does not begin with '/'"),
+    (
+        r#"{"Action": "deny", "HTTP": {"PathExact": "/a?b"}}"#,
+        "HTTP.PathExact: \"/a?b\" goes beyond the path; queries are not compared",
+    ),
+    (
+        r#"{"Action": "deny", "HTTP": {"PathExact": "/a/../b"}}"#,
+        "HTTP.PathExact: no request can match it: requests are compared in normal form, without //, . or .. and with nothing escaped needlessly",
+    ),
+    (
+        r#"{"Action": "deny", "HTTP": {"PathExact": "/a", "PathRegex": "/b"}}"#,
+        "HTTP.PathRegex: contradicts PathExact: at most one of the three is allowed",
+    ),
+    (r#"{"Action": "deny", "HTTP": {"PathRegex": "/a(?=b)"}}"#, "HTTP.PathRegex: *"),
+    (r#"{"Action": "deny", "HTTP": {"PathRegex": "/a("}}"#, "HTTP.PathRegex: *"),
+    (r#"{"Action": "deny", "HTTP": {"Methods": ["FETCH"]}}"#, "HTTP.Methods[0]: \"FETCH\" is no HTTP method"),
+    (r#"{"Action": "deny", "HTTP": {"Methods": ["get", "GET"]}}"#, "HTTP.Methods[1]: GET is given twice"),
+    (r#"{"Action": "deny", "HTTP": {"Header": [{"Present": true}]}}"#, "HTTP.Header[0].Name: must be given"),
+    (
+        r#"{"Action": "deny", "HTTP": {"Header": [{"Name": "x y", "Present": true}]}}"#,
+        "HTTP.Header[0].Name: \"x y\" is no header field name",
+    ),
+    (
+        r#"{"Action": "deny", "HTTP": {"Header": [{"Name": "x"}]}}"#,
+        "HTTP.Header[0].Present: exactly one of Present, Exact, Prefix, Suffix, Contains and Regex must be given",
+    ),
+    (
+        r#"{"Action": "deny", "HTTP": {"Header": [{"Name": "x", "Exact": "a", "Prefix": "b"}]}}"#,
+        "HTTP.Header[0].Present: exactly one of Present, Exact, Prefix, Suffix, Contains and Regex must be given",
+    ),
+    (r#"{"Action": "deny", "HTTP": {"Header": [{"Name": "x", "Regex": "["}]}}"#, "HTTP.Header[0].Regex: *"),
+    (
+        r#"{"Action": "deny", "HTTP": {"Header": [{"Name": "x", "Present": true, "IgnoreCase": true}]}}"#,
+        "HTTP.Header[0].IgnoreCase: is for Exact, Prefix, Suffix and Contains only",
+    ),
+    (
+        r#"{"Action": "deny", "HTTP": {"PathPrefix": "/"}, "JWT": {"Providers": [{"Name": "okta"}]}}"#,
+        "JWT: is not supported in this release; remove it",
+    ),
+    (r#"{"Action": "deny", "HTTP": {"PathPrefx": "/"}}"#, "HTTP: must say something of path, headers or methods"),
+    (r#"{"Action": "deny", "HTTP": {"PathPrefix": "/", "Path": "/"}}"#, "HTTP.Path: unknown field"),
+];
+
+const INTENTIONS: &[(&str, &str)] = &[
+    ("{}", "Action: must be \"allow\" or \"deny\""),
+    (r#"{"Action": "allow", "Permissions": [{}]}"#, "Action: must be left out where Permissions are given"),
+    (r#"{"Action": "allow", "SourceName": "other"}"#, "SourceName: is not \"web\", the name in the address"),
+    (r#"{"Action": "allow", "SourceNS": "team"}"#, "SourceNS: \"team\" is not supported in this release; leave it out"),
+    (
+        r#"{"Action": "allow", "SourceType": "spiffe"}"#,
+        "SourceType: \"spiffe\" is not supported in this release; leave it out",
+    ),
+    (
+        r#"{"Action": "allow", "Meta": {"a": "b"}}"#,
+        "Meta: belongs to the service-intentions entry of the destination; write it there",
+    ),
+    (r#"{"Action": "allow", "Nope": 1}"#, "Nope: unknown field"),
+];
+
+async fn refuses(world: &Arc<World>, target: &str, body: &str, wanted: &str) {
+    let before = world.snapshot().revision();
+    let (answer, text) = world.send("PUT", target, body).await;
+    assert_eq!(answer.status(), 400, "{body}: {text}");
+    assert_eq!(answer.headers()["content-type"], "text/plain; charset=utf-8");
+    match wanted.strip_suffix('*') {
+        Some(beginning) if !wanted.ends_with("wildcard *") && !wanted.ends_with("destination *") => {
+            assert!(text.starts_with(beginning) && text.len() > beginning.len(), "{body}: {text}");
+        }
+        Some(_) | None => assert_eq!(text, wanted, "{body}"),
+    }
+    assert_eq!(world.snapshot().revision(), before, "{body} changed something");
+}
+
+#[tokio::test]
+async fn bad_input_gets_400_with_path_and_reason() {
+    let world = World::new();
+    for (target, table) in [(REGISTER, SERVICES), (CHECK, CHECKS), (CONFIG, CONFIGS), (EXACT, INTENTIONS)] {
+        for (body, wanted) in table {
+            refuses(&world, target, body, wanted).await;
+        }
+    }
+    for (sidecar, wanted) in SIDECARS {
+        let body = format!(r#"{{"Name": "web", "Port": 80, "Connect": {{"SidecarService": {sidecar}}}}}"#);
+        refuses(&world, REGISTER, &body, &format!("Connect.SidecarService.{wanted}")).await;
+    }
+    for (permission, wanted) in PERMISSIONS {
+        refuses(&world, EXACT, &format!(r#"{{"Permissions": [{permission}]}}"#), &format!("Permissions[0].{wanted}"))
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn zero_values_of_consuls_own_types_are_taken() {
+    let world = World::new();
+    for body in [
+        r#"{"Name": "a", "Port": 0, "ID": "", "Tags": null, "Check": null, "Checks": null, "Kind": "", "Proxy": {"MeshGateway": {}, "Expose": {}}, "Connect": {}, "Weights": null, "EnableTagOverride": false, "Namespace": "default", "Locality": null}"#,
+        r#"{"Name": "b", "Check": {"HTTP": "", "Interval": "", "TTL": 0}, "Connect": {"SidecarService": {"Proxy": {"LocalServicePort": 0, "Mode": "", "TransparentProxy": {"OutboundListenerPort": 0}, "AccessLogs": {}}}}}"#,
+        r#"{"Name": "c", "Token": "secret", "Locality": {"Region": "eu"}, "Checks": [{"TTL": "10s", "OutputMaxSize": 4096}]}"#,
+    ] {
+        let (answer, text) = world.send("PUT", REGISTER, body).await;
+        assert_eq!(answer.status(), 200, "{body}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn bodies_past_their_limit_are_refused_with_its_name() {
+    let world = World::new();
+    let blanks = " ".repeat(600 * 1024);
+    let wanted = "request body is larger than 524288 bytes (limit \"registration\")";
+    let (answer, text) = world.send("PUT", REGISTER, &blanks).await;
+    assert_eq!((answer.status().as_u16(), text.as_str()), (413, wanted));
+    // Of a length that is not declared: read up to the limit and no further.
+    let chunks = futures::stream::iter([Ok::<_, std::io::Error>(blanks.clone()), Ok(blanks)]);
+    let request = Request::put(REGISTER).body(axum::body::Body::from_stream(chunks)).unwrap();
+    let answer = world.router().oneshot(request).await.unwrap();
+    assert_eq!(answer.status(), 413);
+    let text = answer.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(text, wanted.as_bytes());
+}
+
+#[tokio::test]
+async fn addresses_past_their_limit_are_refused() {
+    let world = World::new();
+    let (answer, text) = world.send("GET", &format!("/v1/agent/self?{}", "a".repeat(9000)), "").await;
+    assert_eq!(
+        (answer.status().as_u16(), text.as_str()),
+        (414, "the address has 9015 bytes; at most 8192 are allowed")
+    );
+}
+
+struct Keyed;
+
+impl Authoriser for Keyed {
+    fn allows(&self, permission: Permission, token: Option<&str>) -> bool {
+        permission == Permission::Public || token == Some("sesame")
+    }
+}
+
+#[tokio::test]
+async fn who_lacks_a_permission_is_refused_before_the_body_is_read() {
+    let world = World::new();
+    let send =
+        async |request: Request<axum::body::Body>| world.router_with(Arc::new(Keyed)).oneshot(request).await.unwrap();
+    let unreadable = || axum::body::Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
+    let answer = send(Request::put(REGISTER).body(unreadable()).unwrap()).await;
+    assert_eq!(answer.status(), 403);
+    let text = answer.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(text, b"Permission denied: token lacks permission 'service:write'".as_slice());
+    let empty = axum::body::Body::empty;
+    assert_eq!(send(Request::get("/v1/status/leader").body(empty()).unwrap()).await.status(), 200);
+    assert_eq!(send(Request::get("/v1/agent/self?token=sesame").body(empty()).unwrap()).await.status(), 200);
+    for (name, value) in [("X-Consul-Token", "sesame"), ("Authorization", "Bearer sesame")] {
+        let request = Request::get("/v1/agent/self").header(name, value).body(empty()).unwrap();
+        assert_eq!(send(request).await.status(), 200, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn pages_of_other_sites_may_not_write() {
+    let world = World::new();
+    for (site, wanted) in [("cross-site", 403), ("same-origin", 200)] {
+        let body = axum::body::Body::from(r#"{"SourceName": "a", "DestinationName": "b", "Action": "allow"}"#);
+        let request = Request::post("/v1/connect/intentions").header("Sec-Fetch-Site", site).body(body).unwrap();
+        assert_eq!(world.router().oneshot(request).await.unwrap().status(), wanted, "{site}");
+    }
+}

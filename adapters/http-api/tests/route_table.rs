@@ -1,0 +1,54 @@
+//! The reference page of the HTTP API is the route table, written out. `STARLING_GOLDEN=rewrite` writes it anew.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::Path;
+
+use starling_http_api::limits::BodyLimit;
+use starling_http_api::routes::table;
+
+fn page() -> String {
+    let mut page = String::from(
+        "# HTTP API\n\n\
+         Every path that a server answers. Paths under `/v1` are those of Consul 1.22, with its JSON, its headers and its\n\
+         errors in plain text; paths under `/starling/v1` are Starling's own. Parameters stand in braces in paths and in\n\
+         parentheses behind the summary. *Blocking* reads take `index` and `wait` and answer `X-Consul-Index`; writes answer\n\
+         the revision they made in the same header.\n\n\
+         This page is generated from the route table in `adapters/http-api/src/routes.rs`; a test keeps the two equal.\n\n\
+         | Method | Path | Permission | Body at most | What it does |\n|---|---|---|---|---|\n",
+    );
+    for route in table() {
+        let body = match route.body() {
+            BodyLimit::NONE => "none".to_owned(),
+            limit => format!("{} KiB (`{}`)", limit.bytes() / 1024, limit.name()),
+        };
+        let (method, path, permission) = (route.method(), route.path(), route.permission());
+        writeln!(page, "| {method} | `{path}` | {permission} | {body} | {} |", route.summary()).unwrap();
+    }
+    page
+}
+
+#[test]
+fn the_reference_page_is_the_table() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/http-api.md");
+    if std::env::var("STARLING_GOLDEN").is_ok_and(|value| value == "rewrite") {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, page()).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(found, page(), "STARLING_GOLDEN=rewrite writes the page anew");
+}
+
+#[test]
+fn routes_stand_once_and_write_with_bodies_only_where_they_must() {
+    let mut seen = BTreeSet::new();
+    for route in table() {
+        assert!(seen.insert((route.method(), route.path())), "{} {} twice", route.method(), route.path());
+        assert!(!route.summary().is_empty() && !route.summary().ends_with('.'), "{}", route.path());
+        if matches!(route.method(), "GET" | "DELETE") {
+            assert_eq!(route.body(), BodyLimit::NONE, "{}", route.path());
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Makes plans, and remembers the parts that plans share.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use starling_catalog::{Snapshot, Subject};
+use starling_identity::Layout;
+use starling_model::{
+    Action, Datacenter, InstanceKey, Namespace, ServiceInstance, ServiceName, SidecarProxy, TrustDomain,
+};
+use starling_traffic::Policy;
+
+use crate::diagnostic::{Diagnostic, Object, Severity};
+use crate::parts::cluster::CallSettings;
+use crate::parts::{cluster, endpoints, inbound, opaque, outbound, policy};
+use crate::plan::{Cluster, Endpoints, Inbound, Outbound, Plan, Trust};
+use crate::shelf::{Origin, Shelf};
+use crate::view::View;
+
+/// What holds for the whole mesh and is no part of the catalog.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeshSettings {
+    /// The authority of every identity.
+    pub trust_domain: TrustDomain,
+    /// The datacentre.
+    pub datacenter: Datacenter,
+    /// The namespace of every service.
+    pub namespace: Namespace,
+    /// What happens where no intention decides.
+    pub default_intention_action: Action,
+    /// The form of SPIFFE IDs.
+    pub layout: Layout,
+}
+
+/// A plan, what is wrong with it, and what it was read from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Planned {
+    /// What the proxy must do.
+    pub plan: Plan,
+    /// What users should mend, ordered by object, each once.
+    pub diagnostics: Vec<Diagnostic>,
+    /// Everything read. The plan is the same for as long as none of these changes: they are the proxy's subscriptions.
+    pub subjects: BTreeSet<Subject>,
+}
+
+/// Why there is no plan at all.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// No instance is registered under this key.
+    #[error("no proxy is registered as {0}")]
+    UnknownProxy(InstanceKey),
+    /// The instance is the application itself.
+    #[error("{0} is not a sidecar proxy")]
+    NotASidecar(InstanceKey),
+}
+
+/// Makes plans from snapshots, one mesh's.
+///
+/// Parts are shared between the plans that it made and that are still held: keep a proxy's plan until the next one is made.
+pub struct Planner {
+    settings: MeshSettings,
+    trusts: Shelf<(), Trust>,
+    policies: Shelf<ServiceName, Policy>,
+    inbounds: Shelf<InstanceKey, Inbound>,
+    outbounds: Shelf<(ServiceName, SocketAddr), Outbound>,
+    clusters: Shelf<(ServiceName, CallSettings), Cluster>,
+    endpoints: Shelf<ServiceName, Endpoints>,
+}
+
+/// A plan in the making: what was read and found so far.
+struct Draft<'a> {
+    snapshot: &'a Snapshot,
+    subjects: BTreeSet<Subject>,
+    diagnostics: BTreeSet<Diagnostic>,
+}
+
+/// The calling side of a plan.
+#[derive(Default)]
+struct Calls {
+    outbounds: Vec<Arc<Outbound>>,
+    clusters: Vec<Arc<Cluster>>,
+    endpoints: Vec<Arc<Endpoints>>,
+}
+
+impl Planner {
+    /// A planner that remembers nothing yet.
+    #[must_use]
+    pub fn new(settings: MeshSettings) -> Self {
+        Self {
+            settings,
+            trusts: Shelf::new(),
+            policies: Shelf::new(),
+            inbounds: Shelf::new(),
+            outbounds: Shelf::new(),
+            clusters: Shelf::new(),
+            endpoints: Shelf::new(),
+        }
+    }
+
+    /// The settings that it plans with.
+    #[must_use]
+    pub fn settings(&self) -> &MeshSettings {
+        &self.settings
+    }
+
+    /// Parts remembered, those included that no plan holds any more and the next sweep forgets.
+    #[must_use]
+    pub fn remembered(&self) -> usize {
+        self.trusts.len()
+            + self.policies.len()
+            + self.inbounds.len()
+            + self.outbounds.len()
+            + self.clusters.len()
+            + self.endpoints.len()
+    }
+
+    /// What `proxy` must do as of `snapshot`.
+    ///
+    /// Snapshots must be of one catalog and must not go back, or memos of a later one are taken for current.
+    ///
+    /// # Errors
+    /// [`PlanError`] if there is no such proxy; everything else that can be wrong is a diagnostic.
+    pub fn plan(&mut self, snapshot: &Snapshot, proxy: &InstanceKey) -> Result<Planned, PlanError> {
+        let mut view = View::new(snapshot);
+        let (instance, node_address) = view.instance(proxy).ok_or_else(|| PlanError::UnknownProxy(proxy.clone()))?;
+        let sidecar = instance.sidecar().ok_or_else(|| PlanError::NotASidecar(proxy.clone()))?;
+        let mut draft = Draft { snapshot, subjects: BTreeSet::new(), diagnostics: BTreeSet::new() };
+        let access_log = view.proxy_defaults().and_then(|entry| entry.access_logs).unwrap_or(true);
+        let trust = draft.take(self.trusts.fetch(&(), snapshot, build_trust));
+        // A proxy that trusts nobody must not listen: it could verify no peer.
+        let (inbound, calls) = if trust.roots_pem.is_empty() {
+            (None, Calls::default())
+        } else {
+            let inbound = self.inbound(&mut draft, &mut view, instance, sidecar, node_address);
+            let calls = self.calls(&mut draft, proxy, sidecar, inbound.as_ref().map(|inbound| inbound.bind));
+            (inbound, calls)
+        };
+        draft.subjects.extend(view.into_read().into_iter().map(|(subject, _)| subject));
+        let plan = Plan {
+            revision: snapshot.revision(),
+            proxy: proxy.clone(),
+            service: sidecar.destination.clone(),
+            trust,
+            inbound,
+            outbounds: calls.outbounds,
+            clusters: calls.clusters,
+            endpoints: calls.endpoints,
+            access_log,
+        };
+        Ok(Planned { plan, diagnostics: draft.diagnostics.into_iter().collect(), subjects: draft.subjects })
+    }
+
+    fn inbound(
+        &mut self,
+        draft: &mut Draft<'_>,
+        view: &mut View<'_>,
+        instance: &ServiceInstance,
+        sidecar: &SidecarProxy,
+        node_address: Option<&str>,
+    ) -> Option<Arc<Inbound>> {
+        // Without a port behind it a sidecar only calls out, and no policy is read for it.
+        sidecar.local_port?;
+        let service = &sidecar.destination;
+        let settings = &self.settings;
+        let policy = self.policies.fetch(service, draft.snapshot, |view| policy::build(view, settings, service));
+        let policy = draft.take(policy);
+        let (built, diagnostics) = inbound::build(view, instance, sidecar, node_address, policy);
+        draft.diagnostics.extend(diagnostics);
+        let built = built?;
+        let config = &sidecar.config;
+        draft.diagnostics.extend(opaque::misplaced_protocol(
+            &instance.key,
+            "Proxy.Config",
+            config,
+            service,
+            built.protocol,
+        ));
+        Some(self.inbounds.keep(&instance.key, built, inbound::same))
+    }
+
+    fn calls(
+        &mut self,
+        draft: &mut Draft<'_>,
+        proxy: &InstanceKey,
+        sidecar: &SidecarProxy,
+        public: Option<SocketAddr>,
+    ) -> Calls {
+        let (admitted, diagnostics) = outbound::admit(proxy, &sidecar.upstreams, public);
+        draft.diagnostics.extend(diagnostics);
+        let mut calls = Calls::default();
+        for (bind, upstream) in admitted {
+            let service = &upstream.destination;
+            let (settings, diagnostics) = CallSettings::of(proxy, upstream);
+            draft.diagnostics.extend(diagnostics);
+            let outbound = self.outbounds.fetch(&(service.clone(), bind), draft.snapshot, |view| {
+                (Outbound { service: service.clone(), bind, protocol: view.protocol(service) }, Vec::new())
+            });
+            let outbound = draft.take(outbound);
+            let path = format!("Proxy.Upstreams[{service}].Config");
+            let spoken = outbound.protocol;
+            draft.diagnostics.extend(opaque::misplaced_protocol(proxy, &path, &upstream.config, service, spoken));
+            calls.outbounds.push(outbound);
+            match calls.clusters.iter().find(|cluster| cluster.service == *service) {
+                None => self.call(draft, &mut calls, service, &settings),
+                Some(first) if settings == CallSettings::from(&**first) => {}
+                Some(_) => {
+                    draft.diagnostics.insert(second_settings(proxy, service));
+                }
+            }
+        }
+        calls.clusters.sort_by(|a, b| a.service.cmp(&b.service));
+        calls.endpoints.sort_by(|a, b| a.service.cmp(&b.service));
+        calls
+    }
+
+    fn call(&mut self, draft: &mut Draft<'_>, calls: &mut Calls, service: &ServiceName, settings: &CallSettings) {
+        let mesh = &self.settings;
+        let key = (service.clone(), *settings);
+        let cluster = self
+            .clusters
+            .fetch(&key, draft.snapshot, |view| (cluster::build(view, mesh, service, settings), Vec::new()));
+        calls.clusters.push(draft.take(cluster));
+        let endpoints = self
+            .endpoints
+            .fetch(service, draft.snapshot, |view| endpoints::build(view, service, cluster::sni(mesh, service)));
+        calls.endpoints.push(draft.take(endpoints));
+    }
+}
+
+impl Draft<'_> {
+    /// Adds where a part came from to the plan's own origin.
+    fn take<T>(&mut self, (part, origin): (Arc<T>, Arc<Origin>)) -> Arc<T> {
+        for (subject, _) in &origin.read {
+            if !self.subjects.contains(subject) {
+                self.subjects.insert(subject.clone());
+            }
+        }
+        self.diagnostics.extend(origin.diagnostics.iter().cloned());
+        part
+    }
+}
+
+fn build_trust(view: &mut View<'_>) -> (Trust, Vec<Diagnostic>) {
+    let roots_pem = view.roots_pem();
+    let mut diagnostics = Vec::new();
+    if roots_pem.is_empty() {
+        diagnostics.push(Diagnostic {
+            object: Object::Mesh,
+            field: String::new(),
+            reason: "no root certificate is trusted, so no proxy listens".to_owned(),
+            fix: "wait for the server to make its root, or see its log for why it could not".to_owned(),
+            severity: Severity::Error,
+        });
+    }
+    (Trust { roots_pem }, diagnostics)
+}
+
+fn second_settings(proxy: &InstanceKey, service: &ServiceName) -> Diagnostic {
+    Diagnostic {
+        object: Object::Instance(proxy.clone()),
+        field: format!("Proxy.Upstreams[{service}].Config"),
+        reason: format!(
+            "{service} is called through several listeners; the settings of the one with the lowest address and port hold for all"
+        ),
+        fix: format!("give every upstream to {service} the same settings"),
+        severity: Severity::Warning,
+    }
+}

@@ -1,0 +1,152 @@
+//! The planner that remembers against one that knows nothing: same plans, and no part rebuilt without need.
+
+#[path = "story/mesh.rs"]
+mod mesh;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use starling_model::Action;
+use starling_plan::{PartName, Planned, Planner, diff, replaced};
+
+use mesh::{Mesh, key, settings};
+
+const SERVICES: [&str; 4] = ["a", "b", "c", "d"];
+
+/// A command among those that change what plans say; some are refused by the mesh of the moment and then left out.
+fn command() -> impl Strategy<Value = String> {
+    let service = || proptest::sample::select(SERVICES.to_vec());
+    let node = || proptest::sample::select(vec!["n1", "n2"]);
+    let status = proptest::sample::select(vec!["passing", "warning", "critical"]);
+    let protocol = || proptest::sample::select(vec!["tcp", "http", "grpc"]);
+    let address = proptest::sample::select(vec!["10.0.0.1", "10.0.0.2", "host.example"]);
+    let decision = proptest::sample::select(vec!["allow", "deny", r#"[{"action":"allow","path":{"prefix":"/x"}}]"#]);
+    let side = || proptest::sample::select(vec!["a", "b", "c", "*"]);
+    let options = proptest::sample::select(vec![
+        "",
+        "weights=5/2",
+        "address=10.1.1.1",
+        "port=none",
+        "native",
+        "upstreams=a:1001,b:1002",
+        "upstreams=d:1003",
+        r#"upstreams=b:1002{"connect_timeout_ms":10};c:1002,a:1001"#,
+        r#"config={"local_connect_timeout_ms":7}"#,
+    ]);
+    prop_oneof![
+        (node(), service(), 1..3, options.clone())
+            .prop_map(|(node, name, number, options)| format!("sidecar {node}/{name}-{number} {options}")),
+        (node(), service(), 1..3, options)
+            .prop_map(|(node, name, number, options)| format!("service {node}/{name}-{number} {options}")),
+        (node(), service(), 1..3, "(-sidecar-proxy)?", status).prop_map(
+            |(node, name, number, sidecar, status)| format!("check {node}/{name}-{number}{sidecar} {status}")
+        ),
+        (node(), 0..2)
+            .prop_map(|(node, bad)| { format!("check {node}/node {}", if bad == 1 { "critical" } else { "passing" }) }),
+        (node(), address).prop_map(|(node, address)| format!("node {node} {address}")),
+        (service(), protocol()).prop_map(|(name, protocol)| format!("defaults {name} protocol={protocol}")),
+        protocol().prop_map(|protocol| format!(r#"proxy-defaults {{"protocol":"{protocol}"}}"#)),
+        (side(), side(), decision).prop_map(|(from, to, decision)| format!("intention {from} -> {to} {decision}")),
+        (node(), service(), 1..3, "(-sidecar-proxy)?")
+            .prop_map(|(node, name, number, sidecar)| format!("delete instance {node}/{name}-{number}{sidecar}")),
+        service().prop_map(|name| format!("delete defaults {name}")),
+        side().prop_map(|name| format!("delete intentions {name}")),
+        node().prop_map(|node| format!("delete node {node}")),
+        Just("delete proxy-defaults".to_owned()),
+        proptest::sample::select(vec!["root two", "delete root two", "delete root one", "root one"])
+            .prop_map(str::to_owned),
+    ]
+}
+
+/// Whether the mesh has what the command speaks of.
+fn possible(mesh: &Mesh, command: &str) -> bool {
+    let mut words = command.split_whitespace();
+    match (words.next(), words.next()) {
+        (Some("check" | "sidecar"), Some(id)) if !id.ends_with("/node") => mesh.snapshot.instance(&key(id)).is_some(),
+        _ => true,
+    }
+}
+
+/// Plans every sidecar of the mesh, holding each new plan in place of the old one; answers the pairs.
+fn replan(mesh: &mut Mesh) -> Vec<(Option<Planned>, Planned)> {
+    let nodes: Vec<_> = ["n1", "n2"].iter().map(|node| node.parse().unwrap()).collect();
+    let instances = nodes.iter().flat_map(|node| mesh.snapshot.instances_on(node));
+    let sidecars = instances.filter(|instance| instance.value.sidecar().is_some());
+    let keys: Vec<_> = sidecars.map(|instance| instance.value.key.clone()).collect();
+    mesh.held.retain(|key, _| keys.contains(key));
+    let mut pairs = Vec::new();
+    for key in keys {
+        let planned = mesh.planner.plan(&mesh.snapshot, &key).unwrap();
+        pairs.push((mesh.held.insert(key, planned.clone()), planned));
+    }
+    pairs
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn remembering_changes_nothing_but_the_work(
+        commands in proptest::collection::vec((command(), any::<bool>()), 1..50),
+    ) {
+        let mut mesh = Mesh::new(Action::Deny);
+        for (command, plan_now) in commands {
+            if !possible(&mesh, &command) {
+                continue;
+            }
+            mesh.run(&command);
+            if !plan_now {
+                continue;
+            }
+            let touched = std::mem::take(&mut mesh.touched);
+            for (before, after) in replan(&mut mesh) {
+                let fresh = Planner::new(settings(Action::Deny)).plan(&mesh.snapshot, &after.plan.proxy).unwrap();
+                prop_assert_eq!(&fresh, &after, "after {}", command);
+                let Some(before) = before else { continue };
+                let rebuilt = replaced(&before.plan, &after.plan);
+                let changes = diff(&before.plan, &after.plan);
+                let changed: BTreeSet<&PartName> = changes.parts.iter().map(|part| &part.part).collect();
+                prop_assert!(rebuilt.iter().all(|part| changed.contains(part)), "{:?} for {}", rebuilt, changes);
+                if before.subjects.is_disjoint(&touched) {
+                    prop_assert!(changes.parts.is_empty(), "not subscribed, yet changed after {}: {}", command, changes);
+                    prop_assert_eq!(&before.diagnostics, &after.diagnostics);
+                    prop_assert_eq!(&before.subjects, &after.subjects);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn two_proxies_that_call_one_service_hold_one_part() {
+    let mut mesh = Mesh::new(Action::Allow);
+    for command in [
+        "service hey-1",
+        "sidecar hey-1",
+        "service a-1",
+        "sidecar a-1 upstreams=hey:9191",
+        "service b-1",
+        "sidecar b-1 upstreams=hey:9191",
+    ] {
+        mesh.run(command);
+    }
+    let mut plan = |id| mesh.planner.plan(&mesh.snapshot, &key(id)).unwrap().plan;
+    let (a, b) = (plan("a-1-sidecar-proxy"), plan("b-1-sidecar-proxy"));
+    assert!(Arc::ptr_eq(&a.trust, &b.trust));
+    assert!(Arc::ptr_eq(&a.outbounds[0], &b.outbounds[0]));
+    assert!(Arc::ptr_eq(&a.clusters[0], &b.clusters[0]));
+    assert!(Arc::ptr_eq(&a.endpoints[0], &b.endpoints[0]));
+}
+
+#[test]
+fn parts_that_no_plan_holds_are_forgotten() {
+    let mut mesh = Mesh::new(Action::Allow);
+    mesh.run("service web-1");
+    for round in 0..2_000 {
+        mesh.run(&format!("sidecar web-1 upstreams=s{round}:9191"));
+        mesh.run("plan web-1-sidecar-proxy");
+    }
+    // Three shelves saw 2,000 services pass; each may keep its minimum before it sweeps.
+    assert!(mesh.planner.remembered() < 3 * 256 + 10, "{}", mesh.planner.remembered());
+}

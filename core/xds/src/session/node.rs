@@ -1,0 +1,47 @@
+//! Who is at the other end of a stream, by its own account.
+
+use std::collections::BTreeMap;
+
+use envoy_types::pb::envoy::config::core::v3::Node;
+use envoy_types::pb::envoy::config::core::v3::node::UserAgentVersionType;
+use envoy_types::pb::google::protobuf::value::Kind;
+
+/// What a client says of itself in its first request.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ProxyNode {
+    /// Its identifier; by custom that of the sidecar's instance.
+    pub id: String,
+    /// Its group; by custom the service.
+    pub cluster: String,
+    /// Program and version, as far as given: `envoy 1.40.0`.
+    pub user_agent: String,
+    /// Text fields of its metadata; other fields are left out.
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl From<&Node> for ProxyNode {
+    fn from(node: &Node) -> Self {
+        let version = match &node.user_agent_version_type {
+            Some(UserAgentVersionType::UserAgentVersion(text)) => text.clone(),
+            Some(UserAgentVersionType::UserAgentBuildVersion(build)) => {
+                let number = build.version.unwrap_or_default();
+                format!("{}.{}.{}", number.major_number, number.minor_number, number.patch)
+            }
+            None => String::new(),
+        };
+        let mut metadata = BTreeMap::new();
+        if let Some(fields) = &node.metadata {
+            for (name, value) in &fields.fields {
+                if let Some(Kind::StringValue(text)) = &value.kind {
+                    metadata.insert(name.clone(), text.clone());
+                }
+            }
+        }
+        Self {
+            id: node.id.clone(),
+            cluster: node.cluster.clone(),
+            user_agent: format!("{} {version}", node.user_agent_name).trim().to_owned(),
+            metadata,
+        }
+    }
+}
