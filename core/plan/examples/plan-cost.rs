@@ -114,12 +114,15 @@ fn settings() -> MeshSettings {
 
 fn fleet() -> Vec<Change> {
     let mut records = vec![Record::CaRoot(root()), Record::Node(node("callers", "10.255.0.1"))];
+    records.extend((0..BIG_SERVICE_ENDPOINTS).map(|number| {
+        let address = format!("10.{}.{}.1", number / 250, number % 250);
+        Record::Node(node(&format!("node-{number}"), &address))
+    }));
     let sizes =
         (0..SERVICES).map(|service| (format!("s{service}"), 3)).chain([("big".to_owned(), BIG_SERVICE_ENDPOINTS)]);
     for (service, size) in sizes {
         for number in 0..size {
             let host = format!("node-{number}");
-            records.push(Record::Node(node(&host, &format!("10.{}.{}.1", number / 250, number % 250))));
             records.push(Record::Instance(instance(
                 &host,
                 &format!("{service}-{number}"),

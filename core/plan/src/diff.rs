@@ -140,17 +140,24 @@ impl Part<'_> {
                 format!("{} as {}", plan.proxy, plan.service),
                 format!("access log {}", if plan.access_log { "on" } else { "off" }),
             ],
-            Part::Trust(trust) => trust.roots_pem.iter().map(|pem| format!("root {}", first_word(pem))).collect(),
+            Part::Trust(trust) => {
+                or_none(trust.roots_pem.iter().map(|pem| format!("root {}", first_word(pem))).collect())
+            }
             Part::Inbound(inbound) => inbound_lines(inbound),
             Part::Outbound(outbound) => vec![format!("{} {}", outbound.service, outbound.protocol.as_str())],
             Part::Cluster(cluster) => cluster_lines(cluster),
             Part::Endpoints(endpoints) => {
                 let line =
                     |e: &crate::plan::Endpoint| format!("{} weight {}", SocketAddr::new(e.address, e.port), e.weight);
-                endpoints.endpoints.iter().map(line).collect()
+                or_none(endpoints.endpoints.iter().map(line).collect())
             }
         }
     }
+}
+
+/// Every part has a line, so that one that comes or goes shows.
+fn or_none(lines: Vec<String>) -> Vec<String> {
+    if lines.is_empty() { vec!["none".to_owned()] } else { lines }
 }
 
 /// Enough of a certificate to tell it from another: the first line of its body.

@@ -42,7 +42,7 @@ impl<'a> View<'a> {
 
     /// An instance and its node's address.
     pub(crate) fn instance(&mut self, key: &InstanceKey) -> Option<(&'a ServiceInstance, Option<&'a str>)> {
-        self.read.insert(Subject::Node(key.node.clone()));
+        self.read.insert(Subject::Instance(key.clone()));
         let instance = self.snapshot.instance(key)?;
         Some((&instance.value, self.node_address(&key.node)))
     }

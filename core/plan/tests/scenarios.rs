@@ -4,6 +4,8 @@
 //! before the commands are the story. `STARLING_GOLDEN=rewrite cargo test -p starling-plan --test scenarios` writes what is
 //! printed now; the difference is for review.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "story/mesh.rs"]
 mod mesh;
 

@@ -52,13 +52,12 @@ impl<'a> Opaque<'a> {
     /// The settings nested under `key`.
     pub(crate) fn nested(&mut self, key: &str) -> Option<Opaque<'a>> {
         let map = self.map;
-        match map.get(key)? {
-            Value::Object(nested) => Some(Opaque::new(nested, self.object.clone(), format!("{}.{key}", self.path))),
-            other => {
-                self.refuse(key, &format!("{other} is no map"));
-                None
-            }
+        let value = map.get(key)?;
+        let nested = value.as_object();
+        if nested.is_none() {
+            self.refuse(key, &format!("{value} is no map"));
         }
+        nested.map(|nested| Opaque::new(nested, self.object.clone(), format!("{}.{key}", self.path)))
     }
 
     /// Consul's users write numbers as numbers, as whole floats (HCL) or as text.
