@@ -1,0 +1,146 @@
+//! What the agent and its tasks share: the state, and the ways in which it changes.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use starling_model::{CheckId, CheckStatus, RecordKey, Revision, UnixSeconds};
+use tokio::sync::{Notify, oneshot, watch};
+
+use super::{WallClock, WriteError};
+use crate::checks::schedule::{Schedule, Sink};
+use crate::checks::timetable::First;
+use crate::journal::Entry;
+use crate::registrations::pending::{Group, Pending, Waiter};
+use crate::registrations::{Health, Registrations, Touched};
+
+/// What the agent and its tasks share.
+pub(crate) struct Shared {
+    pub(super) state: Mutex<State>,
+    pub(crate) wake: Notify,
+    pub(super) schedule: Schedule,
+    pub(super) changes: watch::Sender<u64>,
+    pub(super) clock: WallClock,
+}
+
+pub(crate) struct State {
+    pub(crate) registrations: Registrations,
+    pub(crate) pending: Pending,
+    /// Of the last write or comparison.
+    pub(crate) revision: Revision,
+}
+
+pub(super) type Waiting = oneshot::Receiver<Result<Revision, WriteError>>;
+
+impl Shared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn unix_now(&self) -> UnixSeconds {
+        (self.clock)()
+    }
+
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        self.lock().registrations.entries(self.unix_now())
+    }
+
+    pub(crate) fn take_pending(&self) -> Vec<Group> {
+        self.lock().pending.take()
+    }
+
+    /// Queues what was touched for somebody who waits. If nothing was, but some of `keys` is not yet written, they wait
+    /// for that; otherwise there is nothing to wait for.
+    pub(super) fn enlist(
+        &self,
+        state: &mut State,
+        mut touched: Touched,
+        keys: Vec<RecordKey>,
+    ) -> Result<Revision, Waiting> {
+        if touched.is_empty() {
+            if !state.pending.holds(keys.iter().cloned()) {
+                return Ok(state.revision);
+            }
+            touched.keys.extend(keys);
+        }
+        let (waiter, receiver) = Waiter::new();
+        self.submit(state, touched, vec![waiter]);
+        Err(receiver)
+    }
+
+    pub(super) fn submit(&self, state: &mut State, touched: Touched, waiters: Vec<Waiter>) {
+        if touched.is_empty() && touched.checks.is_empty() {
+            return;
+        }
+        for check in &touched.checks {
+            self.schedule.set(check, state.registrations.plan(check), First::AtOnce);
+        }
+        let mut group = Group::from(touched);
+        group.waiters = waiters;
+        state.pending.add(group);
+        self.changes.send_modify(|count| *count += 1);
+        self.wake.notify_one();
+    }
+
+    /// Undoes what the server refused, unless something newer is on its way that includes it. Whoever waits is told when
+    /// nothing of it is left on disk either.
+    pub(crate) fn take_back(&self, mut group: Group, reason: &str) {
+        if group.waiters.is_empty() {
+            tracing::error!(reason, keys = ?group.keys, "the server refused records of this node");
+        }
+        let verdict = WriteError::Refused(reason.to_owned());
+        let waiters = std::mem::take(&mut group.waiters).into_iter().map(|waiter| waiter.refused(verdict.clone()));
+        let waiters: Vec<Waiter> = waiters.collect();
+        let mut state = self.lock();
+        if state.pending.queued(&group.keys) {
+            group.waiters = waiters;
+            state.pending.put_back(group);
+            return;
+        }
+        let touched = state.registrations.undo(group.before, Instant::now());
+        if touched.is_empty() {
+            waiters.into_iter().for_each(|waiter| waiter.failed(&verdict));
+        } else {
+            self.submit(&mut state, touched, waiters);
+        }
+    }
+
+    /// Puts groups back whose turn did not come.
+    pub(crate) fn put_back(&self, groups: Vec<Group>) {
+        let mut state = self.lock();
+        state.pending.landed();
+        for group in groups {
+            state.pending.put_back(group);
+        }
+    }
+
+    /// Puts failed groups back, and tells everybody who waits that it will take longer.
+    pub(crate) fn fail(&self, groups: Vec<Group>, error: &WriteError) {
+        self.put_back(groups);
+        let waiters = self.lock().pending.take_waiters();
+        waiters.into_iter().for_each(|waiter| waiter.failed(error));
+    }
+}
+
+impl Sink for Shared {
+    fn observed(&self, check: &CheckId, health: Health) {
+        let mut state = self.lock();
+        let touched = state.registrations.observe(check, health, Instant::now());
+        self.submit(&mut state, touched, Vec::new());
+    }
+
+    fn reported(&self, check: &CheckId, health: Health) {
+        let mut state = self.lock();
+        let touched = state.registrations.report(check, health, Instant::now());
+        self.submit(&mut state, touched, Vec::new());
+    }
+
+    fn lapsed(&self, check: &CheckId) {
+        let last = self.lock().registrations.checks().get(check).map(|check| check.record.output.clone());
+        let output = match last.unwrap_or_default() {
+            silent if silent.is_empty() => "TTL expired".to_owned(),
+            spoken if spoken.starts_with("TTL expired") => spoken,
+            spoken => format!("TTL expired (last output before timeout follows): {spoken}"),
+        };
+        self.reported(check, Health { status: CheckStatus::Critical, output });
+    }
+}

@@ -1,0 +1,113 @@
+//! TLS of health checks: whom they trust.
+//!
+//! A check is a client of the application, not of the mesh: it trusts the system's authorities, or anybody if asked to.
+
+use std::sync::{Arc, OnceLock};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// Where systems keep the authorities that they trust: Debian and Alpine, Fedora and RHEL, SUSE.
+const SYSTEM_ROOTS: [&str; 3] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
+
+/// Client configurations, made when first needed and then shared.
+#[derive(Debug, Default)]
+pub(super) struct Trust {
+    system: OnceLock<Result<Arc<ClientConfig>, String>>,
+    anybody: OnceLock<Result<Arc<ClientConfig>, String>>,
+}
+
+impl Trust {
+    /// Makes a TLS connection over `stream`.
+    pub(super) async fn connect(
+        &self,
+        stream: TcpStream,
+        host: &str,
+        skip_verify: bool,
+        alpn: &[u8],
+    ) -> Result<TlsStream<TcpStream>, String> {
+        let shared = match skip_verify {
+            true => self.anybody.get_or_init(trust_anybody),
+            false => self.system.get_or_init(trust_system),
+        };
+        let mut config = ClientConfig::clone(shared.as_ref().map_err(Clone::clone)?);
+        config.alpn_protocols = vec![alpn.to_vec()];
+        let name = ServerName::try_from(host.to_owned()).map_err(|_| format!("{host:?} is no server name"))?;
+        let connector = TlsConnector::from(Arc::new(config));
+        connector.connect(name, stream).await.map_err(|error| format!("TLS handshake: {error}"))
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+fn trust_system() -> Result<Arc<ClientConfig>, String> {
+    let mut roots = RootCertStore::empty();
+    let found = SYSTEM_ROOTS.iter().find_map(|path| CertificateDer::pem_file_iter(path).ok());
+    let file = found.ok_or_else(|| format!("the system's certificate authorities are in none of {SYSTEM_ROOTS:?}"))?;
+    let certificates = file.filter_map(Result::ok);
+    roots.add_parsable_certificates(certificates);
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+fn trust_anybody() -> Result<Arc<ClientConfig>, String> {
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anybody(provider())))
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+/// Takes any certificate (`TLSSkipVerify`), but still wants its holder to have the key.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

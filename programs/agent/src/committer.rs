@@ -1,0 +1,188 @@
+//! The one who writes: takes what is pending, in order, to the server and to the journal, and keeps the catalog's records
+//! of this node equal to the agent's.
+//!
+//! One write is under way at a time; what comes meanwhile goes together in the next. So registrations that come together
+//! share a transaction and an fsync, while a lone one leaves at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use starling_model::{Change, Revision};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::agent::{Shared, WriteError};
+use crate::anti_entropy::difference;
+use crate::journal::{Entry, Journal};
+use crate::link::{LinkError, ServerLink};
+use crate::registrations::Kept;
+use crate::registrations::pending::Group;
+
+/// Time between two full comparisons with the catalog; Consul's figure for small fleets.
+const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Wait after the first failure, doubled after each, and DESIGN's ceiling.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+pub(crate) struct Committer {
+    shared: Arc<Shared>,
+    link: Arc<dyn ServerLink>,
+    /// Away while a write is under way.
+    journal: Option<Journal>,
+    failures: u32,
+}
+
+/// What became of a write.
+enum Outcome {
+    Done(Revision),
+    Refused(String),
+    Failed(WriteError),
+}
+
+impl Committer {
+    pub(crate) fn new(shared: Arc<Shared>, link: Arc<dyn ServerLink>, journal: Journal) -> Self {
+        Self { shared, link, journal: Some(journal), failures: 0 }
+    }
+
+    /// Writes until dropped. `ready` is told when the first comparison with the catalog has been made and written, or has
+    /// failed.
+    pub(crate) async fn run(mut self, ready: oneshot::Sender<()>) {
+        let mut ready = Some(ready);
+        let mut compare_at = Instant::now();
+        loop {
+            let mut working = true;
+            if Instant::now() >= compare_at {
+                working = self.compare().await;
+                if working {
+                    compare_at = Instant::now() + COMPARE_INTERVAL.mul_f64(0.75 + fastrand::f64() / 4.0);
+                }
+            }
+            while working {
+                let groups = self.shared.take_pending();
+                if groups.is_empty() {
+                    break;
+                }
+                working = self.write(groups).await;
+            }
+            if let Some(ready) = ready.take() {
+                // Nobody listens if starting was given up.
+                let _ = ready.send(());
+            }
+            if working {
+                self.failures = 0;
+                tokio::select! {
+                    () = self.shared.wake.notified() => {}
+                    () = tokio::time::sleep_until(compare_at) => {}
+                }
+            } else {
+                let wait = RETRY_FIRST.saturating_mul(1 << self.failures.min(8)).min(RETRY_MAX);
+                self.failures += 1;
+                tokio::time::sleep(wait.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+            }
+        }
+    }
+
+    /// Compares with the catalog and queues what differs; whether it could.
+    async fn compare(&self) -> bool {
+        match self.link.own_records().await {
+            Ok(theirs) => {
+                let mut state = self.shared.lock();
+                state.revision = state.revision.max(theirs.revision);
+                for keys in difference(&state.registrations, &theirs.records) {
+                    state.pending.add(Group { keys: keys.into_iter().collect(), ..Group::default() });
+                }
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot compare this node with the catalog");
+                false
+            }
+        }
+    }
+
+    /// Writes groups together, or one by one if the server refuses them together; whether writing works.
+    async fn write(&mut self, groups: Vec<Group>) -> bool {
+        let mut outcome = self.attempt(&groups).await;
+        if matches!(outcome, Outcome::Refused(_)) && groups.len() > 1 {
+            let mut groups = groups.into_iter();
+            while let Some(group) = groups.next() {
+                let alone = [group];
+                outcome = self.attempt(&alone).await;
+                if !self.settle(alone.into(), outcome) {
+                    self.shared.put_back(groups.collect());
+                    return false;
+                }
+            }
+            self.shared.lock().pending.landed();
+            return true;
+        }
+        let working = self.settle(groups, outcome);
+        self.shared.lock().pending.landed();
+        working
+    }
+
+    async fn attempt(&mut self, groups: &[Group]) -> Outcome {
+        let (changes, entries, durable, fallback) = self.contents(groups);
+        let journal = self.journal.take();
+        let rewrite = journal.as_ref().is_some_and(Journal::wants_rewrite).then(|| self.shared.entries());
+        let kept = tokio::task::spawn_blocking(move || {
+            let Some(mut journal) = journal else { return (None, Err("it was lost".to_owned())) };
+            let written = journal.append(&entries, durable);
+            let written = written.and_then(|()| rewrite.map_or(Ok(()), |entries| journal.rewrite(&entries)));
+            (Some(journal), written.map_err(|error| crate::checks::chain(&error)))
+        });
+        let committed = async { if changes.is_empty() { Ok(fallback) } else { self.link.commit(changes).await } };
+        let (kept, committed) = tokio::join!(kept, committed);
+        let kept = match kept {
+            Ok((journal, written)) => {
+                self.journal = journal;
+                written
+            }
+            Err(panicked) => Err(panicked.to_string()),
+        };
+        match (committed, kept) {
+            (Err(LinkError::Refused(reason)), _) => Outcome::Refused(reason),
+            (Err(LinkError::Unavailable(reason)), _) => Outcome::Failed(WriteError::Unavailable(reason)),
+            (Ok(_), Err(reason)) => Outcome::Failed(WriteError::Disk(reason)),
+            (Ok(revision), Ok(())) => Outcome::Done(revision),
+        }
+    }
+
+    /// What is to be written for these groups, as things stand now.
+    fn contents(&self, groups: &[Group]) -> (Vec<Change>, Vec<Entry>, bool, Revision) {
+        let now = self.shared.unix_now();
+        let state = self.shared.lock();
+        let keys = groups.iter().flat_map(|group| &group.keys);
+        let changes = keys.map(|key| state.registrations.change(key)).collect();
+        let kept = || groups.iter().flat_map(|group| &group.kept);
+        let entries = kept().filter_map(|kept| state.registrations.entry(kept, now)).collect();
+        // A status that is lost is found out again; a registration is not.
+        let durable = kept().any(|kept| !matches!(kept, Kept::Status(_)));
+        (changes, entries, durable, state.revision)
+    }
+
+    /// Tells those who wait what became of it; whether writing works.
+    fn settle(&self, groups: Vec<Group>, outcome: Outcome) -> bool {
+        match outcome {
+            Outcome::Done(revision) => {
+                let mut state = self.shared.lock();
+                state.revision = state.revision.max(revision);
+                drop(state);
+                groups.into_iter().flat_map(|group| group.waiters).for_each(|waiter| waiter.written(revision));
+                true
+            }
+            Outcome::Refused(reason) => {
+                for group in groups {
+                    self.shared.take_back(group, &reason);
+                }
+                true
+            }
+            Outcome::Failed(error) => {
+                tracing::warn!(%error, "cannot write; what was registered is kept and will be written later");
+                self.shared.fail(groups, &error);
+                false
+            }
+        }
+    }
+}

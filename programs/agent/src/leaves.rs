@@ -1,0 +1,239 @@
+//! Leaves: one certificate and key per service identity that a proxy of this node needs.
+//!
+//! Keys are born here and stay here, in memory only; a restart makes new ones. A leaf is renewed at a moment of the middle
+//! third of its lifetime, and goes when nobody has asked for it by then.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use starling_identity::RenewalError;
+use starling_model::{ServiceName, UnixSeconds};
+use starling_tls::{KeyError, LeafKey, SecretPem};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use crate::agent::WallClock;
+use crate::link::{LinkError, ServerLink};
+
+/// Requests for certificates under way at once; a rotation asks for all of them.
+const ISSUES_MAX: usize = 16;
+
+/// Wait after the first failed renewal, doubled after each, and its ceiling.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// The wall clock is read again at least this often, so that a clock that was set, or a machine that slept, is noticed.
+const CLOCK_READ_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Least time between two renewals, should the server's clock be far behind.
+const RENEWAL_GAP_MIN: Duration = Duration::from_millis(500);
+
+/// A certificate with its key.
+pub struct Leaf {
+    /// The service whose identity it is.
+    pub service: ServiceName,
+    /// The leaf and its intermediates in PEM, leaf first, without the root.
+    pub certificate_chain_pem: String,
+    /// The private key, PKCS #8 in PEM.
+    pub private_key_pem: SecretPem,
+    /// The serial number, hexadecimal pairs with colons.
+    pub serial: String,
+    /// Not valid before.
+    pub not_before: UnixSeconds,
+    /// Not valid after.
+    pub not_after: UnixSeconds,
+    /// Counts the leaves of this service from 1.
+    pub generation: u64,
+}
+
+impl fmt::Debug for Leaf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leaf")
+            .field("service", &self.service)
+            .field("serial", &self.serial)
+            .field("not_after", &self.not_after)
+            .field("generation", &self.generation)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why there is no leaf.
+#[derive(Debug, thiserror::Error)]
+pub enum LeafError {
+    /// No key could be made.
+    #[error("cannot make a key")]
+    Key(#[from] KeyError),
+    /// The server did not sign.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// What the server signed is never valid.
+    #[error("the server signed a certificate that is never valid")]
+    Lifetime(#[from] RenewalError),
+}
+
+type Slot = Arc<tokio::sync::Mutex<Option<watch::Receiver<Arc<Leaf>>>>>;
+
+/// The leaves of this node.
+pub struct Leaves {
+    shared: Arc<Shared>,
+    renewals: Mutex<JoinSet<()>>,
+}
+
+struct Shared {
+    link: Arc<dyn ServerLink>,
+    clock: WallClock,
+    slots: Mutex<BTreeMap<ServiceName, Slot>>,
+    rotations: watch::Sender<u64>,
+    permits: Semaphore,
+}
+
+impl fmt::Debug for Leaves {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leaves").finish_non_exhaustive()
+    }
+}
+
+impl Leaves {
+    pub(crate) fn new(link: Arc<dyn ServerLink>, clock: WallClock) -> Self {
+        let shared = Shared {
+            link,
+            clock,
+            slots: Mutex::default(),
+            rotations: watch::channel(0).0,
+            permits: Semaphore::new(ISSUES_MAX),
+        };
+        Self { shared: Arc::new(shared), renewals: Mutex::default() }
+    }
+
+    /// The leaf of a service, issued now if there is none; the receiver sees every renewal.
+    ///
+    /// Everybody who asks for one service gets the same leaf. It is renewed for as long as a receiver is held.
+    ///
+    /// # Errors
+    /// [`LeafError`] if a first leaf cannot be had; nothing is retried then.
+    pub async fn leaf(&self, service: &ServiceName) -> Result<watch::Receiver<Arc<Leaf>>, LeafError> {
+        let slot = Arc::clone(self.shared.lock_slots().entry(service.clone()).or_default());
+        let mut held = slot.lock().await;
+        if let Some(receiver) = held.as_ref() {
+            return Ok(receiver.clone());
+        }
+        // Subscribed before asking: a rotation during the request renews what it brings.
+        let rotations = self.shared.rotations.subscribe();
+        match self.shared.issue(service, 1).await {
+            Ok(leaf) => {
+                let (sender, receiver) = watch::channel(Arc::new(leaf));
+                *held = Some(receiver.clone());
+                let mut renewals = self.renewals.lock().unwrap_or_else(PoisonError::into_inner);
+                while renewals.try_join_next().is_some() {}
+                renewals.spawn(renew(Arc::clone(&self.shared), sender, Arc::clone(&slot), rotations));
+                Ok(receiver)
+            }
+            Err(error) => {
+                drop(held);
+                self.shared.forget(service, &slot);
+                Err(error)
+            }
+        }
+    }
+
+    /// Has every leaf issued anew, because the root that signs has changed.
+    pub fn rotate(&self) {
+        self.shared.rotations.send_modify(|rotation| *rotation += 1);
+    }
+}
+
+impl Shared {
+    fn lock_slots(&self) -> MutexGuard<'_, BTreeMap<ServiceName, Slot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes a slot that is empty, unless somebody waits at it.
+    fn forget(&self, service: &ServiceName, slot: &Slot) {
+        let mut slots = self.lock_slots();
+        // Slots are handed out under this lock only: two means the map and the caller.
+        if Arc::strong_count(slot) == 2 && slots.get(service).is_some_and(|held| Arc::ptr_eq(held, slot)) {
+            slots.remove(service);
+        }
+    }
+
+    async fn issue(&self, service: &ServiceName, generation: u64) -> Result<Leaf, LeafError> {
+        let _permit = self.permits.acquire().await;
+        let key = LeafKey::generate()?;
+        let issued = self.link.issue_leaf(service, key.csr_der()?).await?;
+        starling_identity::renew_at(issued.not_before, issued.not_after, 0)?;
+        Ok(Leaf {
+            service: service.clone(),
+            certificate_chain_pem: issued.chain_pem,
+            private_key_pem: key.private_key_pem()?,
+            serial: issued.serial,
+            not_before: issued.not_before,
+            not_after: issued.not_after,
+            generation,
+        })
+    }
+
+    async fn wait_until(&self, moment: UnixSeconds) {
+        loop {
+            let left = Duration::from_secs(moment.since((self.clock)()));
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left.min(CLOCK_READ_INTERVAL)).await;
+        }
+    }
+
+    /// The wait after a failure: doubled each time, spread, and short enough that several tries fit before expiry.
+    fn pause(&self, failures: u32, not_after: UnixSeconds) -> Duration {
+        let doubled = RETRY_FIRST.saturating_mul(1 << failures.min(16)).min(RETRY_MAX);
+        let urgent = Duration::from_secs(not_after.since((self.clock)())) / 8;
+        doubled.min(urgent.max(RETRY_FIRST)).mul_f64(0.5 + fastrand::f64() / 2.0)
+    }
+}
+
+async fn renew(shared: Arc<Shared>, sender: watch::Sender<Arc<Leaf>>, slot: Slot, mut rotations: watch::Receiver<u64>) {
+    loop {
+        let leaf = Arc::clone(&sender.borrow());
+        let spread = fastrand::u64(..);
+        let due = starling_identity::renew_at(leaf.not_before, leaf.not_after, spread).unwrap_or(leaf.not_after);
+        tokio::select! {
+            () = async { tokio::join!(shared.wait_until(due), tokio::time::sleep(RENEWAL_GAP_MIN)); } => {}
+            _ = rotations.changed() => {}
+        }
+        let mut failures = 0;
+        loop {
+            if retire(&shared, &leaf.service, &sender, &slot).await {
+                return;
+            }
+            match shared.issue(&leaf.service, leaf.generation + 1).await {
+                Ok(renewed) => {
+                    sender.send_replace(Arc::new(renewed));
+                    break;
+                }
+                Err(error) => {
+                    let wait = shared.pause(failures, leaf.not_after);
+                    failures += 1;
+                    tracing::warn!(service = %leaf.service, %error, ?wait, "cannot renew a certificate; trying again");
+                    tokio::select! {
+                        () = tokio::time::sleep(wait) => {}
+                        _ = rotations.changed() => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Drops a leaf that nobody holds; whether it did.
+async fn retire(shared: &Shared, service: &ServiceName, sender: &watch::Sender<Arc<Leaf>>, slot: &Slot) -> bool {
+    let mut held = slot.lock().await;
+    // The slot's own receiver is one of them.
+    if sender.receiver_count() > 1 {
+        return false;
+    }
+    *held = None;
+    drop(held);
+    shared.forget(service, slot);
+    true
+}

@@ -1,0 +1,29 @@
+//! The node agent: what runs on this machine, how it fares, and the keys of its workloads.
+//!
+//! It owns three things. *Registrations*: which services, sidecars and checks this node has; the agent is their
+//! authority, the catalog follows it. *Health*: it runs the checks and reports what they say. *Leaves*: the private key of
+//! every workload is born here and never leaves; only the signing request does. It knows the server through
+//! [`ServerLink`] alone, so the same code runs inside the server's process and apart from it.
+
+pub mod agent;
+pub mod leaves;
+pub mod link;
+pub mod proxies;
+
+mod anti_entropy;
+mod checks;
+mod committer;
+mod journal;
+mod registrations;
+mod sidecar;
+
+pub use agent::{
+    Agent, AgentConfig, CheckRegistration, DeregisterError, LocalCheck, LocalService, RegisterError, Registered,
+    StartError, UpdateCheckError, WallClock, WriteError, system_clock,
+};
+pub use journal::JournalError;
+pub use leaves::{Leaf, LeafError, Leaves};
+pub use link::{AliasView, IssuedLeaf, LinkError, OwnRecords, ServerLink};
+pub use proxies::{MeshView, Proxies, ProxyWatch};
+pub use registrations::ExistingChecks;
+pub use sidecar::{DEFAULT_SIDECAR_PORTS, FieldError};

@@ -1,0 +1,62 @@
+//! The port to a server: all that the agent asks of one, in process today, over a stream later.
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use starling_model::{Change, Check, InstanceId, NodeName, Record, Revision, ServiceName};
+pub use starling_tls::IssuedLeaf;
+
+/// What an agent needs of a server.
+#[async_trait]
+pub trait ServerLink: Send + Sync + 'static {
+    /// Writes records of this node in one transaction; returns when they are durable.
+    ///
+    /// # Errors
+    /// [`LinkError::Refused`] if the server will never take them, [`LinkError::Unavailable`] if it could not now; in the
+    /// second case they may or may not have been written.
+    async fn commit(&self, changes: Vec<Change>) -> Result<Revision, LinkError>;
+
+    /// The catalog's records of this node: the node itself, its instances and its checks.
+    ///
+    /// # Errors
+    /// [`LinkError`] as for [`ServerLink::commit`].
+    async fn own_records(&self) -> Result<OwnRecords, LinkError>;
+
+    /// Signs a leaf for a workload of this node. Names inside the request are of no account.
+    ///
+    /// # Errors
+    /// [`LinkError`] as for [`ServerLink::commit`].
+    async fn issue_leaf(&self, service: &ServiceName, csr_der: Vec<u8>) -> Result<IssuedLeaf, LinkError>;
+
+    /// The checks of another node that speak of `service` (or, if `None`, of the node alone) together with the node's
+    /// own: as they are now, and again after every change. The stream ends when the server is lost.
+    fn follow_checks(&self, node: &NodeName, service: Option<&InstanceId>) -> BoxStream<'static, AliasView>;
+}
+
+/// The catalog's records of one node.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct OwnRecords {
+    /// The catalog's revision when they were read.
+    pub revision: Revision,
+    /// The node, its instances and its checks, in any order; records of other nodes are passed over.
+    pub records: Vec<Record>,
+}
+
+/// What an alias check of another node sees.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct AliasView {
+    /// Whether the node, and the instance if one was named, is in the catalog.
+    pub exists: bool,
+    /// The node's own checks and the instance's.
+    pub checks: Vec<Check>,
+}
+
+/// Why the server did not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    /// It never will: the request itself is at fault.
+    #[error("refused by the server: {0}")]
+    Refused(String),
+    /// It could not now: trying again may help.
+    #[error("the server is unavailable: {0}")]
+    Unavailable(String),
+}

@@ -1,0 +1,220 @@
+//! Feeds of local proxies: each keeps its proxy's resources at the newest plan.
+//!
+//! A feed sleeps until something that its plan was made from changes, plans and renders once, and hands the result to
+//! the proxy's xDS session. Plans and resources are made of parts that all proxies of the node share, so a change costs
+//! one rebuilt part plus, for each proxy concerned, a walk over pointers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use starling_catalog::{Refused, Snapshot, Subject};
+use starling_identity::Identity;
+use starling_model::{InstanceId, InstanceKey, Revision, ServiceName};
+use starling_plan::{Diagnostic, MeshSettings, Plan, PlanError, Planned, Planner};
+use starling_rpc::{AttachError, Peer, ProxyFeed, ProxySource};
+use starling_xds::{Leaf as RenderedLeaf, MeshNames, ProxyNode, Renderer, Report, ResourceSet};
+use tokio::sync::watch;
+
+use crate::agent::Agent;
+use crate::leaves::Leaf;
+
+/// The catalog as the feeds need it: the whole of it in a server's process, a replica of what concerns the node elsewhere.
+pub trait MeshView: Send + Sync + 'static {
+    /// The catalog as it is now.
+    fn snapshot(&self) -> Arc<Snapshot>;
+
+    /// Attaches a proxy. It counts as connected until the watch is dropped.
+    fn attach(&self, proxy: &InstanceKey) -> Box<dyn ProxyWatch>;
+}
+
+/// The catalog's changes, as far as they concern one proxy, and the way back for its reports.
+#[async_trait]
+pub trait ProxyWatch: Send + Sync {
+    /// Replaces the subjects that concern the proxy.
+    fn resubscribe(&self, subjects: BTreeSet<Subject>);
+
+    /// Waits until one of them changes, or the proxy is deregistered. Safe to drop.
+    async fn changed(&self);
+
+    /// The proxy has applied everything up to `through`.
+    fn applied(&self, through: Revision);
+
+    /// The proxy refused something.
+    fn rejected(&self, refused: Refused);
+}
+
+/// The feeds of this node's proxies. Clones are the same feeds.
+#[derive(Clone)]
+pub struct Proxies(Arc<Inner>);
+
+struct Inner {
+    view: Arc<dyn MeshView>,
+    agent: Arc<Agent>,
+    shared: Mutex<Shared>,
+}
+
+/// What the feeds share: parts of plans and of resources, and what is wrong with each proxy's registration.
+struct Shared {
+    planner: Planner,
+    renderer: Renderer,
+    diagnostics: BTreeMap<InstanceKey, Vec<Diagnostic>>,
+}
+
+impl Proxies {
+    /// Feeds for the proxies of `agent`'s node.
+    #[must_use]
+    pub fn new(agent: Arc<Agent>, view: Arc<dyn MeshView>, settings: MeshSettings) -> Self {
+        let names = MeshNames {
+            layout: settings.layout,
+            trust_domain: settings.trust_domain.clone(),
+            namespace: settings.namespace.clone(),
+            datacenter: settings.datacenter.clone(),
+        };
+        let shared =
+            Shared { planner: Planner::new(settings), renderer: Renderer::new(names), diagnostics: BTreeMap::new() };
+        Self(Arc::new(Inner { view, agent, shared: Mutex::new(shared) }))
+    }
+
+    /// What is wrong with the registrations of attached proxies, and with what they depend on; each once.
+    #[must_use]
+    pub fn diagnostics(&self) -> Vec<Diagnostic> {
+        let all: BTreeSet<_> = self.0.lock().diagnostics.values().flatten().cloned().collect();
+        all.into_iter().collect()
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        // A panic while planning leaves memos, each of which is checked against revisions when used.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Plans a proxy at the newest snapshot.
+    fn plan(&self, proxy: &InstanceKey) -> Result<Planned, PlanError> {
+        let mut shared = self.lock();
+        // Read under the lock: the planner must never see snapshots go back.
+        let snapshot = self.view.snapshot();
+        let planned = shared.planner.plan(&snapshot, proxy);
+        match &planned {
+            Ok(planned) => shared.diagnostics.insert(proxy.clone(), planned.diagnostics.clone()),
+            Err(_) => shared.diagnostics.remove(proxy),
+        };
+        planned
+    }
+
+    fn render(&self, plan: &Plan, leaf: &Arc<RenderedLeaf>) -> Arc<ResourceSet> {
+        Arc::new(self.lock().renderer.render(plan, Some(leaf)))
+    }
+
+    /// Plans until nothing has changed since, so that no change falls between planning and subscribing.
+    fn plan_and_subscribe(&self, proxy: &InstanceKey, watch: &dyn ProxyWatch) -> Result<Plan, PlanError> {
+        loop {
+            let Planned { plan, subjects, .. } = self.plan(proxy)?;
+            let newest = |snapshot: &Snapshot| subjects.iter().map(|s| snapshot.subject_revision(s)).max();
+            watch.resubscribe(subjects.clone());
+            if newest(&self.view.snapshot()) <= Some(plan.revision) {
+                return Ok(plan);
+            }
+        }
+    }
+
+    fn forget(&self, proxy: &InstanceKey) {
+        self.lock().diagnostics.remove(proxy);
+    }
+}
+
+/// Over TLS a proxy gets what its own identity may see; in plaintext the listener is on loopback, and whoever is on the
+/// machine is trusted as the agent's user is.
+fn admit(peer: &Peer, service: &ServiceName) -> Result<(), AttachError> {
+    let Peer::Member { identity, .. } = peer else { return Ok(()) };
+    match &**identity {
+        Identity::Workload(workload) if workload.service == *service => Ok(()),
+        other @ (Identity::Workload(_) | Identity::Agent { .. } | Identity::Server { .. } | Identity::Authority(_)) => {
+            Err(AttachError::Refused {
+                reason: format!("{other} may not have the configuration of a proxy of {service}"),
+            })
+        }
+    }
+}
+
+#[async_trait]
+impl ProxySource for Proxies {
+    async fn attach(&self, node: ProxyNode, peer: Peer) -> Result<ProxyFeed, AttachError> {
+        let proxies = Arc::clone(&self.0);
+        let unknown = || AttachError::Unknown { id: node.id.clone() };
+        let id = InstanceId::new(&node.id).map_err(|_| unknown())?;
+        let service = proxies.agent.service(&id).ok_or_else(unknown)?.instance.identity().clone();
+        admit(&peer, &service)?;
+        let leaves = proxies.agent.leaves().leaf(&service).await;
+        let leaves = leaves.map_err(|error| AttachError::Unavailable { reason: error.to_string() })?;
+        let key = InstanceKey { node: proxies.agent.node().name.clone(), id };
+        let feed = Feed { watch: proxies.view.attach(&key).into(), key, leaves, proxies };
+        feed.open().map_err(|error| AttachError::Refused { reason: error.to_string() })
+    }
+}
+
+/// One proxy's way from the catalog to its session.
+struct Feed {
+    proxies: Arc<Inner>,
+    key: InstanceKey,
+    watch: Arc<dyn ProxyWatch>,
+    leaves: watch::Receiver<Arc<Leaf>>,
+}
+
+impl Feed {
+    /// Makes the first set and keeps it new for as long as somebody holds the feed.
+    fn open(mut self) -> Result<ProxyFeed, PlanError> {
+        let plan = self.proxies.plan_and_subscribe(&self.key, &*self.watch)?;
+        let leaf = self.leaf();
+        let (sender, resources) = watch::channel(self.proxies.render(&plan, &leaf));
+        let (proxies, proxy, reports) = (Arc::clone(&self.proxies), self.key.id.clone(), Arc::clone(&self.watch));
+        let mut listening = false;
+        let on_report = Box::new(move |report| {
+            if matches!(report, Report::Applied { .. }) && !std::mem::replace(&mut listening, true) {
+                // Its listeners are up now: the check of them need not wait for its interval.
+                proxies.agent.check_now(&proxy);
+            }
+            pass_on(&*reports, report);
+        });
+        tokio::spawn(self.run(plan, leaf, sender));
+        Ok(ProxyFeed { resources, on_report })
+    }
+
+    async fn run(mut self, mut plan: Plan, mut leaf: Arc<RenderedLeaf>, sender: watch::Sender<Arc<ResourceSet>>) {
+        loop {
+            tokio::select! {
+                () = self.watch.changed() => match self.proxies.plan_and_subscribe(&self.key, &*self.watch) {
+                    Ok(newer) => plan = newer,
+                    // Deregistered: the session ends with the sender, and the proxy keeps what it has.
+                    Err(_) => break,
+                },
+                renewed = self.leaves.changed() => match renewed {
+                    Ok(()) => leaf = self.leaf(),
+                    Err(_) => break,
+                },
+                () = sender.closed() => break,
+            }
+            sender.send_replace(self.proxies.render(&plan, &leaf));
+        }
+        self.proxies.forget(&self.key);
+    }
+
+    fn leaf(&mut self) -> Arc<RenderedLeaf> {
+        let leaf = self.leaves.borrow_and_update();
+        Arc::new(RenderedLeaf {
+            certificate_chain_pem: leaf.certificate_chain_pem.clone(),
+            private_key_pem: leaf.private_key_pem.expose().to_owned(),
+        })
+    }
+}
+
+fn pass_on(watch: &dyn ProxyWatch, report: Report) {
+    match report {
+        Report::Applied { revision } => watch.applied(revision),
+        Report::Rejected { revision, type_url, resources, text, .. } => {
+            let resources = resources.iter().map(|name| name.to_string()).collect();
+            watch.rejected(Refused { revision, type_url: type_url.to_owned(), resources, text });
+        }
+    }
+}

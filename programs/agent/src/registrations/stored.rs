@@ -1,0 +1,51 @@
+//! Registrations in the forms in which others hold them: the catalog's records and the journal's entries.
+
+use starling_model::{Change, Record, RecordKey, UnixSeconds};
+
+use super::{Kept, Origin, Registrations, Role};
+use crate::journal::Entry;
+
+impl Registrations {
+    /// The change that makes the catalog's record under `key` what it is here.
+    pub(crate) fn change(&self, key: &RecordKey) -> Change {
+        let record = match key {
+            RecordKey::Node(_) => Some(Record::Node(self.node.clone())),
+            RecordKey::Instance(key) => self.services.get(&key.id).map(|s| Record::Instance(s.instance.clone())),
+            RecordKey::Check(_, id) => self.checks.get(id).map(|check| Record::Check(check.record.clone())),
+            RecordKey::Config(_) | RecordKey::CaRoot(_) => None,
+        };
+        record.map_or_else(|| Change::Delete(key.clone()), Change::Put)
+    }
+
+    /// The line that makes the journal's idea of `kept` what it is here.
+    pub(crate) fn entry(&self, kept: &Kept, at: UnixSeconds) -> Option<Entry> {
+        match kept {
+            Kept::Service(id) => Some(match self.services.get(id).map(|service| &service.role) {
+                Some(Role::Given(given)) => Entry::Service(given.clone()),
+                Some(Role::SidecarOf(_)) | None => Entry::ServiceGone(id.clone()),
+            }),
+            Kept::Check(id) => Some(match self.checks.get(id) {
+                Some(check) if check.origin == Origin::Apart => {
+                    Entry::Check { id: id.clone(), service: check.owner().cloned(), spec: Box::new(check.spec.clone()) }
+                }
+                Some(_) | None => Entry::CheckGone(id.clone()),
+            }),
+            Kept::Status(id) => self.checks.get(id).filter(|c| !self.is_derived(c)).map(|check| Entry::Status {
+                id: id.clone(),
+                status: check.record.status,
+                output: check.record.output.clone(),
+                at,
+            }),
+        }
+    }
+
+    /// Everything that is kept on disk.
+    pub(crate) fn entries(&self, at: UnixSeconds) -> Vec<Entry> {
+        let services = self.services.iter().filter(|(_, service)| service.parent().is_none());
+        let services = services.map(|(id, _)| Kept::Service(id.clone()));
+        let apart = self.checks.values().filter(|check| check.origin == Origin::Apart);
+        let apart = apart.map(|check| Kept::Check(check.record.id.clone()));
+        let statuses = self.checks.keys().cloned().map(Kept::Status);
+        services.chain(apart).chain(statuses).filter_map(|kept| self.entry(&kept, at)).collect()
+    }
+}

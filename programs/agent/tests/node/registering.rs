@@ -1,0 +1,175 @@
+//! Registering and deregistering, as the catalog and the caller see it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use starling_agent::{CheckRegistration, DeregisterError, ExistingChecks, RegisterError, UpdateCheckError, WriteError};
+use starling_model::{CheckKind, CheckStatus, Record, Revision};
+use tokio::sync::Notify;
+
+use crate::build::{check, check_id, config, instance_id, service, start, ttl, with_sidecar};
+use crate::fake_server::{FakeServer, Mode, node_key};
+
+const LONG: Duration = Duration::from_secs(600);
+
+#[tokio::test]
+async fn a_service_with_its_sidecar_and_checks_is_one_transaction_each_way() {
+    let (directory, server) = (tempfile::tempdir().unwrap(), FakeServer::new());
+    let agent = start(directory.path(), &server).await;
+    assert_eq!(server.keys(), [node_key()]);
+    let given = with_sidecar(service("web", vec![ttl("alive", LONG)]));
+    let registered = agent.register_service(given.clone(), ExistingChecks::Keep).await.unwrap();
+    assert_eq!(registered.revision, Revision(2));
+    assert!(registered.changed);
+    let all = [
+        "instance/n1/web",
+        "instance/n1/web-sidecar-proxy",
+        "check/n1/alive",
+        "check/n1/service:web-sidecar-proxy:1",
+        "check/n1/service:web-sidecar-proxy:2",
+    ];
+    assert_eq!(server.look(|state| state.commits[1].clone()), all);
+
+    // The listener's check finds nobody, which is what it said to begin with: nothing more is written.
+    let again = agent.register_service(given, ExistingChecks::Keep).await.unwrap();
+    assert!(!again.changed);
+    assert_eq!((again.revision, server.look(|state| state.commits.len())), (Revision(2), 2));
+    let ids: Vec<_> = agent.services().iter().map(|service| service.instance.key.id.to_string()).collect();
+    assert_eq!(ids, ["web", "web-sidecar-proxy"]);
+    assert_eq!(agent.service(&instance_id("web-sidecar-proxy")).unwrap().sidecar_of, Some(instance_id("web")));
+
+    assert_eq!(agent.deregister_service(&instance_id("web")).await, Ok(Revision(3)));
+    assert_eq!(server.look(|state| state.commits[2].clone()), all);
+    assert_eq!(server.keys(), [node_key()]);
+    let unknown = agent.deregister_service(&instance_id("web")).await;
+    assert_eq!(unknown, Err(DeregisterError::UnknownService(instance_id("web"))));
+}
+
+#[tokio::test]
+async fn registrations_that_come_together_share_transactions_within_the_limit() {
+    let (directory, server) = (tempfile::tempdir().unwrap(), FakeServer::new());
+    let agent = start(directory.path(), &server).await;
+    let before = server.look(|state| state.commits.len());
+    let gate = Arc::new(Notify::new());
+    *server.gate.lock().unwrap() = Some(Arc::clone(&gate));
+    let many = (0..200).map(|number| {
+        agent.register_service(
+            service(&format!("s{number}"), vec![ttl(&format!("c{number}"), LONG)]),
+            ExistingChecks::Keep,
+        )
+    });
+    let many = futures::future::join_all(many);
+    let open = async {
+        // The first is on its way alone; the others gather behind it.
+        tokio::task::yield_now().await;
+        *server.gate.lock().unwrap() = None;
+        loop {
+            gate.notify_waiters();
+            tokio::task::yield_now().await;
+        }
+    };
+    let results = tokio::select! { results = many => results, () = open => unreachable!() };
+    assert!(results.iter().all(Result::is_ok));
+    let commits = server.look(|state| state.commits[before..].to_vec());
+    assert!(commits.len() < 20, "{} transactions", commits.len());
+    assert!(commits.iter().all(|keys| keys.len() <= 128));
+    assert_eq!(server.keys().len(), 401);
+}
+
+#[tokio::test]
+async fn what_the_server_refuses_is_undone_and_spares_its_neighbours() {
+    let (directory, server) = (tempfile::tempdir().unwrap(), FakeServer::new());
+    let agent = start(directory.path(), &server).await;
+    agent.register_service(service("bad", Vec::new()), ExistingChecks::Keep).await.unwrap();
+    server.with(|state| state.mode = Mode::Refusing("bad".to_owned()));
+    let mut changed = service("bad", vec![ttl("alive", LONG)]);
+    changed.instance.tags = vec!["new".to_owned()];
+    let (bad, good) = tokio::join!(
+        agent.register_service(changed, ExistingChecks::Keep),
+        agent.register_service(service("good", Vec::new()), ExistingChecks::Keep),
+    );
+    assert_eq!(bad, Err(RegisterError::Write(WriteError::Refused("not this one".to_owned()))));
+    good.unwrap();
+    assert!(agent.service(&instance_id("bad")).unwrap().instance.tags.is_empty());
+    assert!(agent.checks().is_empty());
+    drop(agent);
+    server.with(|state| state.mode = Mode::Up);
+    let agent = start(directory.path(), &server).await;
+    assert!(agent.checks().is_empty(), "nor does it come back");
+    assert_eq!(server.keys(), ["instance/n1/bad".to_owned(), "instance/n1/good".to_owned(), node_key()]);
+}
+
+#[tokio::test]
+async fn an_outage_is_told_and_made_up_for() {
+    let (directory, server) = (tempfile::tempdir().unwrap(), FakeServer::new());
+    let agent = start(directory.path(), &server).await;
+    server.with(|state| state.mode = Mode::Down);
+    let down = agent.register_service(service("web", Vec::new()), ExistingChecks::Keep).await;
+    assert!(matches!(down, Err(RegisterError::Write(WriteError::Unavailable(_)))), "{down:?}");
+    assert!(agent.service(&instance_id("web")).is_some(), "the agent has it");
+    server.with(|state| state.mode = Mode::Up);
+    server.until("the service", |state| state.records.contains_key("instance/n1/web")).await;
+    // Nothing differs here, but it waits for what may still be under way.
+    let again = agent.register_service(service("web", Vec::new()), ExistingChecks::Keep).await.unwrap();
+    assert!(!again.changed && again.revision >= Revision(2), "{again:?}");
+}
+
+#[tokio::test]
+async fn checks_are_registered_updated_and_removed_apart() {
+    let (directory, server) = (tempfile::tempdir().unwrap(), FakeServer::new());
+    let agent = start(directory.path(), &server).await;
+    agent.register_service(service("web", Vec::new()), ExistingChecks::Keep).await.unwrap();
+    let apart =
+        |service: Option<&str>| CheckRegistration { spec: ttl("alive", LONG), service: service.map(instance_id) };
+    let unknown = agent.register_check(apart(Some("gone"))).await;
+    assert_eq!(unknown, Err(RegisterError::UnknownService(instance_id("gone"))));
+    agent.register_check(apart(Some("web"))).await.unwrap();
+    assert_eq!(server.check("alive").unwrap().service.unwrap().id, instance_id("web"));
+    assert!(matches!(agent.register_check(apart(None)).await, Err(RegisterError::Field(_))));
+
+    let alive = check_id("alive");
+    let revision = agent.update_check(&alive, CheckStatus::Passing, "well").await.unwrap();
+    let written = server.check("alive").unwrap();
+    assert_eq!((written.status, written.output.as_str()), (CheckStatus::Passing, "well"));
+    let commits = server.look(|state| state.commits.len());
+    assert_eq!(agent.update_check(&alive, CheckStatus::Passing, "still").await, Ok(revision));
+    assert_eq!(server.look(|state| state.commits.len()), commits, "a sign of life costs no write");
+    assert_eq!(agent.checks()[0].check.output, "still");
+
+    let other = agent.update_check(&check_id("other"), CheckStatus::Passing, "").await;
+    assert_eq!(other, Err(UpdateCheckError::UnknownCheck(check_id("other"))));
+    let tcp = check("tcp", CheckKind::Tcp { address: "127.0.0.1:1".to_owned() });
+    agent.register_check(CheckRegistration { spec: tcp, service: None }).await.unwrap();
+    let not_ttl = agent.update_check(&check_id("tcp"), CheckStatus::Passing, "").await;
+    assert_eq!(not_ttl, Err(UpdateCheckError::NotTtl(check_id("tcp"))));
+    agent.deregister_check(&alive).await.unwrap();
+    assert!(server.check("alive").is_none());
+    assert_eq!(agent.deregister_check(&alive).await, Err(DeregisterError::UnknownCheck(alive)));
+}
+
+#[tokio::test]
+async fn checks_that_could_never_run_are_refused_by_field() {
+    let (directory, server) = (tempfile::tempdir().unwrap(), FakeServer::new());
+    let mut config = config(directory.path());
+    config.enable_script_checks = false;
+    let agent = starling_agent::Agent::start(config, Arc::clone(&server) as _).await.unwrap();
+    let refused = async |spec| {
+        let given = service("web", vec![spec]);
+        match agent.register_service(given, ExistingChecks::Keep).await {
+            Err(RegisterError::Field(error)) => error,
+            other => panic!("{other:?}"),
+        }
+    };
+    let script = refused(crate::build::script("s", "true")).await;
+    assert_eq!(script.field, "Checks[0].Args");
+    assert!(script.reason.contains("--enable-script-checks"), "{script}");
+    assert_eq!(refused(crate::build::http("h", "ftp://x/".to_owned())).await.field, "Checks[0].HTTP");
+    let tcp = check("t", CheckKind::Tcp { address: "nowhere".to_owned() });
+    assert_eq!(refused(tcp).await.field, "Checks[0].TCP");
+    let mut never = check("t", CheckKind::Tcp { address: "127.0.0.1:1".to_owned() });
+    never.definition.interval = Duration::ZERO;
+    assert_eq!(refused(never).await.field, "Checks[0].Interval");
+    assert_eq!(refused(ttl("t", Duration::ZERO)).await.field, "Checks[0].TTL");
+    assert!(agent.services().is_empty());
+    assert!(!server.look(|state| state.records.values().any(|record| matches!(record, Record::Instance(_)))));
+}
