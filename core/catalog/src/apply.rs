@@ -218,7 +218,7 @@ impl Snapshot {
     }
 
     fn mark(&mut self, subject: &Subject, revision: Revision) {
-        if matches!(subject, Subject::Instance(_)) {
+        if subject.instance().is_some() {
             return;
         }
         let last = self.touched.entry(subject.clone()).or_insert(revision);

@@ -81,17 +81,18 @@ impl Snapshot {
     /// When `subject` last changed; for a subject that was never seen or is long gone, a revision not before its end.
     #[must_use]
     pub fn subject_revision(&self, subject: &Subject) -> Revision {
-        let known = match subject {
+        let known = match subject.instance() {
             // Read off the records: there are as many instances as everything else together.
-            Subject::Instance(key) => self.instance(key).map(|instance| {
-                let node = self.node(&key.node).map(|node| node.modified);
-                // Its node may be on its way out: then anything that happens there counts.
-                let node = node.or_else(|| self.touched.get(&Subject::Node(key.node.clone())).copied());
-                instance.modified.max(node.unwrap_or_default())
-            }),
-            other => self.touched.get(other).copied(),
+            Some(key) => self.instance(key).map(|instance| instance.modified.max(self.node_revision(&key.node))),
+            None => self.touched.get(subject).copied(),
         };
         known.unwrap_or(self.floor)
+    }
+
+    /// When a node's record last changed. While it is gone and its instances are not yet, anything there counts.
+    fn node_revision(&self, name: &NodeName) -> Revision {
+        let gone = || self.touched.get(&Subject::Node(name.clone())).copied();
+        self.node(name).map(|node| node.modified).or_else(gone).unwrap_or_default()
     }
 
     /// Every node, by name.

@@ -31,6 +31,13 @@ pub enum Subject {
     ConfigList(ConfigKind),
 }
 
+impl Subject {
+    /// The instance, if this is one.
+    pub(crate) fn instance(&self) -> Option<&InstanceKey> {
+        if let Self::Instance(key) = self { Some(key) } else { None }
+    }
+}
+
 impl std::fmt::Display for Subject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

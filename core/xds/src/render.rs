@@ -9,6 +9,7 @@ mod access_log;
 mod cache;
 mod cluster;
 mod endpoint;
+mod gate;
 mod listener;
 mod proto;
 mod rbac;
@@ -24,7 +25,7 @@ use starling_model::{Datacenter, Namespace, Protocol, ServiceName, TrustDomain};
 use starling_plan::{Cluster, Endpoints, Inbound, Outbound, Plan, Trust};
 use starling_traffic::Policy;
 
-use crate::resource::{Resource, ResourceSet};
+use crate::resource::{Resource, ResourceSet, Version};
 use cache::{PartCache, address_of};
 
 pub use route::{OUTBOUND_TIMEOUT, REQUEST_HEADERS_TIMEOUT, STREAM_IDLE_TIMEOUT};
@@ -75,12 +76,13 @@ pub struct Renderer {
     names: MeshNames,
     clusters: PartCache<Cluster, ()>,
     outbound_routes: PartCache<Cluster, ()>,
-    endpoints: PartCache<Endpoints, ()>,
+    endpoints: PartCache<Endpoints, Version>,
     /// Keyed by the cluster's address, too: a TCP listener names it.
     outbound_listeners: PartCache<Outbound, (usize, bool)>,
     local_apps: PartCache<Inbound, ()>,
     inbound_listeners: PartCache<Inbound, bool>,
     inbound_routes: PartCache<Policy, (Protocol, Option<Duration>)>,
+    inbound_gates: PartCache<Policy, ()>,
     inbound_extensions: PartCache<Policy, ()>,
     roots: PartCache<Trust, ()>,
     leaves: PartCache<Leaf, ()>,
@@ -99,6 +101,7 @@ impl Renderer {
             local_apps: PartCache::default(),
             inbound_listeners: PartCache::default(),
             inbound_routes: PartCache::default(),
+            inbound_gates: PartCache::default(),
             inbound_extensions: PartCache::default(),
             roots: PartCache::default(),
             leaves: PartCache::default(),
@@ -113,16 +116,13 @@ impl Renderer {
     pub fn render(&mut self, plan: &Plan, leaf: Option<&Arc<Leaf>>) -> ResourceSet {
         let mut resources = Vec::new();
         for cluster in &plan.clusters {
-            resources.push(self.clusters.get(cluster, (), || cluster::upstream(cluster)));
+            let rendered = self.clusters.get(cluster, (), || cluster::upstream(cluster));
+            resources.push(self.render_endpoints(plan, cluster, rendered.version));
+            resources.push(rendered);
         }
-        for endpoints in &plan.endpoints {
-            resources.push(self.endpoints.get(endpoints, (), || endpoint::assignment(endpoints)));
-        }
-        self.render_unplaced(plan, &mut resources);
         for outbound in &plan.outbounds {
-            let Some(cluster) = plan.clusters.iter().find(|cluster| cluster.service == outbound.service) else {
-                continue;
-            };
+            let found = plan.clusters.binary_search_by(|cluster| cluster.service.cmp(&outbound.service));
+            let Ok(cluster) = found.map(|index| &plan.clusters[index]) else { continue };
             let key = (address_of(cluster), plan.access_log);
             resources.push(
                 self.outbound_listeners
@@ -144,20 +144,18 @@ impl Renderer {
 
     /// A cluster without endpoints in the plan gets an empty assignment: a client waits for one that is missing, and
     /// answers 503 at once to one that is empty.
-    fn render_unplaced(&mut self, plan: &Plan, resources: &mut Vec<Arc<Resource>>) {
-        for cluster in &plan.clusters {
-            let placed = plan.endpoints.iter().any(|endpoints| endpoints.cluster == cluster.sni);
-            if !placed {
-                resources.push(Arc::new(endpoint::empty(&cluster.sni)));
-            }
+    fn render_endpoints(&mut self, plan: &Plan, cluster: &Cluster, version: Version) -> Arc<Resource> {
+        let found = plan.endpoints.binary_search_by(|endpoints| endpoints.service.cmp(&cluster.service));
+        match found.map(|index| &plan.endpoints[index]) {
+            Ok(endpoints) => self.endpoints.get(endpoints, version, || endpoint::assignment(endpoints, version)),
+            Err(_) => Arc::new(endpoint::empty(&cluster.sni, version)),
         }
     }
 
     fn render_inbound(&mut self, inbound: &Arc<Inbound>, access_log: bool, resources: &mut Vec<Arc<Resource>>) {
         let (names, policy) = (&self.names, &inbound.policy);
         resources.push(self.local_apps.get(inbound, (), || cluster::local_app(inbound)));
-        resources
-            .push(self.inbound_listeners.get(inbound, access_log, || listener::inbound(inbound, access_log)));
+        resources.push(self.inbound_listeners.get(inbound, access_log, || listener::inbound(inbound, access_log)));
         if inbound.protocol.is_l7() {
             let timeout = inbound.local_app.request_timeout;
             resources.push(
@@ -165,6 +163,7 @@ impl Renderer {
                     .get(policy, (inbound.protocol, timeout), || route::inbound(inbound, timeout, names)),
             );
         } else {
+            resources.push(self.inbound_gates.get(policy, (), || gate::filter(policy, names)));
             resources.push(self.inbound_extensions.get(policy, (), || rbac::network_filter(policy, names)));
         }
     }

@@ -183,7 +183,18 @@ impl Resource {
     /// Wraps an encoded message.
     #[must_use]
     pub fn new(kind: ResourceType, name: &str, message: &[u8]) -> Self {
-        let version = Version::of(message);
+        Self::with_version(kind, name, Version::of(message), message)
+    }
+
+    /// Wraps an encoded message that a client must have again whenever its parent has changed: the version is that of
+    /// both. So a client that lost its connection between the two does not seem to have what it still waits for.
+    #[must_use]
+    pub fn below(parent: Version, kind: ResourceType, name: &str, message: &[u8]) -> Self {
+        let version = Version::of_set([("", parent), (name, Version::of(message))]);
+        Self::with_version(kind, name, version, message)
+    }
+
+    fn with_version(kind: ResourceType, name: &str, version: Version, message: &[u8]) -> Self {
         let version_text = version.to_string();
         let any_len = field_len(kind.type_url().len()) + field_len(message.len());
         let head_len = field_len(version_text.len()) + field_len(name.len());

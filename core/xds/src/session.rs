@@ -180,7 +180,7 @@ impl AdsSession {
         }
         self.target = resources;
         for kind in ResourceType::ALL {
-            self.kinds[kind.index()].forget_outdated(kind, &self.target, self.flavour);
+            self.kinds[kind.index()].forget_outdated(kind, &self.target);
         }
         self.quiet = false;
     }
@@ -190,12 +190,18 @@ impl AdsSession {
         if self.quiet {
             return None;
         }
+        if self.flavour == Flavour::Sotw {
+            self.forget_unsayable();
+        }
         for kind in ResourceType::ALL {
             let state = &self.kinds[kind.index()];
             if !state.seen || state.in_flight.is_some() {
                 continue;
             }
             let push = self.push(kind);
+            if push.is_due || push.waits {
+                self.kinds[kind.index()].reopen(self.target.revision);
+            }
             if push.is_due {
                 return Some(self.respond(kind, push));
             }
@@ -312,16 +318,14 @@ impl AdsSession {
     /// Whether the client has come as far as asking for what its resources lead to. One that has just started asks
     /// for its listeners last, and must not be taken for one that has nothing to do.
     fn asks_for_everything(&self) -> bool {
-        let listeners = &self.kinds[ResourceType::Listener.index()];
-        if !listeners.seen && !self.target.of_kind(ResourceType::Listener).is_empty() {
+        if !self.kinds[ResourceType::Listener.index()].seen {
             return false;
         }
         [ResourceType::Cluster, ResourceType::Listener].into_iter().all(|kind| {
             let state = &self.kinds[kind.index()];
             let held = self.target.of_kind(kind).iter().filter(|resource| state.has(resource));
             held.flat_map(|resource| resource.children.iter()).all(|child| {
-                self.kinds[child.kind.index()].covers(&child.name)
-                    || self.target.get(child.kind, &child.name).is_none()
+                self.kinds[child.kind.index()].covers(&child.name) || self.target.get(child.kind, &child.name).is_none()
             })
         })
     }

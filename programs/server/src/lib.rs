@@ -11,4 +11,4 @@ mod turn;
 
 pub use commit::CommitFailure;
 pub use hub::{ProxySubscription, Subscription};
-pub use server::{Server, ServerConfig};
+pub use server::{Server, ServerConfig, default_namespace};

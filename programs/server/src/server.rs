@@ -224,7 +224,11 @@ impl Metrics {
 }
 
 /// The one namespace of this release.
-fn default_namespace() -> Namespace {
+///
+/// # Panics
+/// Never: the name is a name.
+#[must_use]
+pub fn default_namespace() -> Namespace {
     Namespace::new("default").expect("invariant: a name")
 }
 

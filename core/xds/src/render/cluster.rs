@@ -17,6 +17,7 @@ use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_optio
 use envoy_types::pb::envoy::r#type::v3::Percent;
 use prost::Message as _;
 use starling_model::Protocol;
+use starling_plan::plan::Limits;
 use starling_plan::{Cluster, Inbound};
 
 use super::endpoint::{lb_endpoint, load_assignment};
@@ -51,6 +52,8 @@ pub(super) fn upstream(cluster: &Cluster) -> Resource {
     let tls = UpstreamTlsContext {
         common_tls_context: Some(mutual_tls(Some(&cluster.identity.to_uri()), alpn(cluster.protocol))),
         sni: cluster.sni.clone(),
+        // As for the server side: see the public listener.
+        max_session_keys: number(0),
         ..Default::default()
     };
     let message = Message {
@@ -64,7 +67,7 @@ pub(super) fn upstream(cluster: &Cluster) -> Resource {
             healthy_panic_threshold: Some(Percent { value: 0.0 }),
             ..Default::default()
         }),
-        ..shared(cluster.protocol)
+        ..shared(cluster.protocol, cluster.limits)
     };
     let name = message.name.as_str();
     Resource::new(ResourceType::Cluster, name, &message.encode_to_vec())
@@ -81,20 +84,20 @@ pub(super) fn local_app(inbound: &Inbound) -> Resource {
         cluster_discovery_type: Some(ClusterDiscoveryType::Type(discovery.into())),
         load_assignment: Some(load_assignment(LOCAL_APP, vec![lb_endpoint(&app.address, app.port, 1)])),
         connect_timeout: Some(duration(app.connect_timeout)),
-        ..shared(inbound.protocol)
+        ..shared(inbound.protocol, Limits::default())
     };
     Resource::new(ResourceType::Cluster, LOCAL_APP, &message.encode_to_vec())
 }
 
 /// What upstreams and the application have in common.
-fn shared(protocol: Protocol) -> Message {
+fn shared(protocol: Protocol, limits: Limits) -> Message {
     let mut message = Message {
         lb_policy: LbPolicy::LeastRequest.into(),
         circuit_breakers: Some(CircuitBreakers {
             thresholds: vec![Thresholds {
-                max_connections: number(CONCURRENCY_MAX),
-                max_pending_requests: number(CONCURRENCY_MAX),
-                max_requests: number(CONCURRENCY_MAX),
+                max_connections: number(limits.connections.unwrap_or(CONCURRENCY_MAX)),
+                max_pending_requests: number(limits.pending_requests.unwrap_or(CONCURRENCY_MAX)),
+                max_requests: number(limits.concurrent_requests.unwrap_or(CONCURRENCY_MAX)),
                 max_retries: number(RETRIES_MAX),
                 ..Default::default()
             }],

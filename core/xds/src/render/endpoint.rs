@@ -8,30 +8,31 @@ use prost::Message;
 use starling_plan::Endpoints;
 
 use super::proto::{address, number};
-use crate::resource::{Resource, ResourceType};
+use crate::resource::{Resource, ResourceType, Version};
 
 /// Envoy's limit on the sum of weights of one assignment is 2^32; past this, weights are cut.
 const WEIGHT_MAX: u32 = 65_535;
 
-pub(super) fn assignment(endpoints: &Endpoints) -> Resource {
+pub(super) fn assignment(endpoints: &Endpoints, cluster: Version) -> Resource {
     let lb_endpoints: Vec<_> = endpoints
         .endpoints
         .iter()
         .map(|endpoint| lb_endpoint(&endpoint.address.to_string(), endpoint.port, endpoint.weight))
         .collect();
     if lb_endpoints.is_empty() {
-        return empty(&endpoints.cluster);
+        return empty(&endpoints.cluster, cluster);
     }
-    resource(&load_assignment(&endpoints.cluster, lb_endpoints))
+    resource(&load_assignment(&endpoints.cluster, lb_endpoints), cluster)
 }
 
 /// Nobody: callers are answered 503 at once.
-pub(super) fn empty(cluster: &str) -> Resource {
-    resource(&ClusterLoadAssignment { cluster_name: cluster.to_owned(), ..Default::default() })
+pub(super) fn empty(name: &str, cluster: Version) -> Resource {
+    resource(&ClusterLoadAssignment { cluster_name: name.to_owned(), ..Default::default() }, cluster)
 }
 
-fn resource(message: &ClusterLoadAssignment) -> Resource {
-    Resource::new(ResourceType::Endpoints, &message.cluster_name, &message.encode_to_vec())
+/// Envoy waits for the endpoints of a cluster anew when the cluster has changed.
+fn resource(message: &ClusterLoadAssignment, cluster: Version) -> Resource {
+    Resource::below(cluster, ResourceType::Endpoints, &message.cluster_name, &message.encode_to_vec())
 }
 
 /// All endpoints in one place: localities are weighed against one another, which is not wanted here.

@@ -18,6 +18,7 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
 use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::tcp_proxy::ClusterSpecifier;
 use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::{TcpProxy, UpstreamConnectMode};
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::DownstreamTlsContext;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::downstream_tls_context::SessionTicketKeysType;
 use envoy_types::pb::google::protobuf::{Any, UInt64Value};
 use prost::Message;
 use starling_model::Protocol;
@@ -27,7 +28,7 @@ use super::cluster::{LOCAL_APP, http2};
 use super::proto::{ads, any, any_of, duration, flag, number, socket, tls_socket};
 use super::route::{self, REQUEST_HEADERS_TIMEOUT, STREAM_IDLE_TIMEOUT};
 use super::secret::mutual_tls;
-use super::{access_log, rbac};
+use super::{access_log, gate, rbac};
 use crate::resource::{Resource, ResourceType};
 
 /// Statistics of the public listener bear Consul's prefix.
@@ -76,23 +77,28 @@ pub(super) fn inbound(inbound: &Inbound, access_log: bool) -> Resource {
         let manager = inbound_manager(inbound, access_log);
         filters.push(filter("envoy.filters.network.http_connection_manager", any(&manager)));
     } else {
-        filters.push(discovered_policy(&rbac::extension_name(&inbound.service)));
+        filters.push(discovered(&gate::extension_name(&inbound.service), gate::type_url()));
+        filters.push(discovered(&rbac::extension_name(&inbound.service), rbac::NETWORK_TYPE_URL.to_owned()));
         filters.push(filter("envoy.filters.network.tcp_proxy", any(&inbound_tcp(access_log))));
     }
     let alpn: &[&str] = if l7 { &["h2", "http/1.1"] } else { &[] };
     let tls = DownstreamTlsContext {
         common_tls_context: Some(mutual_tls(None, alpn)),
         require_client_certificate: flag(true),
+        // A resumed session would outlive the peer's certificate and the root that it chains to.
+        disable_stateful_session_resumption: true,
+        session_ticket_keys_type: Some(SessionTicketKeysType::DisableStatelessSessionResumption(true)),
         ..Default::default()
     };
     let chain = FilterChain { filters, transport_socket: Some(tls_socket(&tls)), ..Default::default() };
-    let child = if l7 {
-        (ResourceType::Route, route::inbound_name(&inbound.service).into())
+    let children = if l7 {
+        vec![(ResourceType::Route, route::inbound_name(&inbound.service).into())]
     } else {
-        (ResourceType::Extension, rbac::extension_name(&inbound.service).into())
+        let names = [gate::extension_name(&inbound.service), rbac::extension_name(&inbound.service)];
+        names.map(|name| (ResourceType::Extension, name.into())).to_vec()
     };
     listener(&name, inbound.bind, TrafficDirection::Inbound, chain)
-        .with_children([child])
+        .with_children(children)
         .with_clusters([LOCAL_APP.into()])
 }
 
@@ -122,12 +128,8 @@ fn connection_limit(max: u32) -> Filter {
 
 /// The policy of a TCP service is decided when a connection opens. It comes by itself, so that a change of it leaves
 /// the listener, and with it the open connections, alone.
-fn discovered_policy(name: &str) -> Filter {
-    let source = ExtensionConfigSource {
-        config_source: Some(ads()),
-        type_urls: vec![rbac::NETWORK_TYPE_URL.to_owned()],
-        ..Default::default()
-    };
+fn discovered(name: &str, type_url: String) -> Filter {
+    let source = ExtensionConfigSource { config_source: Some(ads()), type_urls: vec![type_url], ..Default::default() };
     Filter { name: name.to_owned(), config_type: Some(ConfigType::ConfigDiscovery(source)) }
 }
 

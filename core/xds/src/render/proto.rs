@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::{
-    Address, AggregatedConfigSource, ApiVersion, ConfigSource, SocketAddress, TransportSocket, address::Address as Kind,
-    config_source::ConfigSourceSpecifier, socket_address::PortSpecifier, transport_socket::ConfigType,
+    Address, AggregatedConfigSource, ApiVersion, ConfigSource, SocketAddress, TransportSocket,
+    address::Address as Kind, config_source::ConfigSourceSpecifier, socket_address::PortSpecifier,
+    transport_socket::ConfigType,
 };
 use envoy_types::pb::google::protobuf::{self, Any};
 use prost::{Message, Name};

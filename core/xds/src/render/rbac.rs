@@ -56,8 +56,7 @@ pub(super) fn network_filter(policy: &Policy, names: &MeshNames) -> Resource {
         rules: Some(rules(policy, names, Level::Connection)),
         stat_prefix: "public_listener.".to_owned(),
     };
-    let message =
-        TypedExtensionConfig { name: name.clone(), typed_config: Some(any_of(NETWORK_TYPE_URL, &filter)) };
+    let message = TypedExtensionConfig { name: name.clone(), typed_config: Some(any_of(NETWORK_TYPE_URL, &filter)) };
     Resource::new(ResourceType::Extension, &name, &message.encode_to_vec())
 }
 

@@ -82,17 +82,13 @@ fn configuration(
 fn route(cluster: &str, timeout: Option<Duration>, protocol: Protocol) -> Route {
     let grpc_deadline = match protocol {
         // 0 puts no cap on the deadline in `grpc-timeout`.
-        Protocol::Grpc if timeout.is_none() => Some(MaxStreamDuration {
-            grpc_timeout_header_max: Some(duration(Duration::ZERO)),
-            ..Default::default()
-        }),
+        Protocol::Grpc if timeout.is_none() => {
+            Some(MaxStreamDuration { grpc_timeout_header_max: Some(duration(Duration::ZERO)), ..Default::default() })
+        }
         Protocol::Tcp | Protocol::Http | Protocol::Http2 | Protocol::Grpc => None,
     };
     Route {
-        r#match: Some(RouteMatch {
-            path_specifier: Some(PathSpecifier::Prefix("/".to_owned())),
-            ..Default::default()
-        }),
+        r#match: Some(RouteMatch { path_specifier: Some(PathSpecifier::Prefix("/".to_owned())), ..Default::default() }),
         action: Some(Action::Route(RouteAction {
             cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.to_owned())),
             timeout: Some(duration(timeout.unwrap_or_default())),

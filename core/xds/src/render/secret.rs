@@ -56,10 +56,7 @@ fn inline(text: String) -> DataSource {
 pub(super) fn mutual_tls(peer: Option<&str>, alpn: &[&str]) -> CommonTlsContext {
     let names = peer.map(|uri| SubjectAltNameMatcher {
         san_type: SanType::Uri.into(),
-        matcher: Some(StringMatcher {
-            match_pattern: Some(MatchPattern::Exact(uri.to_owned())),
-            ..Default::default()
-        }),
+        matcher: Some(StringMatcher { match_pattern: Some(MatchPattern::Exact(uri.to_owned())), ..Default::default() }),
         ..Default::default()
     });
     let validation = CombinedCertificateValidationContext {

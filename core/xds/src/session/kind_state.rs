@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use starling_model::Revision;
 
-use super::Flavour;
 use super::order::Push;
 use crate::resource::{Resource, ResourceSet, ResourceType, Version};
 
@@ -29,6 +28,14 @@ pub(super) struct InFlight {
     pub replaces_all: bool,
     /// With it the client has everything of the kind at that revision.
     pub completes: bool,
+}
+
+impl InFlight {
+    /// Whether the resource is gone once this is taken.
+    pub fn withdraws(&self, name: &str) -> bool {
+        self.removed.iter().any(|removed| **removed == *name)
+            || (self.replaces_all && !self.resources.iter().any(|resource| *resource.name == *name))
+    }
 }
 
 /// Part of a refused response, to be sent by itself.
@@ -119,14 +126,17 @@ impl KindState {
         }
     }
 
+    /// Takes back that the client has everything of this revision: it has asked for more since.
+    pub fn reopen(&mut self, revision: Revision) {
+        if self.applied >= Some(revision) {
+            self.applied = None;
+        }
+    }
+
     /// Drops notes that a newer target has made void.
-    pub fn forget_outdated(&mut self, kind: ResourceType, target: &ResourceSet, flavour: Flavour) {
+    pub fn forget_outdated(&mut self, kind: ResourceType, target: &ResourceSet) {
         self.rejected.retain(|name, version| target.get(kind, name).is_some_and(|now| now.version == *version));
         self.resend.retain(|name| target.get(kind, name).is_some());
-        if flavour == Flavour::Sotw && !kind.is_full_state() {
-            // This variant has no way to say that one is gone.
-            self.held.retain(|name, _| target.get(kind, name).is_some());
-        }
     }
 
     /// The client asks for these by name, in addition.

@@ -42,6 +42,19 @@ impl AdsSession {
         }
     }
 
+    /// State of the world has no way to say that a route or an assignment is gone: it ends with what led to it.
+    pub(super) fn forget_unsayable(&mut self) {
+        for kind in ResourceType::ALL.into_iter().filter(|kind| !kind.is_full_state()) {
+            let held = self.kinds[kind.index()].held.keys();
+            let gone: Vec<_> = held.filter(|name| self.target.get(kind, name).is_none()).cloned().collect();
+            for name in gone {
+                if self.withdrawal(kind, &name) == Withdrawal::Free {
+                    self.kinds[kind.index()].held.remove(&name);
+                }
+            }
+        }
+    }
+
     /// The first part of a refused response that is still wanted, by itself.
     fn suspect_push(&mut self, kind: ResourceType) -> Option<Push> {
         let target = Arc::clone(&self.target);
@@ -155,9 +168,23 @@ impl AdsSession {
         push
     }
 
-    /// Whether the client has everything to which this resource leads.
+    /// Whether the client has everything to which this resource leads, and the newest form of what leads to it.
     fn may_come(&self, resource: &Resource) -> bool {
+        if resource.kind == ResourceType::Endpoints && self.awaits_cluster(&resource.name) {
+            return false;
+        }
         resource.clusters.iter().all(|name| self.has_cluster(name))
+    }
+
+    /// Whether a newer form of the cluster is still to be sent. Endpoints that came before it would not count for it.
+    fn awaits_cluster(&self, name: &str) -> bool {
+        let clusters = &self.kinds[ResourceType::Cluster.index()];
+        let Some(cluster) = self.target.get(ResourceType::Cluster, name) else { return false };
+        let is_known = clusters.has(cluster) || clusters.has_rejected(cluster) || clusters.rejected_set.is_some();
+        let mut sent = clusters.in_flight.iter().flat_map(|sent| &sent.resources);
+        clusters.covers(name)
+            && !is_known
+            && !sent.any(|sent| sent.name == cluster.name && sent.version == cluster.version)
     }
 
     /// Whether the client has the cluster and its endpoints, or never will.
@@ -167,6 +194,9 @@ impl AdsSession {
             return true;
         }
         let Some(cluster) = self.target.get(ResourceType::Cluster, name) else { return true };
+        if clusters.in_flight.as_ref().is_some_and(|sent| sent.withdraws(name)) {
+            return false;
+        }
         if !clusters.held.contains_key(name) {
             return clusters.has_rejected(cluster) || clusters.rejected_set.is_some();
         }
@@ -209,7 +239,8 @@ impl AdsSession {
     /// Whether something of `kind` that the client has leads to what is to be withdrawn.
     fn in_use(&self, kind: ResourceType, leads: &dyn Fn(&Resource) -> bool) -> Withdrawal {
         let state = &self.kinds[kind.index()];
-        let mut verdict = Withdrawal::Free;
+        let on_its_way = state.in_flight.iter().flat_map(|sent| &sent.resources).any(|resource| leads(resource));
+        let mut verdict = if on_its_way { Withdrawal::Waits } else { Withdrawal::Free };
         for (name, held) in &state.held {
             let next = self.target.get(kind, name);
             if next.is_some_and(|next| held.version == Some(next.version)) {
@@ -219,8 +250,8 @@ impl AdsSession {
             // Of what came over an earlier stream, and is to be replaced, nobody knows where it leads.
             if held.resource.as_deref().is_none_or(leads) {
                 // What is itself kept keeps what it leads to.
-                let stays = is_refused(state, next)
-                    || (next.is_none() && self.withdrawal(kind, name) == Withdrawal::Kept);
+                let stays =
+                    is_refused(state, next) || (next.is_none() && self.withdrawal(kind, name) == Withdrawal::Kept);
                 verdict = verdict.max_with(if stays { Withdrawal::Kept } else { Withdrawal::Waits });
             }
         }

@@ -143,8 +143,12 @@ fn header_match() -> impl Strategy<Value = HeaderMatch> {
         "[aB]".prop_map(HeaderTest::Contains),
         Just(HeaderTest::Regex("a+|b".to_owned())),
     ];
-    ("x-[ab]", test, any::<bool>(), any::<bool>())
-        .prop_map(|(name, test, invert, ignore_case)| HeaderMatch { name, test, invert, ignore_case })
+    ("x-[ab]", test, any::<bool>(), any::<bool>()).prop_map(|(name, test, invert, ignore_case)| HeaderMatch {
+        name,
+        test,
+        invert,
+        ignore_case,
+    })
 }
 
 fn permission() -> impl Strategy<Value = IntentionPermission> {

@@ -1,0 +1,117 @@
+//! Distributions of durations: microsecond HDR histograms, and the few figures quoted of them.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// Longest duration that is told apart, in microseconds; longer ones count as this.
+const MICROSECONDS_MAX: u64 = 3_600_000_000;
+
+/// Significant decimal digits kept of a value.
+const DIGITS: u8 = 3;
+
+/// How long something took, many times.
+#[derive(Debug, Clone)]
+pub(crate) struct Distribution {
+    microseconds: Histogram<u64>,
+    /// Kept beside the histogram, whose buckets round up: the longest is quoted as it was.
+    max: Duration,
+}
+
+/// The figures quoted of a distribution, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Summary {
+    /// How many durations there were.
+    pub(crate) count: u64,
+    /// Half of them took at most this.
+    pub(crate) p50: f64,
+    /// Nine of ten took at most this.
+    pub(crate) p90: f64,
+    /// 99 of 100 took at most this.
+    pub(crate) p99: f64,
+    /// The longest.
+    pub(crate) max: f64,
+}
+
+impl Distribution {
+    /// Adds one duration.
+    pub(crate) fn record(&mut self, duration: Duration) {
+        let microseconds = u64::try_from(duration.as_micros()).unwrap_or(MICROSECONDS_MAX);
+        self.max = self.max.max(duration);
+        self.microseconds.saturating_record(microseconds.min(MICROSECONDS_MAX));
+    }
+
+    /// The figures, or `None` of nothing.
+    pub(crate) fn summary(&self) -> Option<Summary> {
+        if self.microseconds.is_empty() {
+            return None;
+        }
+        let max = self.max.min(Duration::from_micros(MICROSECONDS_MAX));
+        let at = |quantile| {
+            let rounded_up = Duration::from_micros(self.microseconds.value_at_quantile(quantile));
+            milliseconds(rounded_up.min(max))
+        };
+        Some(Summary {
+            count: self.microseconds.len(),
+            p50: at(0.50),
+            p90: at(0.90),
+            p99: at(0.99),
+            max: milliseconds(max),
+        })
+    }
+}
+
+impl Default for Distribution {
+    fn default() -> Self {
+        let microseconds = Histogram::new_with_bounds(1, MICROSECONDS_MAX, DIGITS);
+        Self {
+            microseconds: microseconds.expect("invariant: the bounds are constants that hdrhistogram accepts"),
+            max: Duration::ZERO,
+        }
+    }
+}
+
+impl FromIterator<Duration> for Distribution {
+    fn from_iter<I: IntoIterator<Item = Duration>>(durations: I) -> Self {
+        let mut distribution = Self::default();
+        durations.into_iter().for_each(|duration| distribution.record(duration));
+        distribution
+    }
+}
+
+/// A duration in milliseconds with three decimals, the unit of every report.
+pub(crate) fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_the_nearest_rank() {
+        let distribution: Distribution = (1..=100).map(Duration::from_millis).collect();
+        let summary = distribution.summary().unwrap();
+        let near = |found: f64, expected: f64| (found - expected).abs() <= expected / 1000.0;
+        assert_eq!(summary.count, 100);
+        assert!(near(summary.p50, 50.0), "{summary:?}");
+        assert!(near(summary.p90, 90.0), "{summary:?}");
+        assert!(near(summary.p99, 99.0), "{summary:?}");
+        assert!((summary.max - 100.0).abs() < f64::EPSILON, "{summary:?}");
+    }
+
+    #[test]
+    fn nothing_has_no_figures_and_extremes_are_kept() {
+        assert_eq!(Distribution::default().summary(), None);
+        let distribution: Distribution = [Duration::ZERO, Duration::MAX].into_iter().collect();
+        let summary = distribution.summary().unwrap();
+        assert_eq!(summary.p50, 0.0);
+        assert!(summary.max >= 3_600_000.0, "{summary:?}");
+    }
+
+    #[test]
+    fn milliseconds_have_three_decimals() {
+        assert_eq!(milliseconds(Duration::from_nanos(1_234_567)), 1.235);
+    }
+}

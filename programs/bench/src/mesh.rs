@@ -1,0 +1,251 @@
+//! A real mesh on this machine: `starling dev`, applications and Envoys as processes of this program's own executable.
+//!
+//! Everything listens on loopback, on ports that were free; files are in one temporary folder. When a [`Mesh`] is
+//! dropped, its processes are killed and its files removed, whatever else went wrong.
+
+mod child;
+mod envoy;
+mod ports;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use http::Method;
+use tempfile::TempDir;
+
+use crate::api::Api;
+use crate::connection::{Answer, Connection};
+use child::Child;
+pub(crate) use envoy::Envoy;
+use ports::Ports;
+
+/// Time a process has from its start until it is ready; twenty Envoys that start at once on two cores need several
+/// seconds each.
+const READY_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Pause between two looks at whether a process is ready; nothing is measured while waiting.
+const READY_POLL: Duration = Duration::from_millis(20);
+
+/// Longest wait for one answer about readiness.
+const READY_ANSWER_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Enough to see lost connections and refused updates; more would cost what is measured.
+const ENVOY_LOG_LEVEL: &str = "warning";
+
+/// A running mesh. Fields are in the order in which they end.
+pub(crate) struct Mesh {
+    server: Child,
+    applications: Vec<Child>,
+    envoys: Vec<AttachedEnvoy>,
+    addresses: Addresses,
+    ports: Ports,
+    program: PathBuf,
+    envoy: Option<Envoy>,
+    directory: TempDir,
+}
+
+/// What a mesh is brought up with.
+pub(crate) struct MeshOptions {
+    /// The data plane, if there is to be one.
+    pub(crate) envoy: Option<Envoy>,
+    /// Leave the folder with data and logs behind.
+    pub(crate) keep: bool,
+}
+
+struct Addresses {
+    http: SocketAddr,
+    grpc: SocketAddr,
+}
+
+struct AttachedEnvoy {
+    child: Child,
+    admin: SocketAddr,
+}
+
+impl Mesh {
+    /// Starts a server with an agent, empty, and waits until it has a leader.
+    ///
+    /// # Errors
+    /// When the folder cannot be made, no port is free, or the server ends or does not become ready in time; the text
+    /// has the end of its log.
+    pub(crate) async fn start(options: MeshOptions) -> anyhow::Result<Self> {
+        let MeshOptions { envoy, keep } = options;
+        let program = std::env::current_exe().context("cannot tell the path of this program's own executable")?;
+        let directory = tempfile::Builder::new().prefix("starling-bench-").disable_cleanup(keep).tempdir();
+        let directory = directory.context("cannot make a temporary folder")?;
+        std::fs::create_dir(logs(directory.path())).context("cannot make a folder for logs")?;
+        let mut ports = Ports::new();
+        let addresses = Addresses { http: ports.loopback()?, grpc: ports.loopback()? };
+        let mut command = command(&program);
+        command.arg("dev").arg("--data-dir").arg(directory.path().join("data"));
+        command.args(["--http-addr", &addresses.http.to_string(), "--grpc-addr", &addresses.grpc.to_string()]);
+        command.args(["--grpc-tls-addr", &ports.loopback()?.to_string()]);
+        command.args(["--dns-addr", &ports.loopback()?.to_string()]);
+        command.args(["--default-intention-policy", "allow"]);
+        let mut server = Child::spawn("server", &mut command, &logs(directory.path()))?;
+        let http = addresses.http;
+        ready(&mut server, || async move { has_leader(http).await }).await?;
+        Ok(Self { server, applications: Vec::new(), envoys: Vec::new(), addresses, ports, program, envoy, directory })
+    }
+
+    /// A client of its HTTP API.
+    pub(crate) fn api(&self) -> Api {
+        Api::new(self.addresses.http)
+    }
+
+    /// The process of the server and its agent.
+    pub(crate) fn server_pid(&self) -> u32 {
+        self.server.pid()
+    }
+
+    /// The processes of the Envoys.
+    pub(crate) fn envoy_pids(&self) -> impl Iterator<Item = u32> {
+        self.envoys.iter().map(|envoy| envoy.child.pid())
+    }
+
+    /// A loopback address with a port that nobody else in this mesh is given.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub(crate) fn free_address(&mut self) -> anyhow::Result<SocketAddr> {
+        self.ports.loopback()
+    }
+
+    /// The folder with data and logs.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Starts a fake service that answers with `name`, and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it ends or does not become ready in time.
+    pub(crate) async fn start_fake_service(&mut self, name: &str, listen: SocketAddr) -> anyhow::Result<()> {
+        let mut command = command(&self.program);
+        command.arg("fake-service").env("LISTEN_ADDR", listen.to_string()).env("NAME", name);
+        let mut child = Child::spawn(name, &mut command, &logs(self.directory.path()))?;
+        ready(&mut child, || async move { get(listen, "/ready").await.is_some_and(|answer| answer.status == 200) })
+            .await?;
+        self.applications.push(child);
+        Ok(())
+    }
+
+    /// Starts the Envoy of a registered sidecar with so many worker threads; [`Mesh::envoys_ready`] waits for it.
+    ///
+    /// # Errors
+    /// When the mesh has no Envoy, no port is free, or the process cannot be started.
+    pub(crate) fn start_envoy(&mut self, sidecar_for: &str, workers: usize) -> anyhow::Result<()> {
+        let binary = self.envoy.as_ref().context("this mesh was brought up without an Envoy")?;
+        let admin = self.ports.loopback()?;
+        let mut command = command(&self.program);
+        command.env("CONSUL_HTTP_ADDR", format!("http://{}", self.addresses.http));
+        command.env("CONSUL_GRPC_ADDR", format!("http://{}", self.addresses.grpc));
+        command.env(envoy::VARIABLE, binary.path());
+        command.args(["connect", "envoy", "-sidecar-for", sidecar_for, "-admin-bind", &admin.to_string(), "--"]);
+        command.args(["--concurrency", &workers.to_string(), "--log-level", ENVOY_LOG_LEVEL]);
+        let child = Child::spawn(&format!("envoy-{sidecar_for}"), &mut command, &logs(self.directory.path()))?;
+        self.envoys.push(AttachedEnvoy { child, admin });
+        Ok(())
+    }
+
+    /// Waits until every Envoy that was started has its configuration; `step` is called for each.
+    ///
+    /// # Errors
+    /// When one ends or is not ready in time.
+    pub(crate) async fn envoys_ready(&mut self, mut step: impl FnMut()) -> anyhow::Result<()> {
+        for AttachedEnvoy { child, admin } in &mut self.envoys {
+            let admin = *admin;
+            ready(child, || async move { get(admin, "/ready").await.is_some_and(|answer| answer.status == 200) })
+                .await?;
+            step();
+        }
+        Ok(())
+    }
+
+    /// Fails if a process of the mesh has ended by itself.
+    ///
+    /// # Errors
+    /// With the name of the process, how it ended, and the end of its log.
+    pub(crate) fn check_alive(&mut self) -> anyhow::Result<()> {
+        let envoys = self.envoys.iter_mut().map(|envoy| &mut envoy.child);
+        for child in std::iter::once(&mut self.server).chain(&mut self.applications).chain(envoys) {
+            if let Some(how) = child.ended() {
+                bail!("{how}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// This program, without the caller's own mesh in its environment.
+fn command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(is_of_a_mesh) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Whether a variable points at a mesh, sets one up, or sets up a fake service.
+fn is_of_a_mesh(variable: &str) -> bool {
+    const PREFIXES: [&str; 7] =
+        ["CONSUL_", "STARLING_", "UPSTREAM_", "ERROR_", "TIMING_", "READY_CHECK_", "HEALTH_CHECK_"];
+    PREFIXES.iter().any(|prefix| variable.starts_with(prefix)) || variable == "SERVER_TYPE" || variable == "MESSAGE"
+}
+
+fn logs(directory: &Path) -> PathBuf {
+    directory.join("logs")
+}
+
+/// Waits until `is_ready`, the child has ended, or the time is over.
+async fn ready(child: &mut Child, is_ready: impl AsyncFn() -> bool) -> anyhow::Result<()> {
+    let deadline = Instant::now() + READY_DEADLINE;
+    loop {
+        if is_ready().await {
+            return Ok(());
+        }
+        if let Some(how) = child.ended() {
+            bail!("{how}");
+        }
+        if Instant::now() > deadline {
+            bail!("{} was not ready within {READY_DEADLINE:?}; {}", child.name(), child.log_tail());
+        }
+        tokio::time::sleep(READY_POLL).await;
+    }
+}
+
+async fn has_leader(address: SocketAddr) -> bool {
+    let Some(answer) = get(address, "/v1/status/leader").await else {
+        return false;
+    };
+    let leader: Option<String> = serde_json::from_slice(&answer.body).ok();
+    answer.status == 200 && leader.is_some_and(|leader| !leader.is_empty())
+}
+
+async fn get(address: SocketAddr, path: &str) -> Option<Answer> {
+    let exchange = async { Connection::open(address).await?.call(Method::GET, path, bytes::Bytes::new()).await };
+    tokio::time::timeout(READY_ANSWER_DEADLINE, exchange).await.ok()?.ok()
+}
+
+/// The loopback address of everything that is not told apart by its address.
+pub(crate) const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_that_point_at_another_mesh_are_not_inherited() {
+        for variable in ["CONSUL_HTTP_ADDR", "STARLING_HTTP_ADDR", "UPSTREAM_URIS", "ERROR_RATE", "MESSAGE"] {
+            assert!(is_of_a_mesh(variable), "{variable}");
+        }
+        for variable in ["PATH", "HOME", "LD_LIBRARY_PATH", "RUST_LOG"] {
+            assert!(!is_of_a_mesh(variable), "{variable}");
+        }
+    }
+}

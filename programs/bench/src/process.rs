@@ -1,0 +1,89 @@
+//! What a process has used: CPU time and memory, from `/proc`.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::Serialize;
+
+/// Ticks per second in `/proc/PID/stat`: Linux's `USER_HZ`, which is 100 on every architecture that Rust's standard
+/// library supports there.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// Memory of a process, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Memory {
+    /// Resident, with pages that other processes have, too.
+    pub(crate) resident: u64,
+    /// Resident, with shared pages divided by the number of their users.
+    pub(crate) proportional: u64,
+}
+
+/// CPU time a process has used, user and system, all threads. It moves in steps of 10 ms.
+///
+/// # Errors
+/// When the process is gone or not ours to look at.
+pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
+    let path = format!("/proc/{pid}/stat");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    parse_stat(&text).with_context(|| format!("{path} is not as proc(5) describes it"))
+}
+
+/// Memory of a process now.
+///
+/// # Errors
+/// When the process is gone or not ours to look at.
+pub(crate) fn memory(pid: u32) -> anyhow::Result<Memory> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    parse_smaps_rollup(&text).with_context(|| format!("{path} is not as proc(5) describes it"))
+}
+
+/// Fields 14 and 15, `utime` and `stime`. The second field is the program's name, which may hold spaces and brackets.
+fn parse_stat(text: &str) -> Option<Duration> {
+    let (_, after_name) = text.rsplit_once(')')?;
+    let mut fields = after_name.split_ascii_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    let ticks = user.checked_add(system)?;
+    Some(Duration::from_millis(ticks.checked_mul(1000 / TICKS_PER_SECOND)?))
+}
+
+fn parse_smaps_rollup(text: &str) -> Option<Memory> {
+    let bytes = |name: &str| -> Option<u64> {
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    };
+    Some(Memory { resident: bytes("Rss")?, proportional: bytes("Pss")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_user_and_system_also_behind_an_odd_name() {
+        let stat = "4242 (tokio) (worker 1) S 1 4242 4242 0 -1 4194560 5021 0 3 0 731 269 0 0 20 0 9 0 1234 0 0";
+        assert_eq!(parse_stat(stat), Some(Duration::from_secs(10)));
+    }
+
+    #[test]
+    fn a_cut_off_stat_is_refused() {
+        assert_eq!(parse_stat("4242 (starling) S 1 4242"), None);
+        assert_eq!(parse_stat(""), None);
+    }
+
+    #[test]
+    fn memory_is_resident_and_proportional() {
+        let rollup = "55d0-7ffe ---p 00000000 00:00 0 [rollup]\nRss:               10240 kB\nPss:                5120 kB\n\
+                      Pss_Dirty:          2048 kB\n";
+        assert_eq!(parse_smaps_rollup(rollup), Some(Memory { resident: 10 << 20, proportional: 5 << 20 }));
+        assert_eq!(parse_smaps_rollup("Rss: 12 kB\n"), None);
+    }
+
+    #[test]
+    fn this_process_has_memory() {
+        let own = memory(std::process::id()).unwrap();
+        assert!(own.resident > 0 && own.proportional <= own.resident, "{own:?}");
+        assert!(cpu_time(std::process::id()).is_ok());
+    }
+}

@@ -1,0 +1,94 @@
+//! Receipts: who has applied a change, asked of the mesh itself.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::api::Api;
+
+/// The receipt of one change, as far as a scenario looks at it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Receipt {
+    affected: Vec<String>,
+    applied: Vec<Applied>,
+    pending: Vec<String>,
+    rejected: Vec<Rejected>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct Applied {
+    latency_us: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct Rejected {
+    proxy: String,
+    reason: String,
+}
+
+/// Asks for the receipt of a revision, which the server holds back until nothing is outstanding or the wait is over.
+///
+/// # Errors
+/// When the server does not answer, or does not remember the revision.
+pub(crate) async fn wait(api: &mut Api, revision: u64, wait: Duration) -> anyhow::Result<Receipt> {
+    api.read(&format!("/starling/v1/changes/{revision}?wait={}s", wait.as_secs()), wait).await
+}
+
+impl Receipt {
+    /// Whether the change concerned so many proxies, and each has applied it.
+    pub(crate) fn is_applied_by(&self, proxies: u32) -> bool {
+        let proxies = usize::try_from(proxies).unwrap_or(usize::MAX);
+        self.affected.len() == proxies && self.applied.len() == proxies
+    }
+
+    /// By the server's own clock, from the commit until the last proxy's report; `None` if it concerned nobody.
+    pub(crate) fn since_commit(&self) -> Option<Duration> {
+        self.applied.iter().map(|applied| Duration::from_micros(applied.latency_us)).max()
+    }
+}
+
+impl fmt::Display for Receipt {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { affected, applied, pending, rejected } = self;
+        write!(formatter, "{} affected, {} applied, {} pending", affected.len(), applied.len(), pending.len())?;
+        if let Some(first) = pending.first() {
+            write!(formatter, " (among them {first})")?;
+        }
+        write!(formatter, ", {} rejected", rejected.len())?;
+        if let Some(Rejected { proxy, reason }) = rejected.first() {
+            write!(formatter, " (among them {proxy}: {reason})")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTLED: &str = r#"{"revision": 9, "settled": true, "affected": ["n/a", "n/b"],
+        "applied": [{"proxy": "n/a", "latency_us": 700}, {"proxy": "n/b", "latency_us": 2500}],
+        "pending": [], "rejected": [], "latency_us": {"p50": 700, "p99": 2500, "max": 2500}}"#;
+
+    const STUCK: &str = r#"{"revision": 9, "settled": false, "affected": ["n/a", "n/b"], "applied": [],
+        "pending": ["n/a"], "rejected": [{"proxy": "n/b", "revision": 9, "type_url": "t", "resources": [],
+        "reason": "bad listener"}], "latency_us": {"p50": null, "p99": null, "max": null}}"#;
+
+    #[test]
+    fn applied_means_by_all_whom_it_concerns() {
+        let receipt: Receipt = serde_json::from_str(SETTLED).unwrap();
+        assert!(receipt.is_applied_by(2));
+        assert!(!receipt.is_applied_by(1) && !receipt.is_applied_by(3));
+        assert_eq!(receipt.since_commit(), Some(Duration::from_micros(2500)));
+    }
+
+    #[test]
+    fn a_receipt_that_is_stuck_names_who_and_why() {
+        let receipt: Receipt = serde_json::from_str(STUCK).unwrap();
+        assert!(!receipt.is_applied_by(2));
+        assert_eq!(receipt.since_commit(), None);
+        let text = receipt.to_string();
+        assert!(text.contains("n/a") && text.contains("n/b: bad listener"), "{text}");
+    }
+}

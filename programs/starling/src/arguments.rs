@@ -1,0 +1,92 @@
+//! The command line: every command and its arguments.
+
+use clap::{Parser, Subcommand};
+
+use crate::client::{ApiArgs, Client};
+use crate::dev_args::DevArgs;
+use crate::environment::Environment;
+use crate::outcome::EXIT_CODES;
+use crate::{can, changes, completion, config, connect, intention, nodes, services, status, version};
+
+/// A service mesh that turns as one
+#[derive(Debug, Parser)]
+#[command(name = "starling", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+
+    #[command(flatten)]
+    pub(crate) api: ApiArgs,
+}
+
+/// A command.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Dev(Box<DevArgs>),
+    Services(services::ServicesArgs),
+    Nodes(nodes::NodesArgs),
+    Intention(intention::IntentionArgs),
+    Can(can::CanArgs),
+    Config(config::ConfigArgs),
+    Status(status::StatusArgs),
+    Changes(changes::ChangesArgs),
+    Connect(connect::ConnectArgs),
+    /// Be an application of any number of tiers, for trying and testing; driven by environment variables
+    ///
+    /// LISTEN_ADDR, NAME, MESSAGE, UPSTREAM_URIS, UPSTREAM_WORKERS, ERROR_RATE, ERROR_CODE, TIMING_50_PERCENTILE,
+    /// TIMING_90_PERCENTILE, TIMING_99_PERCENTILE, HTTP_CLIENT_KEEP_ALIVES and others of the same form.
+    FakeService,
+    Bench(starling_bench::BenchArgs),
+    Completion(completion::CompletionArgs),
+    Version(version::VersionArgs),
+}
+
+/// What every command that speaks to the API has from outside its own arguments.
+#[derive(Debug)]
+pub(crate) struct Surroundings {
+    /// The environment.
+    pub(crate) environment: Environment,
+    /// API flags in front of the command.
+    pub(crate) api: ApiArgs,
+}
+
+impl Surroundings {
+    /// The API that is meant; flags behind the command win over those in front of it.
+    ///
+    /// # Errors
+    /// As [`Client::new`].
+    pub(crate) fn client(&self, args: &ApiArgs) -> anyhow::Result<Client> {
+        let has_token = args.token.is_some() || args.token_file.is_some();
+        let token_from = if has_token { args } else { &self.api };
+        let merged = ApiArgs {
+            http_addr: args.http_addr.clone().or_else(|| self.api.http_addr.clone()),
+            token: token_from.token.clone(),
+            token_file: token_from.token_file.clone(),
+            ca_file: args.ca_file.clone().or_else(|| self.api.ca_file.clone()),
+        };
+        Client::new(&merged, &self.environment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_behind_the_command_win() {
+        let surroundings = Surroundings {
+            environment: Environment { http_addr: Some("env:1".to_owned()), ..Environment::default() },
+            api: ApiArgs { http_addr: Some("front:1".to_owned()), ..ApiArgs::default() },
+        };
+        let behind = ApiArgs { http_addr: Some("behind:1".to_owned()), ..ApiArgs::default() };
+        assert_eq!(surroundings.client(&behind).unwrap().address().to_string(), "http://behind:1");
+        assert_eq!(surroundings.client(&ApiArgs::default()).unwrap().address().to_string(), "http://front:1");
+    }
+}

@@ -1,0 +1,382 @@
+//! The client of the HTTP API: one connection per request, everything bounded.
+
+pub(crate) mod address;
+mod tls;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper_util::rt::TokioIo;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+pub(crate) use address::Address;
+
+use crate::environment::Environment;
+use crate::outcome::usage;
+
+/// Time for a connection to come about, TLS included.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+
+/// Time for an answer, beyond what the request itself asks the server to wait.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// Bytes of an answer: a catalog of a hundred thousand instances fits, an endless answer does not.
+const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// Characters of an error text that are passed on; beyond, it is somebody's HTML page.
+const ERROR_TEXT_MAX: usize = 2_000;
+
+/// What may stand as it is in a segment of a path and in a query.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Which API is meant, and with what rights.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "API")]
+pub(crate) struct ApiArgs {
+    /// Where the API is: HOST:PORT, a URL, or unix://PATH [default: STARLING_HTTP_ADDR, CONSUL_HTTP_ADDR, or
+    /// 127.0.0.1:8500]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) http_addr: Option<String>,
+
+    /// Token sent with every request [default: STARLING_HTTP_TOKEN or CONSUL_HTTP_TOKEN]
+    #[arg(long, value_name = "TOKEN", conflicts_with = "token_file")]
+    pub(crate) token: Option<String>,
+
+    /// File that holds the token [default: STARLING_HTTP_TOKEN_FILE or CONSUL_HTTP_TOKEN_FILE]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// For https: the CA certificates that the API's certificate must chain to [default: STARLING_CACERT or
+    /// CONSUL_CACERT]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
+}
+
+/// Why a request has no good answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApiError {
+    /// No connection came about.
+    #[error(
+        "cannot reach the Starling API at {address}: {reason}; is `starling dev` running? --http-addr and \
+         STARLING_HTTP_ADDR name another address"
+    )]
+    Unreachable {
+        /// The address.
+        address: String,
+        /// What the operating system or TLS says.
+        reason: String,
+    },
+    /// It took too long.
+    #[error("the Starling API at {address} does not answer within {seconds} s")]
+    Silent {
+        /// The address.
+        address: String,
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// The connection ended early, or does not speak HTTP.
+    #[error("the connection to {address} broke before the answer was there: {reason}; is it a Starling API?")]
+    Broken {
+        /// The address.
+        address: String,
+        /// What hyper says.
+        reason: String,
+    },
+    /// The answer is larger than one can be.
+    #[error("the answer from {address} is larger than {ANSWER_BYTES_MAX} bytes")]
+    TooLarge {
+        /// The address.
+        address: String,
+    },
+    /// The answer is not of the expected form.
+    #[error("the answer to {target} is not what a Starling API gives: {reason}")]
+    Garbled {
+        /// Path and query.
+        target: String,
+        /// What the parser says.
+        reason: String,
+    },
+    /// The server said no, and why.
+    #[error("{text} (HTTP {})", status.as_u16())]
+    Refused {
+        /// The status code.
+        status: StatusCode,
+        /// The server's words.
+        text: String,
+    },
+}
+
+/// A request on its way to be made: a path, a query and a body.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    method: Method,
+    target: String,
+    body: Bytes,
+    wait: Duration,
+}
+
+impl Call {
+    /// A GET of a fixed path.
+    pub(crate) fn get(path: &str) -> Self {
+        Self::new(Method::GET, path)
+    }
+
+    /// A PUT to a fixed path.
+    pub(crate) fn put(path: &str) -> Self {
+        Self::new(Method::PUT, path)
+    }
+
+    /// A DELETE of a fixed path.
+    pub(crate) fn delete(path: &str) -> Self {
+        Self::new(Method::DELETE, path)
+    }
+
+    fn new(method: Method, path: &str) -> Self {
+        Self { method, target: path.to_owned(), body: Bytes::new(), wait: Duration::ZERO }
+    }
+
+    /// With a further segment of the path, escaped. Before any [`Call::query`].
+    #[must_use]
+    pub(crate) fn segment(mut self, text: &str) -> Self {
+        self.target.push('/');
+        self.target.extend(utf8_percent_encode(text, PLAIN));
+        self
+    }
+
+    /// With a parameter, escaped.
+    #[must_use]
+    pub(crate) fn query(mut self, name: &str, value: &str) -> Self {
+        self.target.push(if self.target.contains('?') { '&' } else { '?' });
+        self.target.push_str(name);
+        self.target.push('=');
+        self.target.extend(utf8_percent_encode(value, PLAIN));
+        self
+    }
+
+    /// With `wait`, and as much more patience.
+    #[must_use]
+    pub(crate) fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self.query("wait", &format!("{}ms", wait.as_millis()))
+    }
+
+    /// With a body.
+    #[must_use]
+    pub(crate) fn json(mut self, body: &serde_json::Value) -> Self {
+        self.body = Bytes::from(body.to_string());
+        self
+    }
+}
+
+/// Speaks to one API.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    address: Address,
+    token: Option<HeaderValue>,
+    tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+}
+
+impl Client {
+    /// The client that flags and environment ask for. A flag wins over a variable.
+    ///
+    /// # Errors
+    /// [`crate::outcome::UsageError`] if the address, the token or a TLS setting is not valid.
+    pub(crate) fn new(args: &ApiArgs, environment: &Environment) -> anyhow::Result<Self> {
+        let given = args.http_addr.as_ref().or(environment.http_addr.as_ref());
+        let text = given.map_or(address::DEFAULT, String::as_str);
+        let address = Address::parse(text, switch("CONSUL_HTTP_SSL", environment.ssl.as_deref(), false)?)?;
+        let token = match token(args, environment)? {
+            None => None,
+            Some(text) => {
+                let mut value = HeaderValue::from_str(&text)
+                    .map_err(|_| usage("the token has characters that no header can carry"))?;
+                value.set_sensitive(true);
+                Some(value)
+            }
+        };
+        let tls = match &address {
+            Address::Tcp { host, tls: true, .. } => Some(tls_to(host, args, environment)?),
+            Address::Tcp { .. } | Address::Unix(_) => None,
+        };
+        Ok(Self { address, token, tls })
+    }
+
+    /// Where it connects to.
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The token that it sends.
+    pub(crate) fn token(&self) -> Option<&str> {
+        self.token.as_ref().and_then(|token| token.to_str().ok())
+    }
+
+    /// The answer to a call, read as JSON.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub(crate) async fn read<T: DeserializeOwned>(&self, call: Call) -> Result<T, ApiError> {
+        let target = call.target.clone();
+        let body = self.send(call).await?;
+        serde_json::from_slice(&body).map_err(|error| ApiError::Garbled { target, reason: error.to_string() })
+    }
+
+    /// The answer to a call, read as JSON; `None` if there is no such thing.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub(crate) async fn find<T: DeserializeOwned>(&self, call: Call) -> Result<Option<T>, ApiError> {
+        match self.read(call).await {
+            Ok(value) => Ok(Some(value)),
+            Err(ApiError::Refused { status: StatusCode::NOT_FOUND, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The body of the answer to a call; an answer without success is an error.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub(crate) async fn send(&self, call: Call) -> Result<Bytes, ApiError> {
+        let stream = self.connect().await?;
+        let patience = ANSWER_WITHIN + call.wait;
+        match timeout(patience, self.exchange(stream, call)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(ApiError::Silent { address: self.address.to_string(), seconds: patience.as_secs() }),
+        }
+    }
+
+    async fn connect(&self) -> Result<Box<dyn Stream>, ApiError> {
+        let unreachable = |reason: String| ApiError::Unreachable { address: self.address.to_string(), reason };
+        match timeout(CONNECT_WITHIN, self.dial()).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(error)) => Err(unreachable(said(&error))),
+            Err(_) => Err(unreachable(format!("no connection within {} s", CONNECT_WITHIN.as_secs()))),
+        }
+    }
+
+    async fn dial(&self) -> io::Result<Box<dyn Stream>> {
+        match (&self.address, &self.tls) {
+            (Address::Unix(path), _) => Ok(Box::new(UnixStream::connect(path).await?)),
+            (Address::Tcp { host, port, .. }, None) => Ok(Box::new(TcpStream::connect((host.as_str(), *port)).await?)),
+            (Address::Tcp { host, port, .. }, Some((config, name))) => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                Ok(Box::new(TlsConnector::from(Arc::clone(config)).connect(name.clone(), stream).await?))
+            }
+        }
+    }
+
+    async fn exchange(&self, stream: Box<dyn Stream>, call: Call) -> Result<Bytes, ApiError> {
+        let broken =
+            |error: hyper::Error| ApiError::Broken { address: self.address.to_string(), reason: error.to_string() };
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        // It ends with the exchange; what goes wrong in it is told by the response.
+        tokio::spawn(connection);
+        let response = sender.send_request(self.request(call)).await.map_err(broken)?;
+        let status = response.status();
+        let body = self.body(response).await?;
+        if status.is_success() {
+            return Ok(body);
+        }
+        let text = String::from_utf8_lossy(&body);
+        let text: String = text.trim().chars().take(ERROR_TEXT_MAX).collect();
+        let text = if text.is_empty() { "the API refused".to_owned() } else { text };
+        Err(ApiError::Refused { status, text })
+    }
+
+    fn request(&self, call: Call) -> Request<Full<Bytes>> {
+        let mut builder = Request::builder()
+            .method(call.method)
+            .uri(call.target)
+            .header(http::header::HOST, self.address.authority())
+            .header(http::header::USER_AGENT, concat!("starling/", env!("CARGO_PKG_VERSION")));
+        if let Some(token) = &self.token {
+            builder = builder.header("x-consul-token", token);
+        }
+        if !call.body.is_empty() {
+            builder = builder.header(http::header::CONTENT_TYPE, "application/json");
+        }
+        builder.body(Full::new(call.body)).expect("invariant: the target is escaped and the authority was parsed")
+    }
+
+    async fn body(&self, response: Response<Incoming>) -> Result<Bytes, ApiError> {
+        let address = || self.address.to_string();
+        match Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await {
+            Ok(body) => Ok(body.to_bytes()),
+            Err(error) if error.is::<LengthLimitError>() => Err(ApiError::TooLarge { address: address() }),
+            Err(error) => Err(ApiError::Broken { address: address(), reason: error.to_string() }),
+        }
+    }
+}
+
+/// What carries HTTP: TCP, TLS or a Unix socket.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// The usual failures in words of one's own, without the operating system's number.
+fn said(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::NotFound => "there is no such socket".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+fn token(args: &ApiArgs, environment: &Environment) -> anyhow::Result<Option<String>> {
+    if let Some(token) = &args.token {
+        return Ok(Some(token.clone()));
+    }
+    let file = match (&args.token_file, &environment.token) {
+        (Some(file), _) => file,
+        (None, Some(token)) => return Ok(Some(token.clone())),
+        (None, None) => match &environment.token_file {
+            Some(file) => file,
+            None => return Ok(None),
+        },
+    };
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| usage(format!("cannot read the token file {}: {error}", file.display())))?;
+    Ok(Some(text.trim().to_owned()))
+}
+
+/// A truth value as Go's `strconv.ParseBool` reads it, which is what Consul's clients do.
+fn switch(name: &str, text: Option<&str>, default: bool) -> anyhow::Result<bool> {
+    match text {
+        None => Ok(default),
+        Some("1" | "t" | "T" | "true" | "TRUE" | "True") => Ok(true),
+        Some("0" | "f" | "F" | "false" | "FALSE" | "False") => Ok(false),
+        Some(other) => Err(usage(format!("{name} is {other:?}, which is neither true nor false"))),
+    }
+}
+
+fn tls_to(
+    host: &str,
+    args: &ApiArgs,
+    environment: &Environment,
+) -> anyhow::Result<(Arc<ClientConfig>, ServerName<'static>)> {
+    if !switch("CONSUL_HTTP_SSL_VERIFY", environment.ssl_verify.as_deref(), true)? {
+        return Err(usage("CONSUL_HTTP_SSL_VERIFY=false is not supported: give the CA's certificate with --ca-file"));
+    }
+    let files = tls::TlsFiles {
+        ca: args.ca_file.as_deref().or(environment.ca_file.as_deref()),
+        certificate: environment.client_cert.as_deref(),
+        key: environment.client_key.as_deref(),
+    };
+    let name = environment.tls_server_name.as_deref().unwrap_or(host).to_owned();
+    let name = ServerName::try_from(name.clone()).map_err(|_| usage(format!("{name:?} is no name for TLS")))?;
+    Ok((tls::client_config(files)?, name))
+}

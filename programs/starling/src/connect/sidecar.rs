@@ -1,0 +1,187 @@
+//! Which sidecar is meant: the local agent knows.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+use crate::client::{Call, Client};
+use crate::outcome::usage;
+
+/// What the agent says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Agent {
+    /// The node on which it runs.
+    pub(super) node: String,
+    /// Its datacentre.
+    pub(super) datacenter: String,
+    /// Where it serves xDS in plaintext, if it does.
+    pub(super) xds_port: Option<u16>,
+}
+
+/// A registered sidecar.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sidecar {
+    /// Its ID.
+    pub(super) id: String,
+    /// The service that it speaks for.
+    pub(super) service: String,
+}
+
+/// By what a sidecar is looked up.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Wanted<'a> {
+    /// By the ID of the service instance beside it.
+    SidecarFor(&'a str),
+    /// By its own ID.
+    Proxy(&'a str),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Service {
+    #[serde(default)]
+    kind: String,
+    proxy: Option<Proxy>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Proxy {
+    destination_service_name: String,
+    #[serde(rename = "DestinationServiceID")]
+    destination_service_id: Option<String>,
+}
+
+type Services = BTreeMap<String, Service>;
+
+/// Asks the agent for what the bootstrap says of the node.
+///
+/// # Errors
+/// If it does not answer, or not as an agent.
+pub(super) async fn agent(client: &Client) -> anyhow::Result<Agent> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Own {
+        config: Config,
+        #[serde(rename = "xDS")]
+        xds: Option<Xds>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Config {
+        node_name: String,
+        datacenter: String,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Xds {
+        ports: Ports,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Ports {
+        plaintext: u16,
+    }
+    let Own { config, xds } =
+        client.read(Call::get("/v1/agent/self")).await.context("cannot ask the agent about itself")?;
+    let xds_port = xds.map(|xds| xds.ports.plaintext).filter(|port| *port != 0);
+    Ok(Agent { node: config.node_name, datacenter: config.datacenter, xds_port })
+}
+
+/// Finds the sidecar at the agent.
+///
+/// # Errors
+/// If there is none or more than one, with what to do about it.
+pub(super) async fn find(client: &Client, wanted: Wanted<'_>) -> anyhow::Result<Sidecar> {
+    let services: Services =
+        client.read(Call::get("/v1/agent/services")).await.context("cannot list the agent's services")?;
+    choose(&services, wanted)
+}
+
+fn choose(services: &Services, wanted: Wanted<'_>) -> anyhow::Result<Sidecar> {
+    let proxies = services.iter().filter_map(|(id, service)| {
+        let proxy = service.proxy.as_ref().filter(|_| service.kind == "connect-proxy")?;
+        Some((id, proxy))
+    });
+    let found: Vec<_> = match wanted {
+        Wanted::Proxy(wanted) => proxies.filter(|(id, _)| id.as_str() == wanted).collect(),
+        Wanted::SidecarFor(wanted) => {
+            proxies.filter(|(_, proxy)| proxy.destination_service_id.as_deref() == Some(wanted)).collect()
+        }
+    };
+    match (found.as_slice(), wanted) {
+        ([(id, proxy)], _) => Ok(Sidecar { id: (*id).clone(), service: proxy.destination_service_name.clone() }),
+        ([], Wanted::Proxy(id)) => match services.contains_key(id) {
+            true => Err(usage(format!("{id:?} is a service, not a sidecar; --sidecar-for {id} finds its sidecar"))),
+            false => bail!("no sidecar {id:?} is registered with this agent; it has {}", known(services)),
+        },
+        ([], Wanted::SidecarFor(id)) if services.contains_key(id) => bail!(
+            "service {id:?} has no sidecar: give it `connect {{ sidecar_service {{}} }}` in its definition and \
+             register it again (`starling services register FILE`)"
+        ),
+        ([], Wanted::SidecarFor(id)) => bail!(
+            "no service with the ID {id:?} is registered with this agent; it has {}. Register it first \
+             (`starling services register FILE`), or name another with --sidecar-for",
+            known(services)
+        ),
+        (several, _) => {
+            let ids: Vec<_> = several.iter().map(|(id, _)| id.as_str()).collect();
+            Err(usage(format!("several sidecars fit: {}; choose one with --proxy-id", ids.join(", "))))
+        }
+    }
+}
+
+/// Services that could have been meant.
+fn known(services: &Services) -> String {
+    /// Beyond this a list helps nobody.
+    const SHOWN_MAX: usize = 20;
+    let ids: Vec<&str> = services.keys().map(String::as_str).take(SHOWN_MAX).collect();
+    match (ids.len(), services.len()) {
+        (0, _) => "none".to_owned(),
+        (shown, all) if shown < all => format!("{} and {} more", ids.join(", "), all - shown),
+        _ => ids.join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn services() -> Services {
+        let proxy = |service: &str, id: &str| json!({"Kind": "connect-proxy", "Proxy": {"DestinationServiceName": service, "DestinationServiceID": id}});
+        serde_json::from_value(json!({
+            "web-1": {"Service": "web"},
+            "web-1-sidecar-proxy": proxy("web", "web-1"),
+            "api-1": {"Service": "api"},
+            "api-blue": proxy("api", "api-1"),
+            "api-green": proxy("api", "api-1"),
+            "db-1": {"Service": "db"},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_one_sidecar_is_found_by_either_name() {
+        let expected = Sidecar { id: "web-1-sidecar-proxy".to_owned(), service: "web".to_owned() };
+        assert_eq!(choose(&services(), Wanted::SidecarFor("web-1")).unwrap(), expected);
+        assert_eq!(choose(&services(), Wanted::Proxy("web-1-sidecar-proxy")).unwrap(), expected);
+        assert_eq!(choose(&services(), Wanted::Proxy("api-green")).unwrap().service, "api");
+    }
+
+    #[test]
+    fn every_mistake_says_what_to_do() {
+        for (wanted, expected) in [
+            (Wanted::SidecarFor("api-1"), "api-blue, api-green; choose one with --proxy-id"),
+            (Wanted::SidecarFor("db-1"), "connect { sidecar_service {} }"),
+            (Wanted::SidecarFor("web"), "no service with the ID \"web\""),
+            (Wanted::Proxy("web-1"), "--sidecar-for web-1"),
+            (Wanted::Proxy("gone"), "no sidecar \"gone\""),
+        ] {
+            let error = choose(&services(), wanted).expect_err("no choice").to_string();
+            assert!(error.contains(expected), "{wanted:?}: {error}");
+        }
+    }
+}

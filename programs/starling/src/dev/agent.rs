@@ -1,0 +1,133 @@
+//! The agent as the HTTP API sees it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use starling_agent::{
+    Agent, CheckRegistration, DeregisterError, ExistingChecks, LeafError, RegisterError, UpdateCheckError, WriteError,
+};
+use starling_http_api::{AgentFailure, AgentPort, Leaf, PrivateKeyText};
+use starling_model::{
+    Check, CheckId, CheckStatus, InstanceId, Revision, ServiceInstance, ServiceName, ServiceRegistration,
+};
+use starling_server::Server;
+
+/// The agent behind the HTTP API of this process.
+pub(super) struct LocalAgent {
+    pub(super) agent: Arc<Agent>,
+    pub(super) server: Arc<Server>,
+}
+
+#[async_trait]
+impl AgentPort for LocalAgent {
+    async fn register_service(
+        &self,
+        registration: ServiceRegistration,
+        replace_existing_checks: bool,
+    ) -> Result<Revision, AgentFailure> {
+        let existing = if replace_existing_checks { ExistingChecks::Replace } else { ExistingChecks::Keep };
+        Ok(self.agent.register_service(registration, existing).await.map_err(registering)?.revision)
+    }
+
+    async fn deregister_service(&self, id: &InstanceId) -> Result<Revision, AgentFailure> {
+        self.agent.deregister_service(id).await.map_err(deregistering)
+    }
+
+    async fn register_check(
+        &self,
+        registration: starling_http_api::parse::CheckRegistration,
+    ) -> Result<Revision, AgentFailure> {
+        let given = CheckRegistration { spec: registration.spec, service: registration.service };
+        Ok(self.agent.register_check(given).await.map_err(registering)?.revision)
+    }
+
+    async fn deregister_check(&self, id: &CheckId) -> Result<Revision, AgentFailure> {
+        self.agent.deregister_check(id).await.map_err(deregistering)
+    }
+
+    async fn update_check(&self, id: &CheckId, status: CheckStatus, output: String) -> Result<Revision, AgentFailure> {
+        self.agent.update_check(id, status, &output).await.map_err(|error| match error {
+            UpdateCheckError::UnknownCheck(_) => AgentFailure::NotFound,
+            UpdateCheckError::NotTtl(_) => {
+                AgentFailure::BadRequest { path: "CheckID".to_owned(), reason: error.to_string() }
+            }
+            UpdateCheckError::Write(error) => writing(error),
+        })
+    }
+
+    fn services(&self) -> Vec<ServiceInstance> {
+        self.agent.services().into_iter().map(|service| service.instance).collect()
+    }
+
+    fn service(&self, id: &InstanceId) -> Option<ServiceInstance> {
+        self.agent.service(id).map(|service| service.instance)
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        self.agent.checks().into_iter().map(|check| check.check).collect()
+    }
+
+    fn generation(&self) -> u64 {
+        *self.agent.changes().borrow()
+    }
+
+    async fn wait_generation(&self, after: u64, timeout: Duration) {
+        let mut changes = self.agent.changes();
+        // Running out of time is an answer too.
+        let _ = tokio::time::timeout(timeout, changes.wait_for(|generation| *generation > after)).await;
+    }
+
+    async fn leaf(&self, service: &ServiceName, after: Revision, timeout: Duration) -> Result<Leaf, AgentFailure> {
+        let mut leaves = self.agent.leaves().leaf(service).await.map_err(|error| match error {
+            LeafError::Link(starling_agent::LinkError::Refused(reason)) => {
+                AgentFailure::BadRequest { path: "service".to_owned(), reason }
+            }
+            other @ (LeafError::Key(_) | LeafError::Link(_) | LeafError::Lifetime(_)) => {
+                AgentFailure::Internal(format!("{:#}", anyhow::Error::from(other)))
+            }
+        })?;
+        let _ = tokio::time::timeout(timeout, leaves.wait_for(|leaf| index(leaf) > after)).await;
+        let leaf = Arc::clone(&leaves.borrow());
+        Ok(Leaf {
+            serial_number: leaf.serial.clone(),
+            certificate_pem: leaf.certificate_chain_pem.clone(),
+            private_key_pem: PrivateKeyText::new(leaf.private_key_pem.expose().to_owned()),
+            service: service.clone(),
+            uri: self.server.identity_of(service).to_uri(),
+            valid_after: leaf.not_before,
+            valid_before: leaf.not_after,
+            created: index(&leaf),
+            modified: index(&leaf),
+        })
+    }
+}
+
+/// Rises with every leaf of a service, also across restarts, after which generations begin anew.
+fn index(leaf: &starling_agent::Leaf) -> Revision {
+    Revision(leaf.not_before.0 + leaf.generation)
+}
+
+fn registering(error: RegisterError) -> AgentFailure {
+    match error {
+        RegisterError::Field(error) => AgentFailure::BadRequest { path: error.field, reason: error.reason },
+        RegisterError::UnknownService(_) => AgentFailure::NotFound,
+        RegisterError::Write(error) => writing(error),
+    }
+}
+
+fn deregistering(error: DeregisterError) -> AgentFailure {
+    match error {
+        DeregisterError::UnknownService(_) | DeregisterError::UnknownCheck(_) => AgentFailure::NotFound,
+        DeregisterError::Write(error) => writing(error),
+    }
+}
+
+fn writing(error: WriteError) -> AgentFailure {
+    match error {
+        WriteError::Refused(reason) => AgentFailure::BadRequest { path: "registration".to_owned(), reason },
+        WriteError::Unavailable(_) | WriteError::Disk(_) | WriteError::Stopped => {
+            AgentFailure::Internal(error.to_string())
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The server as the HTTP API and DNS see it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use starling_agent::Proxies;
+use starling_catalog::{ChangeReport, Command, ProxyReport, Snapshot, Subject};
+use starling_http_api::{CatalogPort, CommitFailure, DiagnosticRow, MeshFacts};
+use starling_model::{Datacenter, InstanceKey, Revision};
+use starling_server::Server;
+use starling_telemetry::Registry;
+
+/// The catalog behind the doors of this process.
+pub(super) struct Catalog {
+    pub(super) server: Arc<Server>,
+    pub(super) proxies: Proxies,
+    pub(super) registry: Registry,
+    pub(super) facts: MeshFacts,
+}
+
+#[async_trait]
+impl CatalogPort for Catalog {
+    fn snapshot(&self) -> Arc<Snapshot> {
+        self.server.snapshot()
+    }
+
+    async fn wait(&self, subjects: &[Subject], after: Revision, timeout: Duration) -> Arc<Snapshot> {
+        self.server.wait(subjects, after, timeout).await
+    }
+
+    async fn commit(&self, command: Command) -> Result<Revision, CommitFailure> {
+        self.server.commit(&command).await.map_err(|failure| match failure {
+            starling_server::CommitFailure::Refused(refusal) => CommitFailure::Refused(refusal),
+            other @ (starling_server::CommitFailure::Contended | starling_server::CommitFailure::Store(_)) => {
+                CommitFailure::Unavailable(format!("{:#}", anyhow::Error::from(other)))
+            }
+        })
+    }
+
+    async fn change(&self, revision: Revision, wait: Duration) -> Option<ChangeReport> {
+        self.server.change(revision, wait).await
+    }
+
+    fn changes(&self) -> Vec<ChangeReport> {
+        self.server.changes().into_iter().filter_map(|revision| self.server.report(revision)).collect()
+    }
+
+    fn proxies(&self) -> Vec<(InstanceKey, ProxyReport)> {
+        self.server.proxies()
+    }
+
+    fn diagnostics(&self) -> Vec<DiagnosticRow> {
+        let row = |diagnostic: starling_plan::Diagnostic| DiagnosticRow {
+            object: diagnostic.object.to_string(),
+            field: diagnostic.field,
+            reason: diagnostic.reason,
+            fix: diagnostic.fix,
+        };
+        self.proxies.diagnostics().into_iter().map(row).collect()
+    }
+
+    fn authority(&self) -> MeshFacts {
+        self.facts.clone()
+    }
+
+    fn metrics_text(&self) -> String {
+        self.registry.encode()
+    }
+}
+
+impl starling_dns::CatalogReader for Catalog {
+    fn snapshot(&self) -> Arc<Snapshot> {
+        self.server.snapshot()
+    }
+
+    fn datacenter(&self) -> &Datacenter {
+        self.server.datacenter()
+    }
+}

@@ -1,0 +1,108 @@
+//! The arguments of `starling dev`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use starling_model::{Action, Datacenter, NodeName};
+use starling_telemetry::LogFormat;
+
+/// Run a whole mesh's control plane in one process: server, agent, API, xDS and DNS
+///
+/// Ready when `GET /v1/status/leader` answers with an address.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DevArgs {
+    /// Where the state is kept, over restarts; without it, in a temporary directory that goes with the process
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+
+    /// Register the services and config entries in the `.hcl` and `.json` files of a directory
+    #[arg(long, value_name = "DIR")]
+    pub(crate) config_dir: Option<PathBuf>,
+
+    /// Bring up four services with sidecars and a little load, and say what to try
+    #[arg(long)]
+    pub(crate) demo: bool,
+
+    /// What holds for a call that no intention covers
+    #[arg(long, value_enum, default_value_t, value_name = "POLICY")]
+    pub(crate) default_intention_policy: IntentionPolicy,
+
+    /// Where the HTTP API listens
+    #[arg(long, default_value = "127.0.0.1:8500", value_name = "IP:PORT")]
+    pub(crate) http_addr: SocketAddr,
+
+    /// Where xDS listens, in plaintext: a loopback address
+    #[arg(long, default_value = "127.0.0.1:8502", value_name = "IP:PORT")]
+    pub(crate) grpc_addr: SocketAddr,
+
+    /// Where xDS listens, over mutual TLS
+    #[arg(long, default_value = "127.0.0.1:8503", value_name = "IP:PORT")]
+    pub(crate) grpc_tls_addr: SocketAddr,
+
+    /// Where DNS listens, over UDP and TCP
+    #[arg(long, default_value = "127.0.0.1:8600", value_name = "IP:PORT")]
+    pub(crate) dns_addr: SocketAddr,
+
+    /// Name of this node; without it, the host's name up to the first dot
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node_name: Option<NodeName>,
+
+    /// Name of the datacentre
+    #[arg(long, default_value = "dc1", value_name = "NAME")]
+    pub(crate) datacenter: Datacenter,
+
+    /// Address at which other nodes reach this one's services
+    #[arg(long, default_value = "127.0.0.1", value_name = "IP")]
+    pub(crate) advertise_addr: IpAddr,
+
+    /// Let registrations bring checks that run programs on this node
+    #[arg(long)]
+    pub(crate) enable_script_checks: bool,
+
+    /// What is logged: a level, or TARGET=LEVEL,…
+    #[arg(long, default_value = "info", value_name = "FILTER")]
+    pub(crate) log_level: String,
+
+    /// Form of the log lines
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    pub(crate) log_format: LogFormatArg,
+}
+
+/// What holds where no intention does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum IntentionPolicy {
+    /// Every call may pass.
+    #[default]
+    Allow,
+    /// No call may pass.
+    Deny,
+}
+
+impl From<IntentionPolicy> for Action {
+    fn from(policy: IntentionPolicy) -> Self {
+        match policy {
+            IntentionPolicy::Allow => Self::Allow,
+            IntentionPolicy::Deny => Self::Deny,
+        }
+    }
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum LogFormatArg {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl From<LogFormatArg> for LogFormat {
+    fn from(format: LogFormatArg) -> Self {
+        match format {
+            LogFormatArg::Text => Self::Text,
+            LogFormatArg::Json => Self::Json,
+        }
+    }
+}

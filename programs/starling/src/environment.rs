@@ -1,0 +1,86 @@
+//! The process's environment, as far as the command line heeds it: read once, then passed down.
+//!
+//! A variable that begins with `STARLING_` wins over Consul's of the same meaning. One that is set to nothing counts as
+//! not set.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// The variables that are heeded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Environment {
+    /// `STARLING_HTTP_ADDR`, `CONSUL_HTTP_ADDR`: where the API is.
+    pub(crate) http_addr: Option<String>,
+    /// `STARLING_HTTP_TOKEN`, `CONSUL_HTTP_TOKEN`: sent with every request.
+    pub(crate) token: Option<String>,
+    /// `STARLING_HTTP_TOKEN_FILE`, `CONSUL_HTTP_TOKEN_FILE`: the file that holds the token.
+    pub(crate) token_file: Option<PathBuf>,
+    /// `STARLING_HTTP_SSL`, `CONSUL_HTTP_SSL`: whether an address without scheme means HTTPS.
+    pub(crate) ssl: Option<String>,
+    /// `STARLING_HTTP_SSL_VERIFY`, `CONSUL_HTTP_SSL_VERIFY`: whether the API's certificate is checked.
+    pub(crate) ssl_verify: Option<String>,
+    /// `STARLING_CACERT`, `CONSUL_CACERT`: the CA certificates that the API's must chain to.
+    pub(crate) ca_file: Option<PathBuf>,
+    /// `STARLING_CLIENT_CERT`, `CONSUL_CLIENT_CERT`: the certificate that the client shows.
+    pub(crate) client_cert: Option<PathBuf>,
+    /// `STARLING_CLIENT_KEY`, `CONSUL_CLIENT_KEY`: its private key.
+    pub(crate) client_key: Option<PathBuf>,
+    /// `STARLING_TLS_SERVER_NAME`, `CONSUL_TLS_SERVER_NAME`: the name in the API's certificate.
+    pub(crate) tls_server_name: Option<String>,
+    /// `STARLING_GRPC_ADDR`, `CONSUL_GRPC_ADDR`: where xDS is served.
+    pub(crate) grpc_addr: Option<String>,
+    /// `STARLING_ENVOY`: the Envoy binary.
+    pub(crate) envoy: Option<PathBuf>,
+    /// `STARLING_LOG`: what is logged by commands without a flag for it.
+    pub(crate) log: Option<String>,
+    /// `PATH`.
+    pub(crate) path: Option<OsString>,
+}
+
+impl Environment {
+    /// Takes what is heeded from wherever `lookup` finds variables.
+    pub(crate) fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Self {
+        let given = |name: &str| lookup(name).filter(|value| !value.is_empty());
+        let either = |name: &str| {
+            given(&format!("STARLING_{name}"))
+                .or_else(|| given(&format!("CONSUL_{name}")))
+                .map(|value| value.to_string_lossy().into_owned())
+        };
+        Self {
+            http_addr: either("HTTP_ADDR"),
+            token: either("HTTP_TOKEN"),
+            token_file: either("HTTP_TOKEN_FILE").map(PathBuf::from),
+            ssl: either("HTTP_SSL"),
+            ssl_verify: either("HTTP_SSL_VERIFY"),
+            ca_file: either("CACERT").map(PathBuf::from),
+            client_cert: either("CLIENT_CERT").map(PathBuf::from),
+            client_key: either("CLIENT_KEY").map(PathBuf::from),
+            tls_server_name: either("TLS_SERVER_NAME"),
+            grpc_addr: either("GRPC_ADDR"),
+            envoy: given("STARLING_ENVOY").map(PathBuf::from),
+            log: given("STARLING_LOG").map(|value| value.to_string_lossy().into_owned()),
+            path: given("PATH"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(pairs: &[(&str, &str)]) -> Environment {
+        Environment::read(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value)))
+    }
+
+    #[test]
+    fn our_own_variable_wins_over_consuls() {
+        let both = [("CONSUL_HTTP_ADDR", "10.0.0.1:8500"), ("STARLING_HTTP_ADDR", "10.0.0.2:8500")];
+        assert_eq!(environment(&both).http_addr.as_deref(), Some("10.0.0.2:8500"));
+        assert_eq!(environment(&both[..1]).http_addr.as_deref(), Some("10.0.0.1:8500"));
+    }
+
+    #[test]
+    fn a_variable_set_to_nothing_is_not_set() {
+        assert_eq!(environment(&[("STARLING_HTTP_TOKEN", ""), ("PATH", "")]), Environment::default());
+    }
+}

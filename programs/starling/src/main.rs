@@ -1,0 +1,96 @@
+//! `starling`: the mesh in one binary.
+//!
+//! Owns the command line: what is asked for, where the answer comes from, how it is shown, and the exit code. What the
+//! mesh does is in the crates of the programs that it starts.
+
+mod argv;
+mod arguments;
+mod can;
+mod changes;
+mod client;
+mod completion;
+mod config;
+mod connect;
+mod definition;
+mod dev;
+mod dev_args;
+mod environment;
+mod intention;
+mod nodes;
+mod outcome;
+mod print;
+#[cfg(test)]
+mod reference;
+mod services;
+mod status;
+mod version;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches};
+use starling_telemetry::{LogFormat, start_log};
+
+use crate::arguments::{Arguments, Command, Surroundings};
+use crate::environment::Environment;
+use crate::outcome::{report, usage};
+
+/// Gives memory back after a burst, which the system's allocator rarely does.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// What programs that run on log unless told otherwise.
+const LOG_OF_PROGRAMS: &str = "info";
+
+/// What commands log unless told otherwise: their output is their answer.
+const LOG_OF_COMMANDS: &str = "warn";
+
+fn main() -> ExitCode {
+    let mut command = Arguments::command();
+    command.build();
+    let matches = command.clone().get_matches_from(argv::normalise(&command, std::env::args_os()));
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    run(arguments).unwrap_or_else(|error| report(&error))
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let Arguments { command, api } = arguments;
+    let surroundings = Surroundings { environment: Environment::read(|name| std::env::var_os(name)), api };
+    let log = surroundings.environment.log.as_deref();
+    match &command {
+        Command::Dev(args) => start_log(&args.log_level, args.log_format.into()),
+        Command::FakeService | Command::Bench(_) => start_log(log.unwrap_or(LOG_OF_PROGRAMS), LogFormat::Text),
+        Command::Services(_)
+        | Command::Nodes(_)
+        | Command::Intention(_)
+        | Command::Can(_)
+        | Command::Config(_)
+        | Command::Status(_)
+        | Command::Changes(_)
+        | Command::Connect(_)
+        | Command::Completion(_)
+        | Command::Version(_) => start_log(log.unwrap_or(LOG_OF_COMMANDS), LogFormat::Text),
+    }?;
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(dispatch(command, &surroundings))
+}
+
+async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Result<ExitCode> {
+    let outcome = match command {
+        Command::Dev(_) if surroundings.api.http_addr.is_some() => {
+            return Err(usage("--http-addr in front of `dev` is where a client connects; write `dev --http-addr …`"));
+        }
+        Command::Dev(args) => return dev::run(*args).await.map(|()| ExitCode::SUCCESS),
+        Command::FakeService => return starling_fake_service::run_from_env().await.map(|()| ExitCode::SUCCESS),
+        Command::Bench(args) => return starling_bench::run(args).await,
+        Command::Services(args) => services::run(args, surroundings).await?,
+        Command::Nodes(args) => nodes::run(args, surroundings).await?,
+        Command::Intention(args) => intention::run(args, surroundings).await?,
+        Command::Can(args) => can::run(args, surroundings).await?,
+        Command::Config(args) => config::run(args, surroundings).await?,
+        Command::Status(args) => status::run(args, surroundings).await?,
+        Command::Changes(args) => changes::run(args, surroundings).await?,
+        Command::Connect(args) => connect::run(args, surroundings).await?,
+        Command::Completion(args) => completion::run(args)?,
+        Command::Version(args) => version::run(args)?,
+    };
+    Ok(outcome.into())
+}

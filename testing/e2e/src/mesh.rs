@@ -1,0 +1,285 @@
+//! One `starling dev` with ports and a data directory of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::cli::{self, Output};
+use crate::http::{self, Answer, Method};
+use crate::ports::free_port;
+use crate::process::Process;
+use crate::{tools, wait};
+
+/// Attempts to start, each with new ports; somebody else may take one between choice and use.
+const START_ATTEMPTS: usize = 3;
+
+/// How a mesh is set up.
+#[derive(Debug, Clone, Default)]
+pub struct MeshOptions {
+    /// `--default-intention-policy`; allow if `None`.
+    pub default_policy: Option<&'static str>,
+    /// `--config-dir`.
+    pub config_dir: Option<PathBuf>,
+}
+
+/// The addresses of one server.
+#[derive(Debug, Clone)]
+pub struct Addresses {
+    /// The API.
+    pub http: String,
+    /// xDS in plaintext.
+    pub grpc: String,
+    /// xDS and agents over TLS.
+    pub grpc_tls: String,
+    /// DNS.
+    pub dns: String,
+}
+
+/// One mesh; its server ends when it is dropped.
+#[derive(Debug)]
+pub struct Mesh {
+    /// Where it serves.
+    pub addresses: Addresses,
+    server: Option<Process>,
+    options: MeshOptions,
+    data: TempDir,
+}
+
+impl Mesh {
+    /// Starts a server, and waits until it is ready.
+    ///
+    /// # Panics
+    /// If it does not become ready.
+    pub async fn start(options: MeshOptions) -> Self {
+        let data = TempDir::with_prefix("starling-e2e-data-").expect("a temporary directory");
+        let mut attempt = 1;
+        loop {
+            let addresses = Addresses::choose();
+            let mut server = spawn(data.path(), &addresses, &options);
+            match ready(&mut server, &addresses).await {
+                Ok(()) => return Self { addresses, server: Some(server), options, data },
+                Err(error) if attempt < START_ATTEMPTS && server.log().contains("in use") => {
+                    eprintln!("attempt {attempt}: {error:#}");
+                    attempt += 1;
+                }
+                Err(error) => panic!("`starling dev` is not ready: {error:#}"),
+            }
+        }
+    }
+
+    /// Kills the server with SIGKILL, whatever it is doing.
+    ///
+    /// # Panics
+    /// If it is not running.
+    pub fn kill9(&mut self) {
+        self.server.take().expect("a running server").kill9();
+    }
+
+    /// Ends the server with a signal, and waits for its end.
+    ///
+    /// # Panics
+    /// If it is not running or does not end.
+    pub fn end_with(&mut self, signal: nix::sys::signal::Signal) -> std::process::ExitStatus {
+        self.server.take().expect("a running server").end_with(signal, wait::DEADLINE)
+    }
+
+    /// Starts the server again, on the same ports and data.
+    ///
+    /// # Panics
+    /// If it does not become ready.
+    pub async fn restart(&mut self) {
+        let mut server = spawn(self.data.path(), &self.addresses, &self.options);
+        ready(&mut server, &self.addresses)
+            .await
+            .unwrap_or_else(|error| panic!("`starling dev` is not back: {error:#}"));
+        self.server = Some(server);
+    }
+
+    /// Starts the server, which is expected to refuse; returns what it said.
+    ///
+    /// # Panics
+    /// If it does not end by itself, or ends as if all were well.
+    pub async fn restart_refused(&mut self) -> String {
+        let mut server = spawn(self.data.path(), &self.addresses, &self.options);
+        let status = wait::eventually("`starling dev` refuses and ends", async || {
+            server.ended().ok_or_else(|| anyhow::anyhow!("it is running"))
+        })
+        .await;
+        assert!(!status.success(), "it ended with success: {}", server.log());
+        server.log()
+    }
+
+    /// The server's process.
+    ///
+    /// # Panics
+    /// If it is not running.
+    pub fn server(&mut self) -> &mut Process {
+        self.server.as_mut().expect("a running server")
+    }
+
+    /// The data directory.
+    #[must_use]
+    pub fn data_dir(&self) -> &Path {
+        self.data.path()
+    }
+
+    /// A request to the API.
+    ///
+    /// # Panics
+    /// If no answer comes.
+    pub async fn call(&self, method: Method, target: &str, body: impl Into<Bytes>) -> Answer {
+        let answer = http::request(method.clone(), &self.addresses.http, target, &[], body).await;
+        answer.unwrap_or_else(|error| panic!("{method} {target}: {error:#}"))
+    }
+
+    /// A GET.
+    pub async fn get(&self, target: &str) -> Answer {
+        self.call(Method::GET, target, Bytes::new()).await
+    }
+
+    /// A PUT of JSON; null for no body.
+    pub async fn put(&self, target: &str, body: &Value) -> Answer {
+        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        self.call(Method::PUT, target, body).await
+    }
+
+    /// A DELETE.
+    pub async fn delete(&self, target: &str) -> Answer {
+        self.call(Method::DELETE, target, Bytes::new()).await
+    }
+
+    /// Registers a service at the agent.
+    pub async fn register(&self, service: &Value) -> Answer {
+        self.put("/v1/agent/service/register", service).await.success()
+    }
+
+    /// Writes a config entry.
+    pub async fn config(&self, entry: &Value) -> Answer {
+        self.put("/v1/config", entry).await.success()
+    }
+
+    /// Says what a service speaks.
+    pub async fn protocol(&self, service: &str, protocol: &str) -> Answer {
+        self.config(&json!({"Kind": "service-defaults", "Name": service, "Protocol": protocol})).await
+    }
+
+    /// Writes an intention for whole connections.
+    pub async fn intention(&self, source: &str, destination: &str, action: &str) -> Answer {
+        let target = format!("/v1/connect/intentions/exact?source={source}&destination={destination}");
+        self.put(&target, &json!({"Action": action})).await.success()
+    }
+
+    /// Writes an intention by request.
+    pub async fn permissions(&self, source: &str, destination: &str, permissions: &Value) -> Answer {
+        let target = format!("/v1/connect/intentions/exact?source={source}&destination={destination}");
+        self.put(&target, &json!({"Permissions": permissions})).await.success()
+    }
+
+    /// Deletes an intention.
+    pub async fn delete_intention(&self, source: &str, destination: &str) -> Answer {
+        let target = format!("/v1/connect/intentions/exact?source={source}&destination={destination}");
+        self.delete(&target).await.success()
+    }
+
+    /// The receipt of a change, once nothing is outstanding or `wait` is over.
+    pub async fn receipt(&self, revision: u64, wait: &str) -> Value {
+        self.get(&format!("/starling/v1/changes/{revision}?wait={wait}")).await.success().json()
+    }
+
+    /// Waits until every proxy that a change concerns has applied it.
+    ///
+    /// # Panics
+    /// If one refuses it, or is not done in time.
+    pub async fn settled(&self, revision: u64) {
+        let receipt = self.receipt(revision, "20s").await;
+        assert_eq!(receipt["settled"], true, "change {revision} is not applied everywhere: {receipt:#}");
+        assert_eq!(receipt["rejected"], json!([]), "change {revision} is refused");
+    }
+
+    /// Whether `starling can` says that `source` may call `destination`; the arguments say with which request.
+    ///
+    /// # Panics
+    /// If it says neither.
+    pub async fn can(&self, source: &str, destination: &str, arguments: &[&str]) -> bool {
+        let output = self.cli(&[&["can", source, destination], arguments, &["-o", "json"]].concat()).await;
+        output.json()["allowed"].as_bool().unwrap_or_else(|| panic!("neither yes nor no: {output}"))
+    }
+
+    /// The revision that the catalog is at.
+    pub async fn revision(&self) -> u64 {
+        let changes = self.get("/starling/v1/changes").await.success().json();
+        changes["revision"].as_u64().unwrap_or_else(|| panic!("no revision: {changes}"))
+    }
+
+    /// A command of the binary that speaks to this server.
+    #[must_use]
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(tools::starling());
+        command.args(arguments);
+        bare(&mut command);
+        command.env("CONSUL_HTTP_ADDR", format!("http://{}", self.addresses.http));
+        command
+    }
+
+    /// Runs a command of the binary to its end.
+    pub async fn cli(&self, arguments: &[&str]) -> Output {
+        cli::run(self.command(arguments)).await
+    }
+}
+
+impl Addresses {
+    fn choose() -> Self {
+        let address = || format!("127.0.0.1:{}", free_port());
+        Self { http: address(), grpc: address(), grpc_tls: address(), dns: address() }
+    }
+}
+
+/// Leaves nothing of the test's environment but the way to Envoy, so that no variable of the developer's is in effect.
+///
+/// # Panics
+/// If Envoy is not there.
+pub fn bare(command: &mut Command) {
+    let envoy = tools::envoy();
+    let mut path = envoy.parent().map(Path::as_os_str).unwrap_or_default().to_owned();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    command.env_clear().env("PATH", path).env("STARLING_ENVOY", envoy);
+}
+
+fn spawn(data: &Path, addresses: &Addresses, options: &MeshOptions) -> Process {
+    let mut command = Command::new(tools::starling());
+    bare(&mut command);
+    command.arg("dev").arg("--data-dir").arg(data).args(["--log-format", "text"]);
+    command.args(["--http-addr", &addresses.http, "--grpc-addr", &addresses.grpc]);
+    command.args(["--grpc-tls-addr", &addresses.grpc_tls, "--dns-addr", &addresses.dns]);
+    if let Some(policy) = options.default_policy {
+        command.args(["--default-intention-policy", policy]);
+    }
+    if let Some(folder) = &options.config_dir {
+        command.arg("--config-dir").arg(folder);
+    }
+    Process::spawn("dev", command)
+}
+
+/// Time between two looks whether a server is ready; a test that restarts one a hundred times waits for it.
+const READY_LOOK_INTERVAL: Duration = Duration::from_millis(5);
+
+async fn ready(server: &mut Process, addresses: &Addresses) -> anyhow::Result<()> {
+    let start = Instant::now();
+    loop {
+        server.expect_running()?;
+        let error = match http::get(&addresses.http, "/v1/status/leader").await {
+            Ok(answer) if answer.status == 200 && answer.json().as_str().is_some_and(|leader| !leader.is_empty()) => {
+                return Ok(());
+            }
+            Ok(answer) => anyhow::anyhow!("/v1/status/leader answers {} {}", answer.status, answer.text()),
+            Err(error) => error,
+        };
+        anyhow::ensure!(start.elapsed() < wait::DEADLINE, "{error:#}; {}", server.log());
+        tokio::time::sleep(READY_LOOK_INTERVAL).await;
+    }
+}

@@ -1,0 +1,59 @@
+//! Ports that nobody else takes while a test needs them.
+//!
+//! A port found by binding port 0 and letting it go may be the source port of any connection a moment later, and a
+//! busy test opens thousands. So ports come from below the range that the kernel draws from (32768 upwards on Linux),
+//! in blocks: a process owns a block while it holds the block's first port.
+
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::sync::{Mutex, PoisonError};
+
+/// Ports in one block; the first guards the rest.
+const BLOCK_PORTS: u16 = 50;
+
+/// First port of the first block; below are well-known ones.
+const FIRST_PORT: u16 = 10_000;
+
+/// Blocks in all: they end below 21000, where sidecars that choose a port themselves begin.
+const BLOCKS: u16 = 219;
+
+struct Block {
+    _guard: TcpListener,
+    ports: std::ops::Range<u16>,
+}
+
+static BLOCK: Mutex<Option<Block>> = Mutex::new(None);
+
+/// The blocks that are used up; their guards are kept until the process ends.
+static USED: Mutex<Vec<Block>> = Mutex::new(Vec::new());
+
+/// A port that is free on every address, for TCP and UDP, and that no other test gets.
+///
+/// # Panics
+/// If there is none left.
+#[must_use]
+pub fn free_port() -> u16 {
+    let mut current = BLOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let block = current.get_or_insert_with(claim);
+        if let Some(port) = block.ports.find(|port| is_free(*port)) {
+            return port;
+        }
+        if let Some(used) = current.take() {
+            USED.lock().unwrap_or_else(PoisonError::into_inner).push(used);
+        }
+    }
+}
+
+fn is_free(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() && UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok()
+}
+
+fn claim() -> Block {
+    let start = u16::try_from(std::process::id() % u32::from(BLOCKS)).expect("invariant: below the number of blocks");
+    let claimed = (0..BLOCKS).map(|offset| (start + offset) % BLOCKS).find_map(|block| {
+        let first = FIRST_PORT + block * BLOCK_PORTS;
+        let guard = TcpListener::bind((Ipv4Addr::LOCALHOST, first)).ok()?;
+        Some(Block { _guard: guard, ports: first + 1..first + BLOCK_PORTS })
+    });
+    claimed.expect("a free block of ports between 10000 and 20950")
+}

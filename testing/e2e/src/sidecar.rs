@@ -1,0 +1,101 @@
+//! Envoy, started by `starling connect envoy`.
+
+use serde_json::Value;
+
+use crate::http::{self, Answer};
+use crate::mesh::Mesh;
+use crate::ports::free_port;
+use crate::process::Process;
+use crate::wait;
+
+/// One running Envoy.
+#[derive(Debug)]
+pub struct Sidecar {
+    /// HOST:PORT of its admin interface.
+    pub admin: String,
+    /// The process.
+    pub process: Process,
+}
+
+impl Sidecar {
+    /// Starts the sidecar of the instance `id`; it need not be ready when this returns.
+    #[must_use]
+    pub fn spawn(mesh: &Mesh, id: &str) -> Self {
+        let admin = format!("127.0.0.1:{}", free_port());
+        let command = mesh.command(&[
+            "connect",
+            "envoy",
+            "-sidecar-for",
+            id,
+            "-admin-bind",
+            &admin,
+            "--",
+            "--concurrency",
+            "1",
+            "-l",
+            "warning",
+            // The access log is looked at soon after the request.
+            "--file-flush-interval-msec",
+            "100",
+        ]);
+        Self { process: Process::spawn(&format!("envoy-{id}"), command), admin }
+    }
+
+    /// Starts the sidecar of the instance `id`, and waits until it listens on all `ports`.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub async fn start(mesh: &Mesh, id: &str, ports: &[u16]) -> Self {
+        let mut sidecar = Self::spawn(mesh, id);
+        sidecar.live(id, ports).await;
+        sidecar
+    }
+
+    /// Waits until Envoy is initialised and listens on all `ports`.
+    ///
+    /// # Panics
+    /// If it is not in time.
+    pub async fn live(&mut self, id: &str, ports: &[u16]) {
+        wait::eventually(&format!("the sidecar of {id} listens on {ports:?}"), async || {
+            self.process.expect_running()?;
+            let ready = http::get(&self.admin, "/ready").await?;
+            anyhow::ensure!(ready.status == 200, "/ready says {}", ready.text().trim());
+            let listeners = http::get(&self.admin, "/listeners").await?.text();
+            for port in ports {
+                let suffix = format!(":{port}");
+                let there = listeners.lines().any(|line| line.ends_with(&suffix));
+                anyhow::ensure!(there, "no listener on {port}; there are: {listeners}");
+            }
+            Ok(())
+        })
+        .await;
+    }
+
+    /// A GET at the admin interface.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub async fn get(&self, target: &str) -> Answer {
+        http::get(&self.admin, target).await.expect("Envoy's admin interface").success()
+    }
+
+    /// The sum of all counters and gauges whose name begins and ends so.
+    pub async fn stat(&self, prefix: &str, suffix: &str) -> u64 {
+        let stats = self.get("/stats").await.text();
+        let values = stats.lines().filter_map(|line| line.split_once(": "));
+        values
+            .filter(|(name, _)| name.starts_with(prefix) && name.ends_with(suffix))
+            .filter_map(|(_, value)| value.trim().parse::<u64>().ok())
+            .sum()
+    }
+
+    /// Whether it has a stream to the control plane.
+    pub async fn is_connected(&self) -> bool {
+        self.stat("control_plane.", "connected_state").await == 1
+    }
+
+    /// Everything that the control plane has given it.
+    pub async fn config_dump(&self) -> Value {
+        self.get("/config_dump?include_eds").await.json()
+    }
+}

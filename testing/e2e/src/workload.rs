@@ -1,0 +1,152 @@
+//! One instance of a service: registered, with its application and its sidecar running.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::mesh::Mesh;
+use crate::ports::free_port;
+use crate::sidecar::Sidecar;
+
+/// What an instance shall be.
+#[derive(Debug, Clone)]
+pub struct Workload {
+    name: String,
+    id: String,
+    upstreams: Vec<(String, &'static str)>,
+    environment: Vec<(String, String)>,
+    fields: Value,
+    upstream_fields: Value,
+}
+
+/// A running instance.
+#[derive(Debug)]
+pub struct Instance {
+    /// Its id.
+    pub id: String,
+    /// The application.
+    pub app: App,
+    /// The sidecar.
+    pub sidecar: Sidecar,
+    /// Where peers' sidecars connect to.
+    pub public_port: u16,
+    /// Where its application calls each upstream.
+    pub upstream_ports: BTreeMap<String, u16>,
+    /// What was registered.
+    pub registration: Value,
+}
+
+impl Workload {
+    /// An instance of the service `name`, with the same id.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        let (name, id) = (name.to_owned(), name.to_owned());
+        Self { name, id, upstreams: Vec::new(), environment: Vec::new(), fields: json!({}), upstream_fields: json!({}) }
+    }
+
+    /// With another id.
+    #[must_use]
+    pub fn id(mut self, id: &str) -> Self {
+        id.clone_into(&mut self.id);
+        self
+    }
+
+    /// Calls `service` over HTTP for each request.
+    #[must_use]
+    pub fn calls(mut self, service: &str) -> Self {
+        self.upstreams.push((service.to_owned(), "http"));
+        self
+    }
+
+    /// Calls `service` over gRPC for each request.
+    #[must_use]
+    pub fn calls_grpc(mut self, service: &str) -> Self {
+        self.upstreams.push((service.to_owned(), "grpc"));
+        self
+    }
+
+    /// With a variable in its application's environment.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// With a field of its registration.
+    #[must_use]
+    pub fn field(mut self, name: &str, value: Value) -> Self {
+        self.fields[name] = value;
+        self
+    }
+
+    /// With a field of each upstream.
+    #[must_use]
+    pub fn upstream_field(mut self, name: &str, value: Value) -> Self {
+        self.upstream_fields[name] = value;
+        self
+    }
+
+    /// Registers it and starts its application and its sidecar; all is ready when this returns.
+    ///
+    /// # Panics
+    /// If something does not become ready.
+    pub async fn start(self, mesh: &Mesh) -> Instance {
+        let (app_port, public_port) = (free_port(), free_port());
+        let upstream_ports: BTreeMap<_, _> =
+            self.upstreams.iter().map(|(service, _)| (service.clone(), free_port())).collect();
+        let registration = self.registration(app_port, public_port, &upstream_ports);
+        mesh.register(&registration).await;
+        let uris = self.upstreams.iter().map(|(service, scheme)| {
+            let port = upstream_ports[service];
+            format!("{scheme}://127.0.0.1:{port}")
+        });
+        let uris = uris.collect::<Vec<_>>().join(",");
+        let mut environment = vec![("UPSTREAM_URIS", uris.as_str())];
+        environment.extend(self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        let ports: Vec<_> = upstream_ports.values().copied().chain([public_port]).collect();
+        let (app, sidecar) =
+            tokio::join!(App::start(&self.id, app_port, &environment), Sidecar::start(mesh, &self.id, &ports));
+        Instance { id: self.id, app, sidecar, public_port, upstream_ports, registration }
+    }
+
+    fn registration(&self, app_port: u16, public_port: u16, upstream_ports: &BTreeMap<String, u16>) -> Value {
+        let upstreams = self.upstreams.iter().map(|(service, _)| {
+            let mut upstream = json!({"DestinationName": service, "LocalBindPort": upstream_ports[service]});
+            merge(&mut upstream, &self.upstream_fields);
+            upstream
+        });
+        let mut registration = json!({
+            "ID": self.id,
+            "Name": self.name,
+            "Address": "127.0.0.1",
+            "Port": app_port,
+            "Connect": {"SidecarService": {
+                "Port": public_port,
+                "Proxy": {"Upstreams": upstreams.collect::<Vec<_>>()},
+            }},
+        });
+        merge(&mut registration, &self.fields);
+        registration
+    }
+}
+
+fn merge(object: &mut Value, fields: &Value) {
+    for (name, value) in fields.as_object().into_iter().flatten() {
+        object[name] = value.clone();
+    }
+}
+
+impl Instance {
+    /// HOST:PORT at which its application calls `upstream`.
+    #[must_use]
+    pub fn upstream(&self, upstream: &str) -> String {
+        format!("127.0.0.1:{}", self.upstream_ports[upstream])
+    }
+
+    /// HOST:PORT of its public listener.
+    #[must_use]
+    pub fn public(&self) -> String {
+        format!("127.0.0.1:{}", self.public_port)
+    }
+}

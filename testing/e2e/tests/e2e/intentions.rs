@@ -1,0 +1,185 @@
+//! Intentions in traffic: by connection, by request, and which of several decides. `starling can` says the same.
+
+use serde_json::{Value, json};
+use starling_e2e::{Answer, Connection, Instance, Mesh, MeshOptions, Method, Workload, eventually, http};
+
+/// One request, and whether a rule under test matches it.
+struct Request {
+    method: &'static str,
+    path: &'static str,
+    headers: &'static [(&'static str, &'static str)],
+    matched: bool,
+}
+
+const fn request(
+    method: &'static str,
+    path: &'static str,
+    headers: &'static [(&'static str, &'static str)],
+    matched: bool,
+) -> Request {
+    Request { method, path, headers, matched }
+}
+
+const fn get(path: &'static str, matched: bool) -> Request {
+    request("GET", path, &[], matched)
+}
+
+const fn with(headers: &'static [(&'static str, &'static str)], matched: bool) -> Request {
+    request("GET", "/", headers, matched)
+}
+
+/// The `HTTP` part of a permission, and requests that it matches or does not.
+fn rules() -> Vec<(Value, Vec<Request>)> {
+    let header = |test: Value| {
+        let mut test = test;
+        test["Name"] = json!("x-key");
+        json!({"Header": [test]})
+    };
+    vec![
+        (json!({"PathExact": "/a"}), vec![get("/a", true), get("/a?q=1", true), get("/a/", false), get("/A", false)]),
+        (json!({"PathPrefix": "/a"}), vec![get("/a", true), get("/ab/c", true), get("/b/a", false)]),
+        (json!({"PathRegex": "/v[0-9]+/x"}), vec![get("/v12/x", true), get("/v/x", false), get("/v1/x/y", false)]),
+        (
+            json!({"Methods": ["POST", "PUT"]}),
+            vec![request("POST", "/", &[], true), request("PUT", "/", &[], true), get("/", false)],
+        ),
+        (
+            json!({"PathPrefix": "/a", "Methods": ["DELETE"]}),
+            vec![request("DELETE", "/a/1", &[], true), get("/a/1", false), request("DELETE", "/b", &[], false)],
+        ),
+        (header(json!({"Present": true})), vec![with(&[("x-key", "")], true), with(&[], false)]),
+        (header(json!({"Exact": "s3"})), vec![with(&[("x-key", "s3")], true), with(&[("x-key", "S3")], false)]),
+        (header(json!({"Exact": "s3", "IgnoreCase": true})), vec![with(&[("x-key", "S3")], true), with(&[], false)]),
+        (header(json!({"Prefix": "ab"})), vec![with(&[("x-key", "abc")], true), with(&[("x-key", "cab")], false)]),
+        (header(json!({"Suffix": "ab"})), vec![with(&[("x-key", "cab")], true), with(&[("x-key", "abc")], false)]),
+        (header(json!({"Contains": "b"})), vec![with(&[("x-key", "abc")], true), with(&[("x-key", "ac")], false)]),
+        (header(json!({"Regex": "a+"})), vec![with(&[("x-key", "aaa")], true), with(&[("x-key", "aab")], false)]),
+        (header(json!({"Exact": "s3", "Invert": true})), vec![with(&[("x-key", "s3")], false), with(&[], true)]),
+        (header(json!({"Present": true, "Invert": true})), vec![with(&[("x-key", "1")], false), with(&[], true)]),
+    ]
+}
+
+async fn send(instance: &Instance, upstream: &str, request: &Request) -> anyhow::Result<Answer> {
+    let method = Method::from_bytes(request.method.as_bytes())?;
+    http::request(method, &instance.upstream(upstream), request.path, request.headers, "").await
+}
+
+/// What `starling can` says of the request.
+async fn can(mesh: &Mesh, request: &Request) -> bool {
+    let headers: Vec<_> = request.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    let mut arguments = vec!["--path", request.path, "--method", request.method];
+    for header in &headers {
+        arguments.extend(["--header", header.as_str()]);
+    }
+    mesh.can("web", "api", &arguments).await
+}
+
+async fn assert_answered(mesh: &Mesh, web: &Instance, request: &Request, allowed: bool, why: &str) {
+    let what = format!("{} {} {:?} under {why}", request.method, request.path, request.headers);
+    let expected = if allowed { 200 } else { 403 };
+    eventually(&what, async || {
+        let answer = send(web, "api", request).await?;
+        anyhow::ensure!(answer.status == expected, "{} instead of {expected}", answer.status);
+        Ok(())
+    })
+    .await;
+    assert_eq!(can(mesh, request).await, allowed, "`starling can`: {what}");
+}
+
+/// A mesh in which web calls api over HTTP.
+async fn web_calls_api(options: MeshOptions) -> (Mesh, Instance, Instance) {
+    let mesh = Mesh::start(options).await;
+    mesh.protocol("api", "http").await;
+    let (web, api) = tokio::join!(Workload::new("web").calls("api").start(&mesh), Workload::new("api").start(&mesh));
+    (mesh, web, api)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_are_told_apart() {
+    let (mesh, web, _api) = web_calls_api(MeshOptions::default()).await;
+    for (rule, requests) in rules() {
+        let permissions = json!([{"Action": "deny", "HTTP": rule}]);
+        let change = mesh.permissions("web", "api", &permissions).await.index();
+        mesh.settled(change).await;
+        for request in &requests {
+            assert_answered(&mesh, &web, request, !request.matched, &format!("deny {rule}")).await;
+        }
+    }
+    // The first permission that matches decides.
+    let permissions = json!([
+        {"Action": "allow", "HTTP": {"PathExact": "/admin/health"}},
+        {"Action": "deny", "HTTP": {"PathPrefix": "/admin"}},
+        {"Action": "allow", "HTTP": {"PathPrefix": "/"}},
+    ]);
+    let change = mesh.permissions("web", "api", &permissions).await.index();
+    mesh.settled(change).await;
+    for (path, allowed) in [("/admin/health", true), ("/admin/users", false), ("/shop", true)] {
+        assert_answered(&mesh, &web, &get(path, false), allowed, "three permissions").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denial_reaches_connections_that_are_open() {
+    let (mesh, web, _api) = web_calls_api(MeshOptions::default()).await;
+    let mut connection = eventually("api answers", async || {
+        let mut connection = Connection::open(&web.upstream("api")).await?;
+        anyhow::ensure!(connection.get("/").await?.status == 200);
+        Ok(connection)
+    })
+    .await;
+    for (action, expected) in [("deny", 403), ("allow", 200), ("deny", 403)] {
+        mesh.intention("web", "api", action).await;
+        eventually(&format!("the open connection notices {action}"), async || {
+            let answer = connection.get("/").await.expect("the connection stays open");
+            anyhow::ensure!(answer.status == expected, "{}", answer.status);
+            Ok(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denied_tcp_service_closes_connections() {
+    let mesh = Mesh::start(MeshOptions::default()).await;
+    let (web, _db) = tokio::join!(Workload::new("web").calls("db").start(&mesh), Workload::new("db").start(&mesh));
+    let outcome = async |expected: bool| {
+        eventually(&format!("web may call db: {expected}"), async || {
+            let answered = http::get(&web.upstream("db"), "/").await.map(|answer| answer.status);
+            anyhow::ensure!(answered.is_ok() == expected, "{answered:?}");
+            Ok(())
+        })
+        .await;
+        assert_eq!(mesh.can("web", "db", &[]).await, expected, "`starling can`");
+    };
+    outcome(true).await;
+    mesh.intention("web", "db", "deny").await;
+    outcome(false).await;
+    mesh.delete_intention("web", "db").await;
+    outcome(true).await;
+    // Requests cannot be told apart here; that they were to be is refused, not ignored.
+    let target = "/v1/connect/intentions/exact?source=web&destination=db";
+    let permissions = json!({"Permissions": [{"Action": "deny", "HTTP": {"PathPrefix": "/"}}]});
+    assert_eq!(mesh.put(target, &permissions).await.status, 400);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_most_exact_intention_decides() {
+    let (mesh, web, _api) = web_calls_api(MeshOptions::default()).await;
+    let root = get("/", false);
+    // Each is of a higher precedence than the one before: 5, 6, 8, 9.
+    let steps = [("*", "*", "deny"), ("web", "*", "allow"), ("*", "api", "deny"), ("web", "api", "allow")];
+    for (source, destination, action) in steps {
+        mesh.intention(source, destination, action).await;
+        assert_answered(&mesh, &web, &root, action == "allow", &format!("{source} => {destination}: {action}")).await;
+        let check = mesh.get("/v1/connect/intentions/check?source=web&destination=api").await.success().json();
+        assert_eq!(check["Allowed"], action == "allow");
+    }
+    // And back again, as the higher ones go.
+    for index in (1..steps.len()).rev() {
+        let (source, destination, _) = steps[index];
+        mesh.delete_intention(source, destination).await;
+        let (_, _, left) = steps[index - 1];
+        let why = format!("{source} => {destination} is gone");
+        assert_answered(&mesh, &web, &root, left == "allow", &why).await;
+    }
+}

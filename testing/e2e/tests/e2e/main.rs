@@ -1,0 +1,18 @@
+//! What the mesh must show, with the real binary, real Envoy and real sockets.
+//!
+//! One binary, so that tests of all kinds share the machine's cores; each test has a mesh of its own.
+
+mod bad_input;
+mod certificates;
+mod chain;
+mod command_line;
+mod default_deny;
+mod demo;
+mod health;
+mod intentions;
+mod kills;
+mod paths;
+mod proxyless;
+mod receipts;
+mod refusal;
+mod restart;
