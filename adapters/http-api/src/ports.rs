@@ -162,6 +162,9 @@ pub trait AgentPort: Send + Sync + 'static {
     /// # Errors
     /// [`AgentFailure`] if none can be had.
     async fn leaf(&self, service: &ServiceName, after: Revision, timeout: Duration) -> Result<Leaf, AgentFailure>;
+
+    /// Has every leaf of this node issued anew, with a new key.
+    fn rotate_leaves(&self);
 }
 
 /// Why the agent did not do something.

@@ -27,6 +27,8 @@ pub enum Permission {
     Public,
     /// Read this agent's own state.
     AgentRead,
+    /// Make this agent do something.
+    AgentWrite,
     /// Read services.
     ServiceRead,
     /// Write services, and be given their certificates.
@@ -52,6 +54,7 @@ impl fmt::Display for Permission {
         f.write_str(match self {
             Self::Public => "none",
             Self::AgentRead => "agent:read",
+            Self::AgentWrite => "agent:write",
             Self::ServiceRead => "service:read",
             Self::ServiceWrite => "service:write",
             Self::NodeRead => "node:read",

@@ -100,6 +100,7 @@ fn own_routes() -> Vec<Route> {
         Route::new("GET", "/starling/v1/proxies", P::OperatorRead, B::NONE, "Every proxy: connected, revision applied, what it refused", |a, c| Box::pin(starling::proxies(a, c))),
         Route::new("GET", "/starling/v1/diagnostics", P::OperatorRead, B::NONE, "What is wrong with what users wrote, and what to do", |a, c| Box::pin(starling::diagnostics(a, c))),
         Route::new("GET", "/starling/v1/can", P::IntentionsRead, B::NONE, "Whether a request may pass, and which rule decides (`source`, `destination`, `path`, `method`, `header=NAME:VALUE`)", |a, c| Box::pin(starling::can(a, c))),
+        Route::new("PUT", "/starling/v1/agent/leaves/rotate", P::AgentWrite, B::NONE, "Have every leaf certificate of this node issued anew, with a new key", |a, c| Box::pin(starling::rotate_leaves(a, c))),
         Route::new("GET", "/metrics", P::AgentRead, B::NONE, "Metrics in the OpenMetrics text form", |a, c| Box::pin(status::metrics(a, c))),
     ]
 }

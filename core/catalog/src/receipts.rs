@@ -29,7 +29,7 @@ pub struct Refused {
 pub struct ProxyReport {
     /// Whether its stream is open.
     pub connected: bool,
-    /// Everything up to this revision is applied.
+    /// Everything up to this revision is applied. Having nothing to do counts as applied.
     pub applied_through: Revision,
     /// What it last refused, for as long as that stands.
     pub refused: Option<Refused>,
@@ -70,13 +70,28 @@ impl ChangeReport {
 /// Who has applied what.
 #[derive(Debug, Default)]
 pub struct Receipts {
-    proxies: BTreeMap<InstanceKey, ProxyReport>,
+    proxies: BTreeMap<InstanceKey, Proxy>,
     changes: BTreeMap<Revision, Change>,
+    newest: Revision,
+}
+
+#[derive(Debug, Default)]
+struct Proxy {
+    /// As it reported.
+    report: ProxyReport,
+    /// The newest change that concerns it.
+    concerned: Revision,
 }
 
 impl Receipts {
     /// A change was committed and concerns `affected`. Call before the affected proxies can report on it.
     pub fn committed(&mut self, revision: Revision, affected: BTreeSet<InstanceKey>, now_us: u64) {
+        self.newest = self.newest.max(revision);
+        for key in &affected {
+            if let Some(proxy) = self.proxies.get_mut(key) {
+                proxy.concerned = revision;
+            }
+        }
         self.changes.insert(revision, Change { affected, committed_us: now_us, ..Change::default() });
         while self.changes.len() > CHANGES_MAX {
             self.changes.pop_first();
@@ -85,13 +100,13 @@ impl Receipts {
 
     /// A proxy's stream opened.
     pub fn connected(&mut self, proxy: &InstanceKey) {
-        self.proxies.entry(proxy.clone()).or_default().connected = true;
+        self.proxies.entry(proxy.clone()).or_default().report.connected = true;
     }
 
     /// A proxy's stream closed. What it has not applied stays outstanding until it is back or deregistered.
     pub fn disconnected(&mut self, proxy: &InstanceKey) {
-        if let Some(report) = self.proxies.get_mut(proxy) {
-            report.connected = false;
+        if let Some(proxy) = self.proxies.get_mut(proxy) {
+            proxy.report.connected = false;
         }
     }
 
@@ -107,7 +122,7 @@ impl Receipts {
 
     /// A proxy has applied everything up to `through`.
     pub fn applied(&mut self, proxy: &InstanceKey, through: Revision, now_us: u64) {
-        let report = self.proxies.entry(proxy.clone()).or_default();
+        let report = &mut self.proxies.entry(proxy.clone()).or_default().report;
         let before = report.applied_through;
         report.applied_through = before.max(through);
         if report.refused.as_ref().is_some_and(|refused| refused.revision < through) {
@@ -127,7 +142,7 @@ impl Receipts {
 
     /// A proxy refused what was rendered for `refused.revision`; it keeps serving what it had.
     pub fn rejected(&mut self, proxy: &InstanceKey, refused: Refused) {
-        let report = self.proxies.entry(proxy.clone()).or_default();
+        let report = &mut self.proxies.entry(proxy.clone()).or_default().report;
         let (after, through) = (report.applied_through, refused.revision);
         report.refused = Some(refused.clone());
         if through <= after {
@@ -161,8 +176,14 @@ impl Receipts {
         self.changes.keys().rev().copied()
     }
 
-    /// Every known proxy.
-    pub fn proxies(&self) -> impl Iterator<Item = (&InstanceKey, &ProxyReport)> {
-        self.proxies.iter()
+    /// Every known proxy. One that has applied all that concerns it has applied everything there is.
+    pub fn proxies(&self) -> impl Iterator<Item = (&InstanceKey, ProxyReport)> {
+        self.proxies.iter().map(|(key, proxy)| {
+            let mut report = proxy.report.clone();
+            if report.applied_through >= proxy.concerned && report.applied_through > Revision(0) {
+                report.applied_through = report.applied_through.max(self.newest);
+            }
+            (key, report)
+        })
     }
 }

@@ -62,3 +62,21 @@ fn a_receipt_moves_from_pending_to_applied_or_rejected() {
     assert_eq!(report.rejected.get(&b), Some(&refused), "a later success does not rewrite history");
     assert!(receipts.proxies().find(|(key, _)| **key == b).expect("known").1.refused.is_none());
 }
+
+#[test]
+fn a_proxy_that_nothing_concerns_is_never_behind() {
+    let (a, b) = (key("n1", "a"), key("n1", "b"));
+    let mut receipts = Receipts::default();
+    for proxy in [&a, &b] {
+        receipts.connected(proxy);
+    }
+    receipts.applied(&a, Revision(1), 0);
+    receipts.committed(Revision(2), BTreeSet::new(), 0);
+    let through = |receipts: &Receipts| receipts.proxies().map(|(_, r)| r.applied_through).collect::<Vec<_>>();
+    assert_eq!(through(&receipts), [Revision(2), Revision(0)], "b has not reported anything yet");
+    receipts.committed(Revision(3), BTreeSet::from([a.clone()]), 0);
+    assert_eq!(through(&receipts)[0], Revision(1), "what it owes counts from its own report");
+    receipts.applied(&a, Revision(3), 1);
+    receipts.committed(Revision(4), BTreeSet::new(), 2);
+    assert_eq!(through(&receipts)[0], Revision(4));
+}

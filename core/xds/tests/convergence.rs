@@ -171,6 +171,7 @@ impl Client {
         let asked = self.names.get(&resource.kind).is_some_and(|names| names.contains(&resource.name));
         if !asked && !resource.kind.is_full_state() {
             // It was on its way when the client gave it up.
+            self.last.entry(resource.kind).or_default().0.clear();
             return;
         }
         let same = self.has.get(&key).is_some_and(|had| had.version == resource.version);
@@ -205,6 +206,10 @@ impl Client {
         for name in &dropped {
             self.has.remove(&(child_kind, name.clone()));
             self.warming.remove(name);
+        }
+        if self.flavour == Flavour::Sotw && !dropped.is_empty() {
+            // Else, after a reconnect, the version would stand for things given up, too: a flaw of the protocol.
+            self.last.entry(child_kind).or_default().0.clear();
         }
         if !added.is_empty() || !dropped.is_empty() {
             self.ask(child_kind, &added, &dropped, None);

@@ -113,7 +113,7 @@ impl Hub {
     }
 
     pub(crate) fn proxies(&self) -> Vec<(InstanceKey, ProxyReport)> {
-        self.lock().receipts.proxies().map(|(key, report)| (key.clone(), report.clone())).collect()
+        self.lock().receipts.proxies().map(|(key, report)| (key.clone(), report)).collect()
     }
 
     /// How many readers and proxies are subscribed.

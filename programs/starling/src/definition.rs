@@ -95,7 +95,7 @@ pub(crate) fn field<'v>(object: &'v Map<String, Value>, name: &str) -> Option<&'
 }
 
 /// A field's name without case and underscores: the API compares names in this form.
-fn plain(name: &str) -> String {
+pub(crate) fn plain(name: &str) -> String {
     name.chars().filter(|c| *c != '_').map(|c| c.to_ascii_lowercase()).collect()
 }
 

@@ -61,7 +61,8 @@ struct Doors {
 
 impl Doors {
     async fn bind(args: &DevArgs) -> anyhow::Result<Self> {
-        let dns_udp = UdpSocket::bind(args.dns_addr).await.with_context(|| taken("DNS", args.dns_addr, "--dns-addr"))?;
+        let dns_udp =
+            UdpSocket::bind(args.dns_addr).await.with_context(|| taken("DNS", args.dns_addr, "--dns-addr"))?;
         // With port 0 both halves of DNS still share one port.
         let dns = dns_udp.local_addr()?;
         Ok(Self {
@@ -97,7 +98,8 @@ impl DataDir {
             let path = path.canonicalize().with_context(prepare)?;
             return Ok(Self { path, _temporary: None });
         }
-        let temporary = tempfile::Builder::new().prefix("starling-dev-").tempdir().context("making a data directory")?;
+        let temporary =
+            tempfile::Builder::new().prefix("starling-dev-").tempdir().context("making a data directory")?;
         Ok(Self { path: temporary.path().to_owned(), _temporary: Some(temporary) })
     }
 }
@@ -167,12 +169,8 @@ impl Running {
         let proxies = Proxies::new(Arc::clone(&agent), view, settings.clone());
         let facts = facts(&settings, &node, doors)?;
         let (http, grpc) = (doors.http.local_addr()?, doors.grpc.local_addr()?);
-        let catalog = Arc::new(catalog::Catalog {
-            server: Arc::clone(&server),
-            proxies: proxies.clone(),
-            registry,
-            facts,
-        });
+        let catalog =
+            Arc::new(catalog::Catalog { server: Arc::clone(&server), proxies: proxies.clone(), registry, facts });
         let (stop, doors) = (watch::Sender::new(false), tokio::sync::Mutex::default());
         Ok(Self { server, agent, proxies, catalog, http, grpc, stop, doors })
     }

@@ -3,8 +3,8 @@
 //! Owns the command line: what is asked for, where the answer comes from, how it is shown, and the exit code. What the
 //! mesh does is in the crates of the programs that it starts.
 
-mod argv;
 mod arguments;
+mod argv;
 mod can;
 mod changes;
 mod client;

@@ -32,6 +32,7 @@ struct Proxy {
     service: Option<String>,
     connected: bool,
     applied_through: u64,
+    lag: usize,
     refused: Option<Refused>,
 }
 
@@ -55,7 +56,9 @@ pub(crate) async fn run(args: StatusArgs, surroundings: &Surroundings) -> anyhow
     let client = surroundings.client(&args.api)?;
     let cannot = "cannot read the status";
     let leader: String = client.read(Call::get("/v1/status/leader")).await.context(cannot)?;
-    let proxies: Value = client.read(Call::get("/starling/v1/proxies")).await.context(cannot)?;
+    let mut proxies: Value = client.read(Call::get("/starling/v1/proxies")).await.context(cannot)?;
+    let changes: Value = client.read(Call::get("/starling/v1/changes")).await.context(cannot)?;
+    add_lag(&mut proxies, &changes);
     let diagnostics: Value = client.read(Call::get("/starling/v1/diagnostics")).await.context(cannot)?;
     let diagnostics = diagnostics["diagnostics"].clone();
     if args.output.format == Format::Json {
@@ -76,6 +79,18 @@ pub(crate) async fn run(args: StatusArgs, surroundings: &Surroundings) -> anyhow
     Ok(Outcome::Done)
 }
 
+/// Gives each proxy its `lag`: how many recent changes it has yet to apply.
+///
+/// The distance between revisions would not do: what does not concern a proxy does not move it.
+fn add_lag(proxies: &mut Value, changes: &Value) {
+    let changes = changes["changes"].as_array().map_or(&[][..], Vec::as_slice);
+    for proxy in proxies["proxies"].as_array_mut().into_iter().flatten() {
+        let is_pending =
+            |change: &&Value| change["pending"].as_array().is_some_and(|names| names.contains(&proxy["proxy"]));
+        proxy["lag"] = changes.iter().filter(is_pending).count().into();
+    }
+}
+
 fn show(leader: &str, answer: Answer) -> anyhow::Result<()> {
     let Answer { revision, proxies } = answer;
     let leader = if leader.is_empty() { "none" } else { leader };
@@ -93,8 +108,8 @@ fn show(leader: &str, answer: Answer) -> anyhow::Result<()> {
             Cell::new(&proxy.node),
             connected,
             Cell::new(proxy.applied_through),
-            Cell::new(revision.saturating_sub(proxy.applied_through)),
-            state(proxy, revision),
+            Cell::new(proxy.lag),
+            state(proxy),
         ]);
     }
     print::line("")?;
@@ -110,14 +125,27 @@ fn show(leader: &str, answer: Answer) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn state(proxy: &Proxy, revision: u64) -> Cell {
+fn state(proxy: &Proxy) -> Cell {
     if proxy.refused.is_some() {
         print::bad("refused")
     } else if !proxy.connected {
         print::bad("away")
-    } else if proxy.applied_through < revision {
+    } else if proxy.lag > 0 {
         print::unsettled("behind")
     } else {
         print::good("current")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_concerns_a_proxy_counts_as_lag() {
+        let mut proxies = json!({"revision": 9, "proxies": [{"proxy": "n1/a"}, {"proxy": "n1/b"}]});
+        let changes = json!({"changes": [{"pending": ["n1/b"]}, {"pending": []}, {"pending": ["n1/b", "n1/c"]}]});
+        add_lag(&mut proxies, &changes);
+        assert_eq!((&proxies["proxies"][0]["lag"], &proxies["proxies"][1]["lag"]), (&json!(0), &json!(2)));
     }
 }

@@ -69,6 +69,11 @@ fn refused_form(proxy: Option<&InstanceKey>, refused: &Refused) -> Value {
     })
 }
 
+pub(super) async fn rotate_leaves(api: Arc<Api>, _: Call) -> Outcome {
+    api.agent.rotate_leaves();
+    Ok(Answer::empty())
+}
+
 pub(super) async fn proxies(api: Arc<Api>, _: Call) -> Outcome {
     let snapshot = api.catalog.snapshot();
     let form = |(key, report): &(InstanceKey, ProxyReport)| {

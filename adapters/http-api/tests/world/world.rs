@@ -348,4 +348,6 @@ impl AgentPort for World {
             modified,
         })
     }
+
+    fn rotate_leaves(&self) {}
 }

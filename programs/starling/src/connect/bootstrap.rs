@@ -169,10 +169,10 @@ impl Bootstrap<'_> {
             fixed("consul.source.service", &sidecar.service),
             fixed("consul.source.namespace", NAMESPACE),
             fixed("consul.source.datacenter", &agent.datacenter),
-            part("consul.destination.service", r"^cluster\.(([^.]+)\.)[^.]+\.[^.]+\.internal\.[^.]+\.consul\."),
-            part("consul.destination.namespace", r"^cluster\.[^.]+\.(([^.]+)\.)[^.]+\.internal\.[^.]+\.consul\."),
-            part("consul.destination.datacenter", r"^cluster\.[^.]+\.[^.]+\.(([^.]+)\.internal\.)[^.]+\.consul\."),
-            part("consul.destination.trust_domain", r"^cluster\.[^.]+\.[^.]+\.[^.]+\.internal\.(([^.]+\.consul)\.)"),
+            part("consul.destination.service", r"^cluster\.((.+)\.)[^.]+\.[^.]+\.internal\.[^.]+\.consul\."),
+            part("consul.destination.namespace", r"^cluster\..+\.(([^.]+)\.)[^.]+\.internal\.[^.]+\.consul\."),
+            part("consul.destination.datacenter", r"^cluster\..+\.[^.]+\.(([^.]+)\.internal\.)[^.]+\.consul\."),
+            part("consul.destination.trust_domain", r"^cluster\..+\.[^.]+\.[^.]+\.internal\.(([^.]+\.consul)\.)"),
             part("consul.upstream.service", r"^(?:http|tcp)\.upstream\.(([^.]+)\.)"),
         ])
     }

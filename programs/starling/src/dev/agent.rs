@@ -101,6 +101,10 @@ impl AgentPort for LocalAgent {
             modified: index(&leaf),
         })
     }
+
+    fn rotate_leaves(&self) {
+        self.agent.leaves().rotate();
+    }
 }
 
 /// Rises with every leaf of a service, also across restarts, after which generations begin anew.

@@ -64,9 +64,8 @@ impl Demo {
     pub(super) fn check_ports() -> anyhow::Result<()> {
         let ports = TIERS.iter().flat_map(|tier| tier.upstreams.iter().copied().chain([tier.port, tier.admin_port]));
         for port in ports {
-            std::net::TcpListener::bind(("127.0.0.1", port)).with_context(|| {
-                format!("the demo needs port {port}, which is in use; is another demo running?")
-            })?;
+            std::net::TcpListener::bind(("127.0.0.1", port))
+                .with_context(|| format!("the demo needs port {port}, which is in use; is another demo running?"))?;
         }
         Ok(())
     }

@@ -1,17 +1,16 @@
 //! `starling intention create`.
 
 use anyhow::{Context, bail};
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{EXACT, Intention, pair};
 use crate::client::{ApiArgs, Call, Client};
-use crate::definition::{Document, field};
+use crate::definition::{self, Document, field};
 use crate::outcome::{Outcome, usage};
 use crate::print;
 
 /// Fields of a file that say which intention it is; the API takes them from the query.
-const NAMING: &[&str] = &["SourceName", "DestinationName", "SourceNS", "DestinationNS"];
+const NAMING: &[&str] = &["sourcename", "destinationname", "sourcens", "destinationns"];
 
 /// Create intentions: allow unless --deny is given
 #[derive(Debug, clap::Args)]
@@ -35,7 +34,7 @@ pub(super) struct CreateArgs {
     #[arg(long, conflicts_with = "meta")]
     file: bool,
 
-    /// Metadata, KEY=VALUE; may be given again
+    /// Metadata of the destination's intentions, KEY=VALUE; may be given again
     #[arg(long, value_name = "KEY=VALUE")]
     meta: Vec<String>,
 
@@ -47,11 +46,16 @@ pub(super) struct CreateArgs {
     pub(super) api: ApiArgs,
 }
 
+/// Attempts to add metadata while others write the same entry.
+const META_ATTEMPTS: usize = 5;
+
 /// One intention to be written.
 struct Wanted {
     source: String,
     destination: String,
-    body: Value,
+    body: Map<String, Value>,
+    /// Of the destination's config entry, which is where intentions keep metadata.
+    meta: Map<String, Value>,
 }
 
 pub(super) async fn run(client: &Client, args: CreateArgs) -> anyhow::Result<Outcome> {
@@ -69,48 +73,71 @@ fn wanted(args: &CreateArgs) -> anyhow::Result<Vec<Wanted>> {
     let [source, destination] = args.operands.as_slice() else {
         return Err(usage("intention create takes two names, SRC and DST; files need --file"));
     };
-    let mut body = json!({"Action": if args.deny { "deny" } else { "allow" }});
-    if !args.meta.is_empty() {
-        let mut meta = Map::new();
-        for text in &args.meta {
-            let (key, value) =
-                text.split_once('=').ok_or_else(|| usage(format!("--meta {text:?} is not of the form KEY=VALUE")))?;
-            meta.insert(key.to_owned(), value.into());
-        }
-        body["Meta"] = meta.into();
+    let action = if args.deny { "deny" } else { "allow" };
+    let body = Map::from_iter([("Action".to_owned(), action.into())]);
+    let mut meta = Map::new();
+    for text in &args.meta {
+        let (key, value) =
+            text.split_once('=').ok_or_else(|| usage(format!("--meta {text:?} is not of the form KEY=VALUE")))?;
+        meta.insert(key.to_owned(), value.into());
     }
-    Ok(vec![Wanted { source: source.clone(), destination: destination.clone(), body }])
+    Ok(vec![Wanted { source: source.clone(), destination: destination.clone(), body, meta }])
 }
 
 fn from_file(file: &str) -> anyhow::Result<Wanted> {
     let document = Document::read(file)?;
-    let Value::Object(mut fields) = document.value()? else { return Err(usage(format!("{file}: no object"))) };
+    let Value::Object(fields) = document.value()? else { return Err(usage(format!("{file}: no object"))) };
     let name = |wanted: &str| -> anyhow::Result<String> {
         let text = field(&fields, &wanted.to_ascii_lowercase()).and_then(Value::as_str);
         text.map(str::to_owned).ok_or_else(|| usage(format!("{}: {wanted} must be given as text", document.name)))
     };
     let (source, destination) = (name("SourceName")?, name("DestinationName")?);
-    let names: Vec<String> = NAMING.iter().map(|name| name.to_ascii_lowercase()).collect();
-    fields.retain(|key, _| !names.contains(&key.replace('_', "").to_ascii_lowercase()));
-    Ok(Wanted { source, destination, body: Value::Object(fields) })
+    let mut meta = Map::new();
+    let mut body = Map::new();
+    for (name, value) in fields {
+        match (definition::plain(&name).as_str(), value) {
+            (name, _) if NAMING.contains(&name) => {}
+            ("meta", Value::Object(pairs)) => meta = pairs,
+            (_, value) => {
+                body.insert(name, value);
+            }
+        }
+    }
+    Ok(Wanted { source, destination, body, meta })
 }
 
 async fn write(client: &Client, wanted: Wanted, replace: bool) -> anyhow::Result<()> {
-    let Wanted { source, destination, body } = wanted;
+    let Wanted { source, destination, body, meta } = wanted;
     let cannot = || format!("cannot create the intention {source} => {destination}");
     let exact = |call| pair(call, &source, &destination);
     let there: Option<Intention> = client.find(exact(Call::get(EXACT))).await.with_context(cannot)?;
     if let Some(there) = there.as_ref().filter(|_| !replace) {
         bail!("{}: there is one already, {there}; --replace replaces it", cannot());
     }
-    client.send(exact(Call::put(EXACT).json(&body))).await.with_context(cannot)?;
-    let mut shown = body;
-    shown["SourceName"] = source.as_str().into();
-    shown["DestinationName"] = destination.as_str().into();
-    let verb = if there.is_some() { "Replaced" } else { "Created" };
-    match Intention::deserialize(&shown) {
-        Ok(intention) => print::line(&format!("{verb}: {intention}")),
-        // A file may spell the fields in another way; the API has understood it.
-        Err(_) => print::line(&format!("{verb}: {source} => {destination}")),
+    client.send(exact(Call::put(EXACT).json(&Value::Object(body)))).await.with_context(cannot)?;
+    if !meta.is_empty() {
+        let cannot = || format!("the intention {source} => {destination} is written, but its metadata is not");
+        add_meta(client, &destination, &meta).await.with_context(cannot)?;
     }
+    // As the API understood it: a file may spell fields in many ways.
+    let written: Intention = client.read(exact(Call::get(EXACT))).await.with_context(cannot)?;
+    print::line(&format!("{}: {written}", if there.is_some() { "Replaced" } else { "Created" }))
+}
+
+/// Adds metadata to the config entry that holds the intentions for a destination.
+async fn add_meta(client: &Client, destination: &str, meta: &Map<String, Value>) -> anyhow::Result<()> {
+    for _ in 0..META_ATTEMPTS {
+        let call = Call::get("/v1/config/service-intentions").segment(destination);
+        let mut entry: Value = client.read(call).await?;
+        let modified = entry["ModifyIndex"].as_u64().unwrap_or_default().to_string();
+        match &mut entry["Meta"] {
+            Value::Object(pairs) => pairs.extend(meta.clone()),
+            none => *none = Value::Object(meta.clone()),
+        }
+        let call = Call::put("/v1/config").query("cas", &modified).json(&entry);
+        if client.read::<bool>(call).await? {
+            return Ok(());
+        }
+    }
+    bail!("service-intentions/{destination} is being changed by others; try again")
 }

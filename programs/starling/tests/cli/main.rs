@@ -1,0 +1,6 @@
+//! The binary as scripts see it: what it asks of the API, what it prints, and its exit codes.
+
+mod api;
+mod commands;
+mod connect;
+mod failures;
