@@ -329,10 +329,12 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// The usual failures in words of one's own, without the operating system's number.
 fn said(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
-        io::ErrorKind::NotFound => "there is no such socket".to_owned(),
-        _ => error.to_string(),
+    if error.kind() == io::ErrorKind::ConnectionRefused {
+        "connection refused".to_owned()
+    } else if error.kind() == io::ErrorKind::NotFound {
+        "there is no such socket".to_owned()
+    } else {
+        error.to_string()
     }
 }
 

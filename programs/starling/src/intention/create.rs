@@ -130,10 +130,9 @@ async fn add_meta(client: &Client, destination: &str, meta: &Map<String, Value>)
         let call = Call::get("/v1/config/service-intentions").segment(destination);
         let mut entry: Value = client.read(call).await?;
         let modified = entry["ModifyIndex"].as_u64().unwrap_or_default().to_string();
-        match &mut entry["Meta"] {
-            Value::Object(pairs) => pairs.extend(meta.clone()),
-            none => *none = Value::Object(meta.clone()),
-        }
+        let mut all = entry["Meta"].as_object().cloned().unwrap_or_default();
+        all.extend(meta.clone());
+        entry["Meta"] = all.into();
         let call = Call::put("/v1/config").query("cas", &modified).json(&entry);
         if client.read::<bool>(call).await? {
             return Ok(());

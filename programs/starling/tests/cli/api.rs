@@ -34,8 +34,8 @@ pub struct Api {
 impl Api {
     /// Serves answers by `METHOD TARGET`; anything else gets 404.
     pub fn serve(answers: &[(&str, u16, &str)]) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("its address");
         let answers: Vec<Answer> = answers
             .iter()
             .map(|(request, status, body)| Answer {
@@ -48,9 +48,8 @@ impl Api {
         let log = Arc::clone(&seen);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                if let Some(request) = serve_one(stream, &answers) {
-                    log.lock().unwrap().push(request);
-                }
+                // One that breaks off is the binary's doing, and shows there.
+                let _ = serve_one(stream, &answers, &log);
             }
         });
         Self { address, seen }
@@ -58,7 +57,7 @@ impl Api {
 
     /// Requests so far, `METHOD TARGET`, then the token and the body if there are any.
     pub fn seen(&self) -> Vec<String> {
-        self.seen.lock().unwrap().clone()
+        self.seen.lock().expect("no panic elsewhere").clone()
     }
 
     /// Runs the binary against it, with words split at blanks.
@@ -74,7 +73,7 @@ impl Api {
     }
 }
 
-fn serve_one(stream: TcpStream, answers: &[Answer]) -> Option<String> {
+fn serve_one(stream: TcpStream, answers: &[Answer], log: &Mutex<Vec<String>>) -> Option<()> {
     stream.set_read_timeout(Some(SILENCE_MAX)).ok()?;
     let mut reader = BufReader::new(stream);
     let mut first = String::new();
@@ -95,10 +94,12 @@ fn serve_one(stream: TcpStream, answers: &[Answer]) -> Option<String> {
     reader.read_exact(&mut body).ok()?;
     let found = answers.iter().find(|answer| answer.request == request);
     let (status, answer) = found.map_or((404, "no such thing"), |answer| (answer.status, answer.body.as_str()));
-    let head = format!("HTTP/1.1 {status} -\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", answer.len());
-    reader.get_mut().write_all(format!("{head}{answer}").as_bytes()).ok()?;
     let body = String::from_utf8_lossy(&body);
-    Some(if body.is_empty() { format!("{request}{token}") } else { format!("{request}{token} {body}") })
+    let shown = if body.is_empty() { format!("{request}{token}") } else { format!("{request}{token} {body}") };
+    // Before the answer: who has it may look here.
+    log.lock().expect("no panic elsewhere").push(shown);
+    let head = format!("HTTP/1.1 {status} -\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", answer.len());
+    reader.get_mut().write_all(format!("{head}{answer}").as_bytes()).ok()
 }
 
 /// Runs the binary to its end, with nothing of the developer's environment.
@@ -106,10 +107,10 @@ pub fn run(line: &str, input: &str, variables: &[(&str, &str)]) -> Run {
     let mut command = Command::new(env!("CARGO_BIN_EXE_starling"));
     command.args(line.split_whitespace()).env_clear().envs(variables.iter().copied());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
+    let mut child = command.spawn().expect("the binary");
     // One that does not read its input closes it early, which is its right.
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    let output = child.wait_with_output().unwrap();
+    let _ = child.stdin.take().expect("it is piped").write_all(input.as_bytes());
+    let output = child.wait_with_output().expect("its output");
     Run {
         code: output.status.code().unwrap_or(-1),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),

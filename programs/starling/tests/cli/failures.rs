@@ -8,13 +8,13 @@ use crate::api::{Api, run};
 
 /// An address at which nobody listens.
 fn nobody() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("its address").to_string()
 }
 
 /// A server that says one thing to whoever comes, whatever is asked.
 fn says(words: &'static [u8]) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("its address").to_string();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
             let _ = stream.read(&mut [0; 1024]);
@@ -98,7 +98,7 @@ fn a_secure_address_is_never_spoken_to_in_the_clear() {
 fn wrong_usage_has_one_exit_code() {
     for line in ["", "nodes --nonsense", "frobnicate", "can a", "nodes -o yaml", "dev --http-addr nowhere", "can a b c"]
     {
-        run(line, "", &[]).fails(2, &["Usage"]);
+        run(line, "", &[]).fails(2, &["--help"]);
     }
     run("nodes -http-addr ftp://x", "", &[]).fails(2, &["\"ftp\" is not one of http, https, unix"]);
     run("-http-addr x:1 dev", "", &[]).fails(2, &["write `dev --http-addr"]);

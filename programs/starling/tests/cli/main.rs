@@ -4,3 +4,4 @@ mod api;
 mod commands;
 mod connect;
 mod failures;
+mod secure;
