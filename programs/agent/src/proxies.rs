@@ -103,8 +103,12 @@ impl Inner {
         planned
     }
 
-    fn render(&self, plan: &Plan, leaf: &Arc<RenderedLeaf>) -> Arc<ResourceSet> {
-        Arc::new(self.lock().renderer.render(plan, Some(leaf)))
+    fn render(&self, client: Client, plan: &Plan, leaf: &Arc<RenderedLeaf>) -> Arc<ResourceSet> {
+        let mut shared = self.lock();
+        Arc::new(match client {
+            Client::Envoy => shared.renderer.render(plan, Some(leaf)),
+            Client::Grpc => shared.renderer.render_for_grpc(plan),
+        })
     }
 
     /// Plans until nothing has changed since, so that no change falls between planning and subscribing.
@@ -149,13 +153,31 @@ impl ProxySource for Proxies {
         let leaves = proxies.agent.leaves().leaf(&service).await;
         let leaves = leaves.map_err(|error| AttachError::Unavailable { reason: error.to_string() })?;
         let key = InstanceKey { node: proxies.agent.node().name.clone(), id };
-        let feed = Feed { watch: proxies.view.attach(&key).into(), key, leaves, proxies };
+        let watch = proxies.view.attach(&key).into();
+        let feed = Feed { client: Client::of(&node), watch, key, leaves, proxies };
         feed.open().map_err(|error| AttachError::Refused { reason: error.to_string() })
+    }
+}
+
+/// What is at the other end of a stream, and so in which form it understands its plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Client {
+    /// A proxy beside the application.
+    Envoy,
+    /// The application itself, by its gRPC library.
+    Grpc,
+}
+
+impl Client {
+    /// Every gRPC library calls itself `gRPC` and then by its language.
+    fn of(node: &ProxyNode) -> Self {
+        if node.user_agent.starts_with("gRPC") { Self::Grpc } else { Self::Envoy }
     }
 }
 
 /// One proxy's way from the catalog to its session.
 struct Feed {
+    client: Client,
     proxies: Arc<Inner>,
     key: InstanceKey,
     watch: Arc<dyn ProxyWatch>,
@@ -167,7 +189,7 @@ impl Feed {
     fn open(mut self) -> Result<ProxyFeed, PlanError> {
         let plan = self.proxies.plan_and_subscribe(&self.key, &*self.watch)?;
         let leaf = self.leaf();
-        let (sender, resources) = watch::channel(self.proxies.render(&plan, &leaf));
+        let (sender, resources) = watch::channel(self.proxies.render(self.client, &plan, &leaf));
         let (proxies, proxy, reports) = (Arc::clone(&self.proxies), self.key.id.clone(), Arc::clone(&self.watch));
         let mut listening = false;
         let on_report = Box::new(move |report| {
@@ -195,7 +217,7 @@ impl Feed {
                 },
                 () = sender.closed() => break,
             }
-            sender.send_replace(self.proxies.render(&plan, &leaf));
+            sender.send_replace(self.proxies.render(self.client, &plan, &leaf));
         }
         self.proxies.forget(&self.key);
     }

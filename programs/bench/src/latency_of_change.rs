@@ -16,9 +16,11 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 
 use crate::api::Api;
+use crate::histogram::milliseconds;
 use crate::mesh::{Envoy, MeshOptions};
 use crate::probe::{Outcome, Probe, ProbeOptions, Prober};
 use crate::progress::Progress;
+use crate::receipt;
 use crate::report::{Output, Versions};
 use change::{Change, FICKLE, Kind, STEADY};
 use fixture::Fixture;
@@ -178,14 +180,16 @@ impl Bench {
                 }
             }
             if let Some(changed) = watch.judge(&sightings) {
-                let since = |start| changed.since(start);
+                let from_answer = changed.since(watch.answered);
+                let receipt = self.receipt_if_slow(from_answer, written.revision).await;
                 self.measurements.add(Measured {
                     change,
                     revision: written.revision,
-                    from_answer: since(watch.answered),
-                    from_call: since(watch.called),
+                    from_answer,
+                    from_call: changed.since(watch.called),
                     answer: watch.answered.saturating_sub(watch.called),
                     failures,
+                    receipt,
                 });
                 return Ok(true);
             }
@@ -195,6 +199,14 @@ impl Bench {
                 return Ok(false);
             }
         }
+    }
+
+    /// What the server says of a change that took longer than the bar; nothing if it cannot say.
+    async fn receipt_if_slow(&mut self, took: Duration, revision: Option<u64>) -> Option<String> {
+        if milliseconds(took) <= measurements::P99_BAR_MS {
+            return None;
+        }
+        Some(receipt::wait(&mut self.api, revision?, Duration::ZERO).await.ok()?.to_string())
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A scenario brings up a real mesh from this program's own executable (server, sidecars in Envoy, applications), drives
 //! it through its public API, and watches it through its traffic. Nothing here shares code with what it measures. The
-//! parts that every scenario uses are [`mesh`] (processes), [`api`] (calls), [`probe`] (traffic), [`histogram`],
-//! [`report`] and [`table`]; a scenario is one module beside them.
+//! parts that every scenario uses are `mesh` (processes), `api` (calls), `probe` (traffic), `histogram`,
+//! `report` and `table`; a scenario is one module beside them.
 //!
 //! What it does not own: the wording of the command line outside `bench`, and the installation of Envoy.
 

@@ -18,6 +18,7 @@ pub(crate) struct Receipt {
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 struct Applied {
+    proxy: String,
     latency_us: u64,
 }
 
@@ -44,14 +45,22 @@ impl Receipt {
 
     /// By the server's own clock, from the commit until the last proxy's report; `None` if it concerned nobody.
     pub(crate) fn since_commit(&self) -> Option<Duration> {
-        self.applied.iter().map(|applied| Duration::from_micros(applied.latency_us)).max()
+        self.slowest().map(|applied| Duration::from_micros(applied.latency_us))
+    }
+
+    fn slowest(&self) -> Option<&Applied> {
+        self.applied.iter().max_by_key(|applied| applied.latency_us)
     }
 }
 
 impl fmt::Display for Receipt {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { affected, applied, pending, rejected } = self;
-        write!(formatter, "{} affected, {} applied, {} pending", affected.len(), applied.len(), pending.len())?;
+        write!(formatter, "{} affected, {} applied", affected.len(), applied.len())?;
+        if let Some(Applied { proxy, latency_us }) = self.slowest() {
+            write!(formatter, " (the last after {:?} was {proxy})", Duration::from_micros(*latency_us))?;
+        }
+        write!(formatter, ", {} pending", pending.len())?;
         if let Some(first) = pending.first() {
             write!(formatter, " (among them {first})")?;
         }
@@ -81,6 +90,7 @@ mod tests {
         assert!(receipt.is_applied_by(2));
         assert!(!receipt.is_applied_by(1) && !receipt.is_applied_by(3));
         assert_eq!(receipt.since_commit(), Some(Duration::from_micros(2500)));
+        assert!(receipt.to_string().contains("the last after 2.5ms was n/b"), "{receipt}");
     }
 
     #[test]

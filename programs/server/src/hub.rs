@@ -93,11 +93,13 @@ impl Hub {
         let waker = Arc::new(Notify::new());
         let mut state = self.lock();
         state.receipts.connected(&proxy);
-        // A second stream of the same proxy (a restart that overlaps) takes over; what is pending stays pending.
+        // A later stream of the same proxy takes over. It plans from the newest snapshot, so what was pending for the
+        // earlier one is done with; left there, it would look as if this stream had been woken already.
         let (subscriber, generation) = match state.proxies.get(&proxy) {
             Some(attached) => (attached.subscriber, attached.generation + 1),
             None => (state.fan_out.subscribe(BTreeSet::new()), 0),
         };
+        state.fan_out.take(subscriber);
         state.proxies.insert(proxy.clone(), AttachedProxy { subscriber, generation });
         state.wakers.insert(subscriber, Arc::clone(&waker));
         state.proxy_by_subscriber.insert(subscriber, proxy.clone());

