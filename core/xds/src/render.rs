@@ -9,7 +9,7 @@ mod access_log;
 mod cache;
 mod cluster;
 mod endpoint;
-mod gate;
+mod grpc;
 mod listener;
 mod proto;
 mod rbac;
@@ -28,6 +28,7 @@ use starling_traffic::Policy;
 use crate::resource::{Resource, ResourceSet, Version};
 use cache::{PartCache, address_of};
 
+pub use grpc::CERTIFICATE_PROVIDER;
 pub use route::{OUTBOUND_TIMEOUT, REQUEST_HEADERS_TIMEOUT, STREAM_IDLE_TIMEOUT};
 
 /// What the names in a policy need to become identities.
@@ -82,10 +83,11 @@ pub struct Renderer {
     local_apps: PartCache<Inbound, ()>,
     inbound_listeners: PartCache<Inbound, bool>,
     inbound_routes: PartCache<Policy, (Protocol, Option<Duration>)>,
-    inbound_gates: PartCache<Policy, ()>,
     inbound_extensions: PartCache<Policy, ()>,
     roots: PartCache<Trust, ()>,
     leaves: PartCache<Leaf, ()>,
+    grpc_clusters: PartCache<Cluster, ()>,
+    grpc_listeners: PartCache<Cluster, ()>,
 }
 
 impl Renderer {
@@ -101,10 +103,11 @@ impl Renderer {
             local_apps: PartCache::default(),
             inbound_listeners: PartCache::default(),
             inbound_routes: PartCache::default(),
-            inbound_gates: PartCache::default(),
             inbound_extensions: PartCache::default(),
             roots: PartCache::default(),
             leaves: PartCache::default(),
+            grpc_clusters: PartCache::default(),
+            grpc_listeners: PartCache::default(),
         }
     }
 
@@ -142,6 +145,22 @@ impl Renderer {
         ResourceSet::new(plan.revision, resources)
     }
 
+    /// Everything that a gRPC library in the place of this plan's proxy may ask for: the services that it calls, each as
+    /// a listener of the service's name. Services of TCP have none. It gets no secrets: its bootstrap says where its
+    /// certificates are.
+    #[must_use]
+    pub fn render_for_grpc(&mut self, plan: &Plan) -> ResourceSet {
+        let mut resources = Vec::new();
+        for cluster in plan.clusters.iter().filter(|cluster| cluster.protocol.is_l7()) {
+            let rendered = self.grpc_clusters.get(cluster, (), || grpc::cluster(cluster));
+            resources.push(self.render_endpoints(plan, cluster, rendered.version));
+            resources.push(rendered);
+            resources.push(self.grpc_listeners.get(cluster, (), || grpc::listener(cluster)));
+            resources.push(self.outbound_routes.get(cluster, (), || route::outbound(cluster)));
+        }
+        ResourceSet::new(plan.revision, resources)
+    }
+
     /// A cluster without endpoints in the plan gets an empty assignment: a client waits for one that is missing, and
     /// answers 503 at once to one that is empty.
     fn render_endpoints(&mut self, plan: &Plan, cluster: &Cluster, version: Version) -> Arc<Resource> {
@@ -163,7 +182,6 @@ impl Renderer {
                     .get(policy, (inbound.protocol, timeout), || route::inbound(inbound, timeout, names)),
             );
         } else {
-            resources.push(self.inbound_gates.get(policy, (), || gate::filter(policy, names)));
             resources.push(self.inbound_extensions.get(policy, (), || rbac::network_filter(policy, names)));
         }
     }

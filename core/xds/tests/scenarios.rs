@@ -13,6 +13,8 @@
 //! | `> cds ack`, `> cds nack TEXT` | answers the last response of the kind |
 //! | `> cds stale` | answers a response before the last |
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;

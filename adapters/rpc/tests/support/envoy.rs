@@ -26,7 +26,7 @@ impl Envoy {
         let output = || Stdio::from(std::fs::File::create(folder.path().join("stdout")).unwrap());
         let errors = std::fs::File::create(folder.path().join("log")).unwrap();
         let child = Command::new(binary())
-            .args(["--concurrency", "1", "--use-dynamic-base-id", "--disable-hot-restart", "--log-level", &std::env::var("ENVOY_LOG").unwrap_or("warning".into())])
+            .args(["--concurrency", "1", "--use-dynamic-base-id", "--disable-hot-restart", "--log-level", "warning"])
             .arg("--config-path")
             .arg(&config)
             .arg("--admin-address-path")

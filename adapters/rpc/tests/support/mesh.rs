@@ -232,7 +232,7 @@ pub fn free_address() -> SocketAddr {
 #[derive(Clone)]
 pub struct Source {
     feeds: Arc<BTreeMap<&'static str, watch::Sender<Arc<ResourceSet>>>>,
-    reports: Arc<Mutex<watch::Sender<Vec<(String, Report)>>>>,
+    reports: watch::Sender<Vec<(String, Report)>>,
     pub attached: Arc<Mutex<Vec<(ProxyNode, Peer)>>>,
     /// Rises when a stream ends.
     pub detached: watch::Sender<usize>,
@@ -243,7 +243,7 @@ impl Source {
         let feeds = sets.into_iter().map(|(name, set)| (name, watch::Sender::new(set))).collect();
         Self {
             feeds: Arc::new(feeds),
-            reports: Arc::new(Mutex::new(watch::Sender::new(Vec::new()))),
+            reports: watch::Sender::new(Vec::new()),
             attached: Arc::default(),
             detached: watch::Sender::new(0),
         }
@@ -257,7 +257,7 @@ impl Source {
 
     /// Waits for a report of this proxy that `wanted` accepts.
     pub async fn report(&self, proxy: &str, wanted: impl Fn(&Report) -> bool) -> Report {
-        let mut reports = self.reports.lock().unwrap().subscribe();
+        let mut reports = self.reports.subscribe();
         let found = |all: &Vec<(String, Report)>| all.iter().any(|(of, report)| of == proxy && wanted(report));
         let all = tokio::time::timeout(DEADLINE, reports.wait_for(found)).await;
         let all = all.unwrap_or_else(|_| panic!("{proxy} does not report; so far {:?}", self.all_reports())).unwrap();
@@ -269,7 +269,7 @@ impl Source {
     }
 
     pub fn all_reports(&self) -> Vec<(String, Report)> {
-        self.reports.lock().unwrap().borrow().clone()
+        self.reports.borrow().clone()
     }
 }
 
@@ -287,10 +287,10 @@ impl ProxySource for Source {
         let id = node.id.clone();
         let feed = self.feeds.get(id.as_str()).ok_or_else(|| AttachError::Unknown { id: id.clone() })?;
         self.attached.lock().unwrap().push((node, peer));
-        let (reports, detach) = (Arc::clone(&self.reports), Detach(self.detached.clone()));
+        let (reports, detach) = (self.reports.clone(), Detach(self.detached.clone()));
         let on_report = move |report| {
             let _alive = &detach;
-            reports.lock().unwrap().send_modify(|all| all.push((id.clone(), report)));
+            reports.send_modify(|all| all.push((id.clone(), report)));
         };
         Ok(ProxyFeed { resources: feed.subscribe(), on_report: Box::new(on_report) })
     }

@@ -28,7 +28,7 @@ use super::cluster::{LOCAL_APP, http2};
 use super::proto::{ads, any, any_of, duration, flag, number, socket, tls_socket};
 use super::route::{self, REQUEST_HEADERS_TIMEOUT, STREAM_IDLE_TIMEOUT};
 use super::secret::mutual_tls;
-use super::{access_log, gate, rbac};
+use super::{access_log, rbac};
 use crate::resource::{Resource, ResourceType};
 
 /// Statistics of the public listener bear Consul's prefix.
@@ -77,8 +77,7 @@ pub(super) fn inbound(inbound: &Inbound, access_log: bool) -> Resource {
         let manager = inbound_manager(inbound, access_log);
         filters.push(filter("envoy.filters.network.http_connection_manager", any(&manager)));
     } else {
-        filters.push(discovered(&gate::extension_name(&inbound.service), gate::type_url()));
-        filters.push(discovered(&rbac::extension_name(&inbound.service), rbac::NETWORK_TYPE_URL.to_owned()));
+        filters.push(discovered_policy(&rbac::extension_name(&inbound.service)));
         filters.push(filter("envoy.filters.network.tcp_proxy", any(&inbound_tcp(access_log))));
     }
     let alpn: &[&str] = if l7 { &["h2", "http/1.1"] } else { &[] };
@@ -91,14 +90,13 @@ pub(super) fn inbound(inbound: &Inbound, access_log: bool) -> Resource {
         ..Default::default()
     };
     let chain = FilterChain { filters, transport_socket: Some(tls_socket(&tls)), ..Default::default() };
-    let children = if l7 {
-        vec![(ResourceType::Route, route::inbound_name(&inbound.service).into())]
+    let child = if l7 {
+        (ResourceType::Route, route::inbound_name(&inbound.service).into())
     } else {
-        let names = [gate::extension_name(&inbound.service), rbac::extension_name(&inbound.service)];
-        names.map(|name| (ResourceType::Extension, name.into())).to_vec()
+        (ResourceType::Extension, rbac::extension_name(&inbound.service).into())
     };
     listener(&name, inbound.bind, TrafficDirection::Inbound, chain)
-        .with_children(children)
+        .with_children([child])
         .with_clusters([LOCAL_APP.into()])
 }
 
@@ -126,10 +124,17 @@ fn connection_limit(max: u32) -> Filter {
     filter("envoy.filters.network.connection_limit", any(&limit))
 }
 
-/// The policy of a TCP service is decided when a connection opens. It comes by itself, so that a change of it leaves
-/// the listener, and with it the open connections, alone.
-fn discovered(name: &str, type_url: String) -> Filter {
-    let source = ExtensionConfigSource { config_source: Some(ads()), type_urls: vec![type_url], ..Default::default() };
+/// The policy of a TCP service is decided once per connection. It comes by itself, so that a change of it leaves the
+/// listener, and with it the open connections, alone.
+///
+/// Envoy asks the filter when the caller's first byte comes. Where the server speaks first, a caller who is refused
+/// sees what it says before the caller speaks, and no more (envoyproxy/envoy#9023).
+fn discovered_policy(name: &str) -> Filter {
+    let source = ExtensionConfigSource {
+        config_source: Some(ads()),
+        type_urls: vec![rbac::NETWORK_TYPE_URL.to_owned()],
+        ..Default::default()
+    };
     Filter { name: name.to_owned(), config_type: Some(ConfigType::ConfigDiscovery(source)) }
 }
 
@@ -196,7 +201,7 @@ fn policy_filter() -> HttpFilter {
     http_filter(rbac::HTTP_FILTER, any_of(rbac::HTTP_TYPE_URL, &rbac::refuse_all()))
 }
 
-fn router() -> HttpFilter {
+pub(super) fn router() -> HttpFilter {
     http_filter("envoy.filters.http.router", any(&Router::default()))
 }
 

@@ -147,12 +147,16 @@ fn request_tests(permission: &IntentionPermission) -> Vec<Permission> {
 /// `url_path` is the path without query and fragment.
 fn path_test(path: &PathMatch) -> Permission {
     let pattern = match path {
-        PathMatch::Exact(text) => MatchPattern::Exact(text.clone()),
-        PathMatch::Prefix(text) => MatchPattern::Prefix(text.clone()),
-        PathMatch::Regex(text) => regex(text, false),
+        PathMatch::Exact(path) => Some(MatchPattern::Exact(path.clone())),
+        PathMatch::Prefix(path) => part(path, MatchPattern::Prefix),
+        PathMatch::Regex(expression) => Some(regex(expression)),
     };
-    let matcher = StringMatcher { match_pattern: Some(pattern), ..Default::default() };
-    rule(Rule::UrlPath(PathMatcher { rule: Some(path_matcher::Rule::Path(matcher)) }))
+    match pattern {
+        Some(pattern) => {
+            rule(Rule::UrlPath(PathMatcher { rule: Some(path_matcher::Rule::Path(text(pattern, false))) }))
+        }
+        None => anything(),
+    }
 }
 
 fn method_test(method: &str) -> Permission {
@@ -162,27 +166,34 @@ fn method_test(method: &str) -> Permission {
 /// Inversion is a rule around the matcher: the matcher's own never matches a field that is not there, and a missing
 /// field fails every test, so its inverse must hold.
 fn header_test(test: &HeaderMatch) -> Permission {
-    let ignore_case = test.ignore_case;
-    let specifier = match &test.test {
-        HeaderTest::Present => HeaderMatchSpecifier::PresentMatch(true),
-        HeaderTest::Exact(value) => string(MatchPattern::Exact(value.clone()), ignore_case),
-        HeaderTest::Prefix(value) => string(MatchPattern::Prefix(value.clone()), ignore_case),
-        HeaderTest::Suffix(value) => string(MatchPattern::Suffix(value.clone()), ignore_case),
-        HeaderTest::Contains(value) => string(MatchPattern::Contains(value.clone()), ignore_case),
-        HeaderTest::Regex(value) => string(regex(value, ignore_case), false),
+    let pattern = match &test.test {
+        HeaderTest::Present => None,
+        HeaderTest::Exact(value) => Some(MatchPattern::Exact(value.clone())),
+        HeaderTest::Prefix(value) => part(value, MatchPattern::Prefix),
+        HeaderTest::Suffix(value) => part(value, MatchPattern::Suffix),
+        HeaderTest::Contains(value) => part(value, MatchPattern::Contains),
+        HeaderTest::Regex(expression) => Some(regex(expression)),
+    };
+    let specifier = match pattern {
+        Some(pattern) => HeaderMatchSpecifier::StringMatch(text(pattern, test.ignore_case)),
+        None => HeaderMatchSpecifier::PresentMatch(true),
     };
     let matched = header(&test.name, specifier);
     if test.invert { not(matched) } else { matched }
 }
 
-/// The whole text against RE2; `ignore_case` of the string matcher does not reach expressions.
-fn regex(expression: &str, ignore_case: bool) -> MatchPattern {
-    let regex = if ignore_case { format!("(?i:{expression})") } else { expression.to_owned() };
-    MatchPattern::SafeRegex(RegexMatcher { regex, ..Default::default() })
+/// A test for part of a text; `None` for the empty part, which every text has and Envoy does not take.
+fn part(value: &str, pattern: impl FnOnce(String) -> MatchPattern) -> Option<MatchPattern> {
+    (!value.is_empty()).then(|| pattern(value.to_owned()))
 }
 
-fn string(pattern: MatchPattern, ignore_case: bool) -> HeaderMatchSpecifier {
-    HeaderMatchSpecifier::StringMatch(text(pattern, ignore_case))
+/// The whole text against RE2. `ignore_case` does not reach expressions, which have a flag of their own. Envoy does not
+/// take the empty expression, which only the empty text matches.
+fn regex(expression: &str) -> MatchPattern {
+    if expression.is_empty() {
+        return MatchPattern::Exact(String::new());
+    }
+    MatchPattern::SafeRegex(RegexMatcher { regex: expression.to_owned(), ..Default::default() })
 }
 
 fn text(pattern: MatchPattern, ignore_case: bool) -> StringMatcher {

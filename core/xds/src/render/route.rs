@@ -1,12 +1,12 @@
 //! RDS: where requests go, for how long, and who may send them.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::route::v3::route::Action;
 use envoy_types::pb::envoy::config::route::v3::route_action::{ClusterSpecifier, MaxStreamDuration};
 use envoy_types::pb::envoy::config::route::v3::route_match::PathSpecifier;
 use envoy_types::pb::envoy::config::route::v3::{Route, RouteAction, RouteConfiguration, RouteMatch, VirtualHost};
+use envoy_types::pb::google::protobuf::Any;
 use prost::Message;
 use starling_model::{Protocol, ServiceName};
 use starling_plan::{Cluster, Inbound};
@@ -44,7 +44,7 @@ pub(super) fn outbound(cluster: &Cluster) -> Resource {
         Protocol::Grpc => None,
         Protocol::Tcp | Protocol::Http | Protocol::Http2 => Some(OUTBOUND_TIMEOUT),
     };
-    let message = configuration(name, route(&cluster.sni, timeout, cluster.protocol), HashMap::new());
+    let message = configuration(name, route(&cluster.sni, timeout, cluster.protocol), None);
     Resource::new(ResourceType::Route, name, &message.encode_to_vec()).with_clusters([cluster.sni.as_str().into()])
 }
 
@@ -52,24 +52,19 @@ pub(super) fn outbound(cluster: &Cluster) -> Resource {
 pub(super) fn inbound(inbound: &Inbound, timeout: Option<Duration>, names: &MeshNames) -> Resource {
     let name = inbound_name(&inbound.service);
     let policy = any_of(rbac::PER_ROUTE_TYPE_URL, &rbac::per_route(&inbound.policy, names));
-    let filters = HashMap::from([(rbac::HTTP_FILTER.to_owned(), policy)]);
-    let message = configuration(&name, route(LOCAL_APP, timeout, inbound.protocol), filters);
+    let message = configuration(&name, route(LOCAL_APP, timeout, inbound.protocol), Some(policy));
     Resource::new(ResourceType::Route, &name, &message.encode_to_vec())
 }
 
-/// `per_filter` has one entry at most: a map with more has no settled order of bytes.
-fn configuration(
-    name: &str,
-    route: Route,
-    per_filter: HashMap<String, envoy_types::pb::google::protobuf::Any>,
-) -> RouteConfiguration {
+fn configuration(name: &str, route: Route, policy: Option<Any>) -> RouteConfiguration {
     RouteConfiguration {
         name: name.to_owned(),
         virtual_hosts: vec![VirtualHost {
             name: name.to_owned(),
             domains: vec!["*".to_owned()],
             routes: vec![route],
-            typed_per_filter_config: per_filter,
+            // One entry at most: a map with more has no settled order of bytes.
+            typed_per_filter_config: policy.map(|policy| (rbac::HTTP_FILTER.to_owned(), policy)).into_iter().collect(),
             ..Default::default()
         }],
         // The order in which resources are sent sees to it that clusters come first.

@@ -1,6 +1,5 @@
 //! Requests of the incremental variant.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
@@ -29,7 +28,8 @@ impl AdsSession {
         let first = !self.kinds[kind.index()].seen;
         let (subscribe, unsubscribe) = (request.resource_names_subscribe, request.resource_names_unsubscribe);
         if first {
-            self.begin_delta(kind, subscribe, request.initial_resource_versions);
+            // Held by name, so the order does not matter.
+            self.begin_delta(kind, subscribe, request.initial_resource_versions.into_iter().collect());
         } else {
             let state = &mut self.kinds[kind.index()];
             let (everything, names) = split_wildcard(subscribe);
@@ -46,7 +46,7 @@ impl AdsSession {
 
     /// The first request for a kind: it may bring what the client has from an earlier stream, and one for clusters or
     /// listeners that names nothing asks for everything.
-    fn begin_delta(&mut self, kind: ResourceType, subscribe: Vec<String>, initial: HashMap<String, String>) {
+    fn begin_delta(&mut self, kind: ResourceType, subscribe: Vec<String>, initial: Vec<(String, String)>) {
         let state = &mut self.kinds[kind.index()];
         state.seen = true;
         let unnamed = subscribe.is_empty() && kind.is_full_state();
