@@ -84,6 +84,12 @@ impl FanOut {
         self.by_subject.get(subject).into_iter().flatten().copied()
     }
 
+    /// Whether a subscriber waits for anything at all.
+    #[must_use]
+    pub fn waits(&self, id: SubscriberId) -> bool {
+        self.subscribers.get(&id).is_some_and(|subscriber| !subscriber.subjects.is_empty())
+    }
+
     /// How many subscribers there are.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -2,11 +2,15 @@
 //!
 //! A proxy reports one number, the revision up to which it has applied everything, and what it refused. The affected
 //! proxies of a change are those subscribed to a subject it touched; every other proxy has nothing to do and counts as
-//! applied. Cost model: one integer per proxy, and one set of keys per remembered change.
+//! applied. Proxies are known from their first stream on: after a restart of the server, one that is not yet back is not
+//! expected. Cost model: a change costs O(log) per affected proxy, a report O(log) per change that it settles.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use starling_model::{InstanceKey, Revision};
+
+use crate::subject::Subject;
 
 /// Changes that are remembered; older receipts are forgotten.
 pub const CHANGES_MAX: usize = 1024;
@@ -37,11 +41,18 @@ pub struct ProxyReport {
 
 #[derive(Debug, Clone, Default)]
 struct Change {
+    subjects: BTreeSet<Subject>,
     affected: BTreeSet<InstanceKey>,
     committed_us: u64,
     /// When each affected proxy had applied it.
     applied_us: BTreeMap<InstanceKey, u64>,
     rejected: BTreeMap<InstanceKey, Refused>,
+}
+
+impl Change {
+    fn is_settled(&self) -> bool {
+        self.applied_us.len() + self.rejected.len() >= self.affected.len()
+    }
 }
 
 /// The receipt of one change.
@@ -79,22 +90,55 @@ pub struct Receipts {
 struct Proxy {
     /// As it reported.
     report: ProxyReport,
-    /// The newest change that concerns it.
-    concerned: Revision,
+    /// The remembered changes that concern it and that it has neither applied nor refused.
+    owes: BTreeSet<Revision>,
 }
 
 impl Receipts {
-    /// A change was committed and concerns `affected`. Call before the affected proxies can report on it.
-    pub fn committed(&mut self, revision: Revision, affected: BTreeSet<InstanceKey>, now_us: u64) {
+    /// A change was committed, touched `subjects` and concerns `affected`.
+    pub fn committed(
+        &mut self,
+        revision: Revision,
+        subjects: BTreeSet<Subject>,
+        affected: BTreeSet<InstanceKey>,
+        now_us: u64,
+    ) {
         self.newest = self.newest.max(revision);
-        for key in &affected {
-            if let Some(proxy) = self.proxies.get_mut(key) {
-                proxy.concerned = revision;
+        let change = Change { subjects, committed_us: now_us, ..Change::default() };
+        self.changes.insert(revision, change);
+        for proxy in affected {
+            self.concern(&proxy, revision);
+        }
+        while self.changes.len() > CHANGES_MAX {
+            let Some((oldest, change)) = self.changes.pop_first() else { return };
+            for key in &change.affected {
+                if let Some(proxy) = self.proxies.get_mut(key) {
+                    proxy.owes.remove(&oldest);
+                }
             }
         }
-        self.changes.insert(revision, Change { affected, committed_us: now_us, ..Change::default() });
-        while self.changes.len() > CHANGES_MAX {
-            self.changes.pop_first();
+    }
+
+    /// A proxy, whose plan was made at `as_of`, subscribes to `subjects`: what has touched them since concerns it.
+    pub fn subscribed(&mut self, proxy: &InstanceKey, as_of: Revision, subjects: &BTreeSet<Subject>) {
+        let since = (Bound::Excluded(as_of), Bound::Unbounded);
+        let missed = self.changes.range(since).filter(|(_, change)| !change.subjects.is_disjoint(subjects));
+        for revision in missed.map(|(revision, _)| *revision).collect::<Vec<_>>() {
+            self.concern(proxy, revision);
+        }
+    }
+
+    fn concern(&mut self, key: &InstanceKey, revision: Revision) {
+        let Some(change) = self.changes.get_mut(&revision) else { return };
+        if !change.affected.insert(key.clone()) {
+            return;
+        }
+        let proxy = self.proxies.entry(key.clone()).or_default();
+        // Its feed may have seen the snapshot, and had nothing to send, before the change was announced.
+        if proxy.report.applied_through >= revision {
+            change.applied_us.insert(key.clone(), 0);
+        } else {
+            proxy.owes.insert(revision);
         }
     }
 
@@ -111,49 +155,46 @@ impl Receipts {
     }
 
     /// A proxy was deregistered: nothing more is expected of it.
-    pub fn removed(&mut self, proxy: &InstanceKey) {
-        self.proxies.remove(proxy);
-        for change in self.changes.values_mut() {
-            if !change.applied_us.contains_key(proxy) {
-                change.affected.remove(proxy);
+    pub fn removed(&mut self, key: &InstanceKey) {
+        let Some(proxy) = self.proxies.remove(key) else { return };
+        for revision in proxy.owes {
+            if let Some(change) = self.changes.get_mut(&revision) {
+                change.affected.remove(key);
             }
         }
     }
 
-    /// A proxy has applied everything up to `through`.
-    pub fn applied(&mut self, proxy: &InstanceKey, through: Revision, now_us: u64) {
-        let report = &mut self.proxies.entry(proxy.clone()).or_default().report;
-        let before = report.applied_through;
-        report.applied_through = before.max(through);
-        if report.refused.as_ref().is_some_and(|refused| refused.revision < through) {
-            report.refused = None;
+    /// A proxy has applied everything up to `through`, except what it refused and was reported for. `refusals_stand`
+    /// says whether there is any such thing still.
+    pub fn applied(&mut self, key: &InstanceKey, through: Revision, refusals_stand: bool, now_us: u64) {
+        let proxy = self.proxies.entry(key.clone()).or_default();
+        proxy.report.applied_through = proxy.report.applied_through.max(through);
+        if !refusals_stand {
+            proxy.report.refused = None;
         }
-        if through <= before {
-            return;
-        }
-        // From the beginning, not from `before`: a proxy that joined late may still owe older changes.
-        for change in self.changes.range_mut(..=through).map(|(_, change)| change) {
-            if change.affected.contains(proxy) && !change.rejected.contains_key(proxy) {
+        for revision in proxy.take_owed(through) {
+            if let Some(change) = self.changes.get_mut(&revision) {
                 let elapsed = now_us.saturating_sub(change.committed_us);
-                change.applied_us.entry(proxy.clone()).or_insert(elapsed);
+                change.applied_us.insert(key.clone(), elapsed);
             }
         }
     }
 
     /// A proxy refused what was rendered for `refused.revision`; it keeps serving what it had.
-    pub fn rejected(&mut self, proxy: &InstanceKey, refused: Refused) {
-        let report = &mut self.proxies.entry(proxy.clone()).or_default().report;
-        let (after, through) = (report.applied_through, refused.revision);
-        report.refused = Some(refused.clone());
-        if through <= after {
-            return;
-        }
-        let span = (std::ops::Bound::Excluded(after), std::ops::Bound::Included(through));
-        for change in self.changes.range_mut(span).map(|(_, change)| change) {
-            if change.affected.contains(proxy) && !change.applied_us.contains_key(proxy) {
-                change.rejected.insert(proxy.clone(), refused.clone());
+    pub fn rejected(&mut self, key: &InstanceKey, refused: Refused) {
+        let proxy = self.proxies.entry(key.clone()).or_default();
+        proxy.report.refused = Some(refused.clone());
+        for revision in proxy.take_owed(refused.revision) {
+            if let Some(change) = self.changes.get_mut(&revision) {
+                change.rejected.insert(key.clone(), refused.clone());
             }
         }
+    }
+
+    /// Whether nothing is outstanding for a change; `None` if it is not remembered.
+    #[must_use]
+    pub fn is_settled(&self, revision: Revision) -> Option<bool> {
+        self.changes.get(&revision).map(Change::is_settled)
     }
 
     /// The receipt of a change; `None` if it is not remembered.
@@ -180,10 +221,18 @@ impl Receipts {
     pub fn proxies(&self) -> impl Iterator<Item = (&InstanceKey, ProxyReport)> {
         self.proxies.iter().map(|(key, proxy)| {
             let mut report = proxy.report.clone();
-            if report.applied_through >= proxy.concerned && report.applied_through > Revision(0) {
+            if proxy.owes.is_empty() && report.applied_through > Revision(0) && report.refused.is_none() {
                 report.applied_through = report.applied_through.max(self.newest);
             }
             (key, report)
         })
+    }
+}
+
+impl Proxy {
+    /// Removes and returns what it owes up to `through`.
+    fn take_owed(&mut self, through: Revision) -> BTreeSet<Revision> {
+        let later = self.owes.split_off(&Revision(through.0.saturating_add(1)));
+        std::mem::replace(&mut self.owes, later)
     }
 }

@@ -39,10 +39,10 @@ fn a_receipt_moves_from_pending_to_applied_or_rejected() {
     let mut receipts = Receipts::default();
     for proxy in [&a, &b, &c] {
         receipts.connected(proxy);
-        receipts.applied(proxy, Revision(1), 0);
+        receipts.applied(proxy, Revision(1), false, 0);
     }
-    receipts.committed(Revision(2), BTreeSet::from([a.clone(), b.clone(), c.clone()]), 100);
-    receipts.applied(&a, Revision(2), 150);
+    receipts.committed(Revision(2), BTreeSet::new(), BTreeSet::from([a.clone(), b.clone(), c.clone()]), 100);
+    receipts.applied(&a, Revision(2), false, 150);
     let refused = Refused {
         revision: Revision(2),
         type_url: "cds".to_owned(),
@@ -57,7 +57,7 @@ fn a_receipt_moves_from_pending_to_applied_or_rejected() {
     assert!(!report.is_settled());
     receipts.removed(&c);
     assert!(receipts.report(Revision(2)).expect("remembered").is_settled(), "nothing is expected of the deregistered");
-    receipts.applied(&b, Revision(3), 200);
+    receipts.applied(&b, Revision(3), false, 200);
     let report = receipts.report(Revision(2)).expect("remembered");
     assert_eq!(report.rejected.get(&b), Some(&refused), "a later success does not rewrite history");
     assert!(receipts.proxies().find(|(key, _)| **key == b).expect("known").1.refused.is_none());
@@ -70,13 +70,45 @@ fn a_proxy_that_nothing_concerns_is_never_behind() {
     for proxy in [&a, &b] {
         receipts.connected(proxy);
     }
-    receipts.applied(&a, Revision(1), 0);
-    receipts.committed(Revision(2), BTreeSet::new(), 0);
+    receipts.applied(&a, Revision(1), false, 0);
+    receipts.committed(Revision(2), BTreeSet::new(), BTreeSet::new(), 0);
     let through = |receipts: &Receipts| receipts.proxies().map(|(_, r)| r.applied_through).collect::<Vec<_>>();
     assert_eq!(through(&receipts), [Revision(2), Revision(0)], "b has not reported anything yet");
-    receipts.committed(Revision(3), BTreeSet::from([a.clone()]), 0);
+    receipts.committed(Revision(3), BTreeSet::new(), BTreeSet::from([a.clone()]), 0);
     assert_eq!(through(&receipts)[0], Revision(1), "what it owes counts from its own report");
-    receipts.applied(&a, Revision(3), 1);
-    receipts.committed(Revision(4), BTreeSet::new(), 2);
+    receipts.applied(&a, Revision(3), false, 1);
+    receipts.committed(Revision(4), BTreeSet::new(), BTreeSet::new(), 2);
     assert_eq!(through(&receipts)[0], Revision(4));
+}
+
+#[test]
+fn a_refusal_stands_until_it_is_resolved_and_not_until_the_next_change() {
+    let a = key("n1", "a");
+    let mut receipts = Receipts::default();
+    receipts.connected(&a);
+    receipts.applied(&a, Revision(1), false, 0);
+    receipts.committed(Revision(2), BTreeSet::new(), BTreeSet::from([a.clone()]), 0);
+    let text = "cannot bind".to_owned();
+    let refused = Refused { revision: Revision(2), type_url: "lds".to_owned(), resources: Vec::new(), text };
+    receipts.rejected(&a, refused);
+    receipts.committed(Revision(3), BTreeSet::new(), BTreeSet::from([a.clone()]), 0);
+    receipts.applied(&a, Revision(3), true, 0);
+    assert!(receipts.proxies().next().expect("known").1.refused.is_some());
+    receipts.applied(&a, Revision(4), false, 0);
+    assert!(receipts.proxies().next().expect("known").1.refused.is_none());
+}
+
+#[test]
+fn a_change_between_plan_and_subscription_is_expected_of_the_proxy_too() {
+    let a = key("n1", "a");
+    let mut receipts = Receipts::default();
+    receipts.connected(&a);
+    receipts.committed(Revision(2), BTreeSet::from([endpoints("web")]), BTreeSet::new(), 0);
+    receipts.subscribed(&a, Revision(1), &BTreeSet::from([endpoints("web")]));
+    assert_eq!(receipts.is_settled(Revision(2)), Some(false));
+    receipts.applied(&a, Revision(2), false, 5);
+    assert_eq!(receipts.is_settled(Revision(2)), Some(true));
+    // A feed that was awake already may report before the change is announced.
+    receipts.committed(Revision(1), BTreeSet::new(), BTreeSet::from([a.clone()]), 0);
+    assert_eq!(receipts.is_settled(Revision(1)), Some(true));
 }

@@ -124,6 +124,8 @@ pub enum Report {
     Applied {
         /// The newest such revision.
         revision: Revision,
+        /// Whether it still refuses something that it should have.
+        refusals_stand: bool,
     },
     /// The client refused; what it had before keeps serving.
     Rejected {
@@ -310,7 +312,8 @@ impl AdsSession {
         {
             self.reported = applied;
             if self.rejected_at != applied {
-                self.reports.push_back(Report::Applied { revision });
+                let refusals_stand = self.kinds.iter().any(KindState::refuses);
+                self.reports.push_back(Report::Applied { revision, refusals_stand });
             }
         }
     }

@@ -203,7 +203,7 @@ impl Scenario {
         }
         while let Some(report) = session.poll_report() {
             match report {
-                Report::Applied { revision } => writeln!(self.output, "! applied {revision}").unwrap(),
+                Report::Applied { revision, .. } => writeln!(self.output, "! applied {revision}").unwrap(),
                 Report::Rejected { revision, type_url, resources, text, .. } => {
                     let kind = ResourceType::from_type_url(type_url).unwrap().abbreviation();
                     writeln!(self.output, "! rejected {revision} {kind} {}: {text}", resources.join(" ")).unwrap();

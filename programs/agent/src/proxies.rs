@@ -31,14 +31,16 @@ pub trait MeshView: Send + Sync + 'static {
 /// The catalog's changes, as far as they concern one proxy, and the way back for its reports.
 #[async_trait]
 pub trait ProxyWatch: Send + Sync {
-    /// Replaces the subjects that concern the proxy.
-    fn resubscribe(&self, subjects: BTreeSet<Subject>);
+    /// Replaces the subjects that concern the proxy, whose plan was made at `as_of`. What happened to them until now
+    /// wakes nobody, so plan again if they are others than before.
+    fn resubscribe(&self, as_of: Revision, subjects: BTreeSet<Subject>);
 
-    /// Waits until one of them changes, or the proxy is deregistered. Safe to drop.
-    async fn changed(&self);
+    /// Waits until one of them changes. Returns `false` when nothing more will come: the proxy was deregistered, or a
+    /// later stream of it took over. Safe to drop.
+    async fn changed(&self) -> bool;
 
-    /// The proxy has applied everything up to `through`.
-    fn applied(&self, through: Revision);
+    /// The proxy has applied everything up to `through`; `refusals_stand` if it still refuses something.
+    fn applied(&self, through: Revision, refusals_stand: bool);
 
     /// The proxy refused something.
     fn rejected(&self, refused: Refused);
@@ -54,11 +56,12 @@ struct Inner {
     shared: Mutex<Shared>,
 }
 
-/// What the feeds share: parts of plans and of resources, and what is wrong with each proxy's registration.
+/// What the feeds share: parts of plans and of resources, and what is wrong with what each feed's plan was made from.
 struct Shared {
     planner: Planner,
     renderer: Renderer,
-    diagnostics: BTreeMap<InstanceKey, Vec<Diagnostic>>,
+    next_feed: u64,
+    diagnostics: BTreeMap<u64, Vec<Diagnostic>>,
 }
 
 impl Proxies {
@@ -71,8 +74,12 @@ impl Proxies {
             namespace: settings.namespace.clone(),
             datacenter: settings.datacenter.clone(),
         };
-        let shared =
-            Shared { planner: Planner::new(settings), renderer: Renderer::new(names), diagnostics: BTreeMap::new() };
+        let shared = Shared {
+            planner: Planner::new(settings),
+            renderer: Renderer::new(names),
+            next_feed: 0,
+            diagnostics: BTreeMap::new(),
+        };
         Self(Arc::new(Inner { view, agent, shared: Mutex::new(shared) }))
     }
 
@@ -91,16 +98,23 @@ impl Inner {
     }
 
     /// Plans a proxy at the newest snapshot.
-    fn plan(&self, proxy: &InstanceKey) -> Result<Planned, PlanError> {
+    fn plan(&self, feed: u64, proxy: &InstanceKey) -> Result<Planned, PlanError> {
         let mut shared = self.lock();
         // Read under the lock: the planner must never see snapshots go back.
         let snapshot = self.view.snapshot();
-        let planned = shared.planner.plan(&snapshot, proxy);
-        match &planned {
-            Ok(planned) => shared.diagnostics.insert(proxy.clone(), planned.diagnostics.clone()),
-            Err(_) => shared.diagnostics.remove(proxy),
-        };
-        planned
+        let planned = shared.planner.plan(&snapshot, proxy)?;
+        shared.diagnostics.insert(feed, planned.diagnostics.clone());
+        Ok(planned)
+    }
+
+    fn feed_number(&self) -> u64 {
+        let mut shared = self.lock();
+        shared.next_feed += 1;
+        shared.next_feed
+    }
+
+    fn forget(&self, feed: u64) {
+        self.lock().diagnostics.remove(&feed);
     }
 
     fn render(&self, client: Client, plan: &Plan, leaf: &Arc<RenderedLeaf>) -> Arc<ResourceSet> {
@@ -109,22 +123,6 @@ impl Inner {
             Client::Envoy => shared.renderer.render(plan, Some(leaf)),
             Client::Grpc => shared.renderer.render_for_grpc(plan),
         })
-    }
-
-    /// Plans until nothing has changed since, so that no change falls between planning and subscribing.
-    fn plan_and_subscribe(&self, proxy: &InstanceKey, watch: &dyn ProxyWatch) -> Result<Plan, PlanError> {
-        loop {
-            let Planned { plan, subjects, .. } = self.plan(proxy)?;
-            let newest = |snapshot: &Snapshot| subjects.iter().map(|s| snapshot.subject_revision(s)).max();
-            watch.resubscribe(subjects.clone());
-            if newest(&self.view.snapshot()) <= Some(plan.revision) {
-                return Ok(plan);
-            }
-        }
-    }
-
-    fn forget(&self, proxy: &InstanceKey) {
-        self.lock().diagnostics.remove(proxy);
     }
 }
 
@@ -148,13 +146,19 @@ impl ProxySource for Proxies {
         let proxies = Arc::clone(&self.0);
         let unknown = || AttachError::Unknown { id: node.id.clone() };
         let id = InstanceId::new(&node.id).map_err(|_| unknown())?;
-        let service = proxies.agent.service(&id).ok_or_else(unknown)?.instance.identity().clone();
+        let instance = proxies.agent.service(&id).ok_or_else(unknown)?.instance;
+        let Some(sidecar) = instance.sidecar() else {
+            let reason = format!("{id} is an application, not a sidecar; its sidecar is usually {id}-sidecar-proxy");
+            return Err(AttachError::Refused { reason });
+        };
+        let service = sidecar.destination.clone();
         admit(&peer, &service)?;
         let leaves = proxies.agent.leaves().leaf(&service).await;
         let leaves = leaves.map_err(|error| AttachError::Unavailable { reason: error.to_string() })?;
         let key = InstanceKey { node: proxies.agent.node().name.clone(), id };
         let watch = proxies.view.attach(&key).into();
-        let feed = Feed { client: Client::of(&node), watch, key, leaves, proxies };
+        let (client, number) = (Client::of(&node), proxies.feed_number());
+        let feed = Feed { number, client, watch, key, leaves, proxies, subjects: BTreeSet::new() };
         feed.open().map_err(|error| AttachError::Refused { reason: error.to_string() })
     }
 }
@@ -177,17 +181,21 @@ impl Client {
 
 /// One proxy's way from the catalog to its session.
 struct Feed {
+    /// Told apart from other feeds by this, also from earlier ones of the same proxy.
+    number: u64,
     client: Client,
     proxies: Arc<Inner>,
     key: InstanceKey,
     watch: Arc<dyn ProxyWatch>,
     leaves: watch::Receiver<Arc<Leaf>>,
+    /// What it is subscribed to.
+    subjects: BTreeSet<Subject>,
 }
 
 impl Feed {
     /// Makes the first set and keeps it new for as long as somebody holds the feed.
     fn open(mut self) -> Result<ProxyFeed, PlanError> {
-        let plan = self.proxies.plan_and_subscribe(&self.key, &*self.watch)?;
+        let plan = self.plan()?;
         let leaf = self.leaf();
         let (sender, resources) = watch::channel(self.proxies.render(self.client, &plan, &leaf));
         let (proxies, proxy, reports) = (Arc::clone(&self.proxies), self.key.id.clone(), Arc::clone(&self.watch));
@@ -206,10 +214,10 @@ impl Feed {
     async fn run(mut self, mut plan: Plan, mut leaf: Arc<RenderedLeaf>, sender: watch::Sender<Arc<ResourceSet>>) {
         loop {
             tokio::select! {
-                () = self.watch.changed() => match self.proxies.plan_and_subscribe(&self.key, &*self.watch) {
-                    Ok(newer) => plan = newer,
-                    // Deregistered: the session ends with the sender, and the proxy keeps what it has.
-                    Err(_) => break,
+                // The session ends with the sender, and the proxy keeps what it has.
+                more = self.watch.changed() => match self.plan() {
+                    Ok(newer) if more => plan = newer,
+                    Ok(_) | Err(_) => break,
                 },
                 renewed = self.leaves.changed() => match renewed {
                     Ok(()) => leaf = self.leaf(),
@@ -219,7 +227,19 @@ impl Feed {
             }
             sender.send_replace(self.proxies.render(self.client, &plan, &leaf));
         }
-        self.proxies.forget(&self.key);
+        self.proxies.forget(self.number);
+    }
+
+    /// Plans, and again if that subscribed to something new: a change of it may have come before the subscription.
+    fn plan(&mut self) -> Result<Plan, PlanError> {
+        loop {
+            let Planned { plan, subjects, .. } = self.proxies.plan(self.number, &self.key)?;
+            if subjects == self.subjects {
+                return Ok(plan);
+            }
+            self.watch.resubscribe(plan.revision, subjects.clone());
+            self.subjects = subjects;
+        }
     }
 
     fn leaf(&mut self) -> Arc<RenderedLeaf> {
@@ -233,7 +253,7 @@ impl Feed {
 
 fn pass_on(watch: &dyn ProxyWatch, report: Report) {
     match report {
-        Report::Applied { revision } => watch.applied(revision),
+        Report::Applied { revision, refusals_stand } => watch.applied(revision, refusals_stand),
         Report::Rejected { revision, type_url, resources, text, .. } => {
             let resources = resources.iter().map(|name| name.to_string()).collect();
             watch.rejected(Refused { revision, type_url: type_url.to_owned(), resources, text });

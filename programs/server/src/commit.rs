@@ -1,8 +1,14 @@
 //! Committing a command: decide, write under what was seen, and decide again if somebody else was faster.
 
+use std::collections::BTreeSet;
+use std::mem;
+use std::sync::Arc;
+
 use starling_catalog::{Command, Decision, Refusal, Seen, Snapshot, decide};
 use starling_model::{Change, Revision};
-use starling_store::{CommitError, Condition, Expected, Key, MAX_TRANSACTION_OPERATIONS, Transaction, Write};
+use starling_store::{
+    CommitError, Condition, Expected, Key, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OPERATIONS, Transaction, Write,
+};
 
 use crate::server::Server;
 
@@ -19,14 +25,24 @@ pub enum CommitFailure {
     /// Other writers kept changing what it depends on; nothing was changed.
     #[error("gave up after {ATTEMPTS_MAX} conflicts with other writers")]
     Contended,
-    /// The store cannot write; see its source for whether it is known that nothing was changed.
+    /// No store will ever take it: a record is over the size of a transaction, what it depends on is over the number of
+    /// conditions, or it changes a record twice. Nothing was changed.
+    #[error("the store can never take it")]
+    Invalid(#[source] CommitError),
+    /// The catalog no longer follows the store: what was written, if anything, is durable but not visible here.
+    #[error("the catalog no longer follows the store: {0}")]
+    Halted(Arc<str>),
+    /// The store cannot write. Of a command larger than one transaction the first ones may be durable; of the one that
+    /// failed it is not known.
     #[error("the store did not take the write")]
     Store(#[source] CommitError),
 }
 
 impl Server {
-    /// Carries out a command and returns the revision at which it is durable and visible. A command that changes
-    /// nothing returns the current revision.
+    /// Carries out a command and returns the revision at which it is durable and visible as a whole. A command that
+    /// changes nothing returns the current revision. One that is larger than a transaction of the store may be is
+    /// written in several, in the order of its changes, and readers see the earlier ones first; the revision is that of
+    /// the last.
     ///
     /// # Errors
     /// [`CommitFailure`].
@@ -37,54 +53,88 @@ impl Server {
             if decision.changes.is_empty() {
                 return Ok(snapshot.revision());
             }
-            match self.write(decision).await {
+            match self.write(&decision).await {
                 Ok(revision) => {
-                    self.published(revision).await;
+                    self.published(revision).await?;
                     return Ok(revision);
                 }
-                Err(CommitError::Conflict { found, .. }) => self.caught_up(&snapshot, found).await,
-                Err(failure) => return Err(CommitFailure::Store(failure)),
+                Err(CommitError::Conflict { found, .. }) => self.caught_up(&snapshot, found).await?,
+                Err(failure) => return Err(failure.into()),
             }
         }
         Err(CommitFailure::Contended)
     }
 
-    /// Writes a decision, in several transactions if it is larger than one may be. What was seen guards the first.
-    async fn write(&self, decision: Decision) -> Result<Revision, CommitError> {
-        let mut conditions: Vec<Condition> = decision.seen.iter().filter_map(condition).collect();
+    async fn write(&self, decision: &Decision) -> Result<Revision, CommitError> {
         let mut revision = starling_store::Revision::ZERO;
-        for chunk in decision.changes.chunks(MAX_TRANSACTION_OPERATIONS) {
-            let writes = chunk.iter().filter_map(write).collect();
-            let transaction = Transaction { conditions: std::mem::take(&mut conditions), writes };
+        for transaction in transactions(decision)? {
             revision = self.store().commit(transaction).await?;
         }
         Ok(Revision(revision.0))
     }
 
     /// Waits until the catalog has what the store found instead of what was seen.
-    async fn caught_up(&self, seen: &Snapshot, found: starling_store::Revision) {
+    async fn caught_up(&self, seen: &Snapshot, found: starling_store::Revision) -> Result<(), CommitFailure> {
         let target = Revision(found.0).max(Revision(seen.revision().0 + 1));
-        self.published(target).await;
+        self.published(target).await
     }
 }
 
-fn condition(seen: &Seen) -> Option<Condition> {
+impl From<CommitError> for CommitFailure {
+    fn from(error: CommitError) -> Self {
+        match error {
+            CommitError::Empty | CommitError::DuplicateKey { .. } | CommitError::TooLarge { .. } => Self::Invalid(error),
+            CommitError::Conflict { .. } | CommitError::Failed(_) | CommitError::Closed => Self::Store(error),
+        }
+    }
+}
+
+/// The transactions that a decision takes, in the order of its changes and each as large as may be. What was seen guards
+/// the first, so a conflict means that nothing was written.
+///
+/// # Errors
+/// What [`Transaction::check`] finds in any of them: a decision that the store would refuse in part is not begun.
+fn transactions(decision: &Decision) -> Result<Vec<Transaction>, CommitError> {
+    let conditions = decision.seen.iter().map(condition).collect();
+    let mut current = Transaction { conditions, writes: Vec::new() };
+    let mut bytes = current.size();
+    let (mut all, mut written) = (Vec::new(), BTreeSet::new());
+    for change in &decision.changes {
+        let write = write(change);
+        // Also refused where the two would go apart: whether a command is taken must not hang on its size.
+        if !written.insert(write.key().clone()) {
+            return Err(CommitError::DuplicateKey { key: write.key().clone() });
+        }
+        let full = current.writes.len() == MAX_TRANSACTION_OPERATIONS || bytes + write.size() > MAX_TRANSACTION_BYTES;
+        if full && !current.writes.is_empty() {
+            all.push(mem::take(&mut current));
+            bytes = 0;
+        }
+        bytes += write.size();
+        current.writes.push(write);
+    }
+    all.push(current);
+    all.iter().try_for_each(Transaction::check)?;
+    Ok(all)
+}
+
+fn condition(seen: &Seen) -> Condition {
     let expected = match seen.modified {
         Some(revision) => Expected::ModifiedAt(starling_store::Revision(revision.0)),
         None => Expected::Absent,
     };
-    Some(Condition { key: key(&seen.key)?, expected })
+    Condition { key: key(&seen.key), expected }
 }
 
-fn write(change: &Change) -> Option<Write> {
-    let key = key(&change.key())?;
-    Some(match change {
+fn write(change: &Change) -> Write {
+    let key = key(&change.key());
+    match change {
         Change::Put(record) => Write::Put { key, value: record.encode().into() },
         Change::Delete(_) => Write::Delete { key },
-    })
+    }
 }
 
-/// Names are far shorter than a key may be, so there always is one.
-fn key(key: &starling_model::RecordKey) -> Option<Key> {
-    Key::new(key.encode()).ok()
+/// The key of a record that is in the catalog or about to be, or of a config entry beside it.
+fn key(key: &starling_model::RecordKey) -> Key {
+    Key::new(key.encode()).expect("invariant: the names of records are far shorter than a key may be")
 }

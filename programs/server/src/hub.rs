@@ -61,12 +61,14 @@ impl Hub {
                 }
             }
         }
-        let gone: Vec<_> = affected.iter().filter(|proxy| snapshot.instance(proxy).is_none()).cloned().collect();
+        let is_proxy = |key: &InstanceKey| snapshot.instance(key).is_some_and(|i| i.value.sidecar().is_some());
+        let gone: Vec<_> = affected.iter().filter(|key| !is_proxy(key)).cloned().collect();
         for proxy in &gone {
             affected.remove(proxy);
         }
         let now = self.now_us();
-        state.receipts.committed(snapshot.revision(), affected, now);
+        let subjects = events.iter().map(|event| event.subject.clone()).collect();
+        state.receipts.committed(snapshot.revision(), subjects, affected, now);
         for id in state.fan_out.publish(events) {
             if let Some(waker) = state.wakers.get(&id) {
                 waker.notify_one();
@@ -101,9 +103,16 @@ impl Hub {
         };
         state.fan_out.take(subscriber);
         state.proxies.insert(proxy.clone(), AttachedProxy { subscriber, generation });
-        state.wakers.insert(subscriber, Arc::clone(&waker));
+        if let Some(earlier) = state.wakers.insert(subscriber, Arc::clone(&waker)) {
+            // The earlier stream sees that it is no longer the current one, and ends.
+            earlier.notify_one();
+        }
         state.proxy_by_subscriber.insert(subscriber, proxy.clone());
         ProxySubscription { hub: Arc::clone(self), proxy, id: subscriber, generation, waker }
+    }
+
+    pub(crate) fn is_settled(&self, revision: Revision) -> Option<bool> {
+        self.lock().receipts.is_settled(revision)
     }
 
     pub(crate) fn report(&self, revision: Revision) -> Option<ChangeReport> {
@@ -186,20 +195,36 @@ impl ProxySubscription {
         &self.proxy
     }
 
-    /// Replaces the subjects that concern this proxy. Call before reading the snapshot that they were derived for again.
-    pub fn resubscribe(&self, subjects: BTreeSet<Subject>) {
-        self.hub.lock().fan_out.resubscribe(self.id, subjects);
+    /// Replaces the subjects that concern this proxy, whose plan was made at `as_of`. Plan again if the subjects are
+    /// others than before: what happened to them until now wakes nobody.
+    pub fn resubscribe(&self, as_of: Revision, subjects: BTreeSet<Subject>) {
+        let mut state = self.hub.lock();
+        if self.is_current(&state) {
+            state.receipts.subscribed(&self.proxy, as_of, &subjects);
+            state.fan_out.resubscribe(self.id, subjects);
+        }
     }
 
-    /// Waits until something that concerns this proxy changes, or until it is deregistered.
-    pub async fn changed(&self) {
-        self.waker.notified().await;
-        self.hub.lock().fan_out.take(self.id);
+    /// Waits until something that concerns this proxy changes. Returns `false` when the proxy was deregistered or a
+    /// later stream of it took over: nothing more will come.
+    pub async fn changed(&self) -> bool {
+        loop {
+            {
+                let mut state = self.hub.lock();
+                if !self.is_current(&state) {
+                    return false;
+                }
+                if !state.fan_out.take(self.id).is_empty() {
+                    return true;
+                }
+            }
+            self.waker.notified().await;
+        }
     }
 
-    /// The proxy has applied everything up to `through`.
-    pub fn applied(&self, through: Revision) {
-        self.reported(|receipts, proxy, now| receipts.applied(proxy, through, now));
+    /// The proxy has applied everything up to `through`; `refusals_stand` if it still refuses something.
+    pub fn applied(&self, through: Revision, refusals_stand: bool) {
+        self.reported(|receipts, proxy, now| receipts.applied(proxy, through, refusals_stand, now));
     }
 
     /// The proxy refused a resource.
@@ -228,6 +253,10 @@ impl Drop for ProxySubscription {
         let mut state = self.hub.lock();
         if self.is_current(&state) {
             state.receipts.disconnected(&self.proxy);
+            if !state.fan_out.waits(self.id) {
+                // It never got as far as a plan, so there is nothing to remember it by.
+                state.forget(&self.proxy);
+            }
         }
         drop(state);
         self.hub.reports.send_modify(|count| *count += 1);

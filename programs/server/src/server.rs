@@ -15,6 +15,7 @@ use starling_telemetry::{Counter, Gauge, Registry};
 use starling_tls::{CertificateAuthority, IssueError, IssuedLeaf, OpenError};
 use tokio::sync::watch;
 
+use crate::commit::CommitFailure;
 use crate::hub::{Hub, ProxySubscription, Subscription};
 use crate::turn;
 
@@ -34,6 +35,8 @@ pub struct Server {
     snapshot: ArcSwap<Snapshot>,
     /// The revision of the published snapshot, for those who wait for it.
     published: watch::Sender<Revision>,
+    /// Why the catalog no longer follows the store, once it does not.
+    halted: watch::Sender<Option<Arc<str>>>,
     hub: Arc<Hub>,
     authority: CertificateAuthority,
     metrics: Metrics,
@@ -64,16 +67,12 @@ impl Server {
             store,
             snapshot: ArcSwap::from_pointee(snapshot),
             published: watch::Sender::new(revision),
+            halted: watch::Sender::new(None),
             hub: Arc::new(Hub::new()),
             authority,
             metrics: Metrics::new(registry),
         });
-        let follower = Arc::downgrade(&server);
-        tokio::spawn(async move {
-            if let Err(error) = turn::follow(&follower, watch).await {
-                tracing::error!(error = format!("{error:#}"), "the catalog no longer follows the store");
-            }
-        });
+        supervise(&server, watch);
         server.commit(&Command::PutRoot(server.authority.root().clone())).await.context("publishing the CA's root")?;
         Ok(server)
     }
@@ -154,7 +153,7 @@ impl Server {
     pub async fn change(&self, revision: Revision, timeout: Duration) -> Option<ChangeReport> {
         let mut reports = self.hub.reports();
         let settled = async {
-            while self.hub.report(revision).is_some_and(|report| !report.is_settled()) {
+            while self.hub.is_settled(revision) == Some(false) {
                 if reports.changed().await.is_err() {
                     return;
                 }
@@ -188,10 +187,27 @@ impl Server {
         self.hub.subscribers()
     }
 
+    /// Returns when the catalog can no longer follow the store, with the reason. Nothing can be written from then on.
+    pub async fn halted(&self) -> Arc<str> {
+        let mut halted = self.halted.subscribe();
+        loop {
+            if let Some(reason) = &*halted.borrow_and_update() {
+                return Arc::clone(reason);
+            }
+            // The sender lives as long as self, so this cannot fail.
+            let _ = halted.changed().await;
+        }
+    }
+
     /// Waits until the published snapshot is at `revision` or later.
-    pub(crate) async fn published(&self, revision: Revision) {
-        // The sender lives as long as self, so this cannot fail.
-        let _ = self.published.subscribe().wait_for(|published| *published >= revision).await;
+    pub(crate) async fn published(&self, revision: Revision) -> Result<(), CommitFailure> {
+        let mut published = self.published.subscribe();
+        tokio::select! {
+            biased;
+            // The sender lives as long as self, so this is reached in no other way.
+            _ = published.wait_for(|published| *published >= revision) => Ok(()),
+            reason = self.halted() => Err(CommitFailure::Halted(reason)),
+        }
     }
 
     pub(crate) fn advance(&self, snapshot: Arc<Snapshot>) {
@@ -211,6 +227,24 @@ impl Server {
     pub(crate) fn hub(&self) -> &Arc<Hub> {
         &self.hub
     }
+}
+
+/// Follows the store in a task of its own, and sees to it that the end of that task, a panic included, is known.
+fn supervise(server: &Arc<Server>, watch: starling_store::Watch) {
+    let followed = Arc::downgrade(server);
+    let following = tokio::spawn(async move { turn::follow(&followed, watch).await });
+    let server = Arc::downgrade(server);
+    tokio::spawn(async move {
+        let reason: Arc<str> = match following.await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => format!("{error:#}").into(),
+            Err(panic) => panic.to_string().into(),
+        };
+        tracing::error!(%reason, "the catalog no longer follows the store");
+        if let Some(server) = server.upgrade() {
+            server.halted.send_replace(Some(reason));
+        }
+    });
 }
 
 impl Metrics {

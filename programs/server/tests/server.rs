@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use starling_catalog::{Command, Subject};
-use starling_model::{InstanceKey, InstanceKind, Node, Port, ServiceInstance, Weights};
+use starling_model::{InstanceKey, InstanceKind, Node, Port, Revision, ServiceInstance, SidecarProxy, Weights};
 use starling_server::{CommitFailure, Server, ServerConfig};
 use starling_telemetry::Registry;
 
@@ -24,7 +24,14 @@ fn register(service: &str, port: i64) -> Command {
     let instance = ServiceInstance {
         key: InstanceKey { node: node.clone(), id: service.parse().expect("an id") },
         name: service.parse().expect("a name"),
-        kind: InstanceKind::Typical,
+        kind: InstanceKind::Sidecar(Box::new(SidecarProxy {
+            destination: service.parse().expect("a name"),
+            destination_id: None,
+            local_address: "127.0.0.1".to_owned(),
+            local_port: None,
+            upstreams: Vec::new(),
+            config: serde_json::Map::new(),
+        })),
         address: None,
         port: Port::try_from(port).ok(),
         tags: Vec::new(),
@@ -138,7 +145,7 @@ async fn a_receipt_settles_when_the_proxy_reports() {
     server.commit(&register("web", 80)).await.expect("committed");
     let proxy = InstanceKey { node: "n1".parse().expect("a name"), id: "web".parse().expect("an id") };
     let attached = server.attach(proxy.clone());
-    attached.resubscribe(BTreeSet::from([endpoints("web")]));
+    attached.resubscribe(Revision(0), BTreeSet::from([endpoints("web")]));
     let elsewhere = server.commit(&register("db", 5432)).await.expect("committed");
     let report = server.change(elsewhere, Duration::ZERO).await.expect("remembered");
     assert!(report.affected.is_empty() && report.is_settled(), "nothing to do counts as applied");
@@ -151,7 +158,7 @@ async fn a_receipt_settles_when_the_proxy_reports() {
         let server = Arc::clone(&server);
         tokio::spawn(async move { server.change(revision, DEADLINE).await })
     };
-    attached.applied(revision);
+    attached.applied(revision, false);
     let report = waiting.await.expect("no panic").expect("remembered");
     assert!(report.applied.contains_key(&proxy));
     drop(attached);
@@ -165,14 +172,33 @@ async fn a_proxy_that_comes_back_is_woken_by_the_next_change() {
     server.commit(&register("web", 80)).await.expect("committed");
     let proxy = InstanceKey { node: "n1".parse().expect("a name"), id: "web".parse().expect("an id") };
     let first = server.attach(proxy.clone());
-    first.resubscribe(BTreeSet::from([endpoints("web")]));
+    first.resubscribe(Revision(0), BTreeSet::from([endpoints("web")]));
     drop(first);
     let missed = server.commit(&register("web", 81)).await.expect("committed");
     let report = server.change(missed, Duration::ZERO).await.expect("remembered");
     assert_eq!(report.pending, BTreeSet::from([proxy.clone()]), "it is away, and owes the change");
 
     let second = server.attach(proxy);
-    second.resubscribe(BTreeSet::from([endpoints("web")]));
+    second.resubscribe(Revision(0), BTreeSet::from([endpoints("web")]));
     server.commit(&register("web", 82)).await.expect("committed");
     tokio::time::timeout(DEADLINE, second.changed()).await.expect("woken");
+}
+
+#[tokio::test]
+async fn a_later_stream_of_a_proxy_ends_the_earlier_and_deregistration_ends_both() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = start(directory.path()).await;
+    server.commit(&register("web", 80)).await.expect("committed");
+    let proxy = InstanceKey { node: "n1".parse().expect("a name"), id: "web".parse().expect("an id") };
+    let first = server.attach(proxy.clone());
+    first.resubscribe(Revision(0), BTreeSet::from([Subject::Instance(proxy.clone())]));
+    let second = server.attach(proxy.clone());
+    second.resubscribe(Revision(0), BTreeSet::from([Subject::Instance(proxy.clone())]));
+    assert!(!tokio::time::timeout(DEADLINE, first.changed()).await.expect("told"));
+    drop(first);
+    assert!(server.proxies()[0].1.connected, "the end of the earlier is not the end of the later");
+
+    server.commit(&Command::DeregisterInstance(proxy.clone())).await.expect("committed");
+    server.commit(&register("web", 80)).await.expect("committed");
+    assert!(!tokio::time::timeout(DEADLINE, second.changed()).await.expect("told"), "also when it is back at once");
 }

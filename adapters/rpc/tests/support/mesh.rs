@@ -265,7 +265,7 @@ impl Source {
     }
 
     pub async fn applied(&self, proxy: &str, at_least: Revision) {
-        self.report(proxy, |report| matches!(report, Report::Applied { revision } if *revision >= at_least)).await;
+        self.report(proxy, |report| matches!(report, Report::Applied { revision, .. } if *revision >= at_least)).await;
     }
 
     pub fn all_reports(&self) -> Vec<(String, Report)> {

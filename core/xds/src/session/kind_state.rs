@@ -95,8 +95,14 @@ impl KindState {
         self.held.get(&resource.name).is_some_and(|held| held.version == Some(resource.version))
     }
 
+    /// Whether the client has refused this resource in this version.
     pub fn has_rejected(&self, resource: &Resource) -> bool {
         self.rejected.get(&resource.name) == Some(&resource.version)
+    }
+
+    /// Whether anything is refused still.
+    pub fn refuses(&self) -> bool {
+        !self.rejected.is_empty() || self.rejected_set.is_some()
     }
 
     /// The version of all that the client has once it has taken these.

@@ -30,9 +30,10 @@ impl CatalogPort for Catalog {
     }
 
     async fn commit(&self, command: Command) -> Result<Revision, CommitFailure> {
+        use starling_server::CommitFailure as Failure;
         self.server.commit(&command).await.map_err(|failure| match failure {
-            starling_server::CommitFailure::Refused(refusal) => CommitFailure::Refused(refusal),
-            other @ (starling_server::CommitFailure::Contended | starling_server::CommitFailure::Store(_)) => {
+            Failure::Refused(refusal) => CommitFailure::Refused(refusal),
+            other @ (Failure::Invalid(_) | Failure::Contended | Failure::Halted(_) | Failure::Store(_)) => {
                 CommitFailure::Unavailable(format!("{:#}", anyhow::Error::from(other)))
             }
         })

@@ -23,7 +23,8 @@ impl ServerLink for Link {
         let command = Command::Node { name: self.node.clone(), changes };
         self.server.commit(&command).await.map_err(|failure| match failure {
             CommitFailure::Refused(refusal) => LinkError::Refused(refusal.to_string()),
-            other @ (CommitFailure::Contended | CommitFailure::Store(_)) => {
+            invalid @ CommitFailure::Invalid(_) => LinkError::Refused(format!("{:#}", anyhow::Error::from(invalid))),
+            other @ (CommitFailure::Contended | CommitFailure::Halted(_) | CommitFailure::Store(_)) => {
                 LinkError::Unavailable(format!("{:#}", anyhow::Error::from(other)))
             }
         })
@@ -102,16 +103,16 @@ struct Watch(ProxySubscription);
 
 #[async_trait]
 impl ProxyWatch for Watch {
-    fn resubscribe(&self, subjects: BTreeSet<Subject>) {
-        self.0.resubscribe(subjects);
+    fn resubscribe(&self, as_of: Revision, subjects: BTreeSet<Subject>) {
+        self.0.resubscribe(as_of, subjects);
     }
 
-    async fn changed(&self) {
-        self.0.changed().await;
+    async fn changed(&self) -> bool {
+        self.0.changed().await
     }
 
-    fn applied(&self, through: Revision) {
-        self.0.applied(through);
+    fn applied(&self, through: Revision, refusals_stand: bool) {
+        self.0.applied(through, refusals_stand);
     }
 
     fn rejected(&self, refused: Refused) {
