@@ -99,18 +99,20 @@ impl Mesh {
         self.server = Some(server);
     }
 
-    /// Starts the server, which is expected to refuse; returns what it said.
+    /// Starts the server, which is expected to refuse because of `why`; returns what it said.
     ///
     /// # Panics
     /// If it does not end by itself, or ends as if all were well.
-    pub async fn restart_refused(&mut self) -> String {
-        let mut server = spawn(self.data.path(), &self.addresses, &self.options);
-        let status = wait::eventually("`starling dev` refuses and ends", async || {
-            server.ended().ok_or_else(|| anyhow::anyhow!("it is running"))
-        })
-        .await;
-        assert!(!status.success(), "it ended with success: {}", server.log());
-        server.log()
+    pub async fn restart_refused(&mut self, why: &str) -> String {
+        refused(spawn(self.data.path(), &self.addresses, &self.options), why).await
+    }
+
+    /// Starts a second server on the same data, with addresses of its own, which is expected to refuse.
+    ///
+    /// # Panics
+    /// If it does not end by itself, or ends as if all were well.
+    pub async fn second_refused(&self) -> String {
+        refused(spawn(self.data.path(), &Addresses::choose(), &self.options), "the data is in use").await
     }
 
     /// The server's process.
@@ -263,6 +265,15 @@ fn spawn(data: &Path, addresses: &Addresses, options: &MeshOptions) -> Process {
         command.arg("--config-dir").arg(folder);
     }
     Process::spawn("dev", command)
+}
+
+async fn refused(mut server: Process, why: &str) -> String {
+    let status = wait::eventually(&format!("`starling dev` refuses and ends, as {why}"), async || {
+        server.ended().ok_or_else(|| anyhow::anyhow!("it is running"))
+    })
+    .await;
+    assert!(!status.success(), "it ended with success: {}", server.log());
+    server.log()
 }
 
 /// Time between two looks whether a server is ready; a test that restarts one a hundred times waits for it.

@@ -132,3 +132,30 @@ async fn http2_grpc_and_tcp_pass() {
     })
     .await;
 }
+
+/// Header fields by which an Envoy is told to time out, retry or fail; believed only from those whom it trusts.
+const STEERING: [(&str, &str); 5] = [
+    ("x-forwarded-for", "10.0.0.1"),
+    ("x-envoy-internal", "true"),
+    ("x-envoy-upstream-rq-timeout-ms", "1"),
+    ("x-envoy-upstream-rq-per-try-timeout-ms", "1"),
+    ("x-envoy-fault-abort-request", "503"),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_do_not_steer_the_sidecars() {
+    let mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.protocol("slow", "http").await;
+    let (web, _slow) = tokio::join!(
+        Workload::new("web").calls("slow").start(&mesh),
+        Workload::new("slow").env("TIMING_50_PERCENTILE", "100ms").start(&mesh),
+    );
+    eventually("slow answers", async || {
+        let answer = http::get(&web.upstream("slow"), "/").await?;
+        anyhow::ensure!(answer.status == 200, "{}", answer.status);
+        Ok(())
+    })
+    .await;
+    let answer = http::request(Method::GET, &web.upstream("slow"), "/", &STEERING, "").await.expect("an answer");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}

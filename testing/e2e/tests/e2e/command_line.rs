@@ -161,7 +161,7 @@ async fn mistakes_have_their_exit_codes() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     assert!(mesh.cli(&["version"]).await.success().stdout.contains(env!("CARGO_PKG_VERSION")));
     exits(&mesh.cli(&["servces"]).await, WRONG, "servces");
-    exits(&mesh.cli(&["nodes", "-colour"]).await, WRONG, "colour");
+    exits(&mesh.cli(&["nodes", "--colour"]).await, WRONG, "colour");
     exits(&mesh.cli(&["services", "register", "/nowhere/web.hcl"]).await, WRONG, "/nowhere/web.hcl");
     let bad = files.write("bad.hcl", "service {\n  name = \"web\"\n  prot = 80\n}\n");
     exits(&mesh.cli(&["services", "register", bad.to_str().expect("a path")]).await, WRONG, "prot");

@@ -48,13 +48,27 @@ fn rules() -> Vec<(Value, Vec<Request>)> {
             vec![request("DELETE", "/a/1", &[], true), get("/a/1", false), request("DELETE", "/b", &[], false)],
         ),
         (header(json!({"Present": true})), vec![with(&[("x-key", "")], true), with(&[], false)]),
-        (header(json!({"Exact": "s3"})), vec![with(&[("x-key", "s3")], true), with(&[("x-key", "S3")], false)]),
+        (
+            header(json!({"Exact": "s3"})),
+            vec![
+                with(&[("x-key", "s3")], true),
+                with(&[("X-KEY", "s3")], true),
+                with(&[("x-key", "S3")], false),
+                // Of a field that is there twice, each value counts: nobody hides one behind another.
+                with(&[("x-key", "s3"), ("x-key", "s4")], true),
+                with(&[("x-key", "s4"), ("x-key", "s3")], true),
+            ],
+        ),
         (header(json!({"Exact": "s3", "IgnoreCase": true})), vec![with(&[("x-key", "S3")], true), with(&[], false)]),
         (header(json!({"Prefix": "ab"})), vec![with(&[("x-key", "abc")], true), with(&[("x-key", "cab")], false)]),
         (header(json!({"Suffix": "ab"})), vec![with(&[("x-key", "cab")], true), with(&[("x-key", "abc")], false)]),
+        (header(json!({"Contains": "3,s"})), vec![with(&[("x-key", "s3"), ("x-key", "s4")], false)]),
         (header(json!({"Contains": "b"})), vec![with(&[("x-key", "abc")], true), with(&[("x-key", "ac")], false)]),
         (header(json!({"Regex": "a+"})), vec![with(&[("x-key", "aaa")], true), with(&[("x-key", "aab")], false)]),
-        (header(json!({"Exact": "s3", "Invert": true})), vec![with(&[("x-key", "s3")], false), with(&[], true)]),
+        (
+            header(json!({"Exact": "s3", "Invert": true})),
+            vec![with(&[("x-key", "s3")], false), with(&[("x-key", "s3"), ("x-key", "s4")], false), with(&[], true)],
+        ),
         (header(json!({"Present": true, "Invert": true})), vec![with(&[("x-key", "1")], false), with(&[], true)]),
     ]
 }

@@ -1,7 +1,9 @@
 //! A path has one form: the policy decides on it, and the application sees it.
 
 use serde_json::json;
-use starling_e2e::{Connection, Mesh, MeshOptions, Workload, eventually};
+use starling_e2e::{Connection, DEADLINE, Mesh, MeshOptions, Workload, eventually};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// What becomes of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,11 +60,38 @@ const EXACT_ALLOWED: &[(&str, Outcome)] = &[
     ("/public;v=1", Denied),
 ];
 
+/// Heads of requests that no library would send.
+const ODD_HEADS: &[&str] = &[
+    "GET /admin#x HTTP/1.1",
+    "GET /shop#/../admin HTTP/1.1",
+    "GET admin HTTP/1.1",
+    "GET  /admin HTTP/1.1",
+    "GET /adm\tin HTTP/1.1",
+    "GET http://api HTTP/1.1",
+    "GET http://api?x HTTP/1.1",
+    "OPTIONS * HTTP/1.1",
+    "CONNECT api:80 HTTP/1.1",
+    "get /admin HTTP/1.1",
+    "GET /admin HTTP/1.0",
+    "GET /admin HTTP/1.1\r\nupgrade: websocket\r\nconnection: upgrade",
+    "GET /shop HTTP/1.1\r\nx-envoy-original-path: /public\r\nx-original-url: /public",
+];
+
+/// The status that a request with this head is answered with; 0 if the connection is closed without one.
+async fn status_of(authority: &str, head: &str) -> anyhow::Result<u16> {
+    let mut stream = TcpStream::connect(authority).await?;
+    stream.write_all(format!("{head}\r\nhost: api\r\n\r\n").as_bytes()).await?;
+    let mut answer = vec![0; 1024];
+    let length = tokio::time::timeout(DEADLINE, stream.read(&mut answer)).await??;
+    let line = String::from_utf8_lossy(&answer[..length]).into_owned();
+    Ok(line.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0))
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_spelling_of_a_path_gets_around_a_denial() {
     let mesh = Mesh::start(MeshOptions::default()).await;
     mesh.protocol("api", "http").await;
-    let (web, _api) = tokio::join!(Workload::new("web").calls("api").start(&mesh), Workload::new("api").start(&mesh));
+    let (web, api) = tokio::join!(Workload::new("web").calls("api").start(&mesh), Workload::new("api").start(&mesh));
     let outcome = async |target: &str| -> anyhow::Result<Result<String, u16>> {
         let answer = Connection::open(&web.upstream("api")).await?.get(target).await?;
         let path = || answer.json()["request"]["path"].as_str().map(str::to_owned);
@@ -99,4 +128,20 @@ async fn no_spelling_of_a_path_gets_around_a_denial() {
             }
         }
     }
+    // With nothing allowed at all, nothing gets through, however odd.
+    let nothing = json!([{"Action": "deny", "HTTP": {"PathPrefix": "/"}}]);
+    let change = mesh.permissions("web", "api", &nothing).await.index();
+    mesh.settled(change).await;
+    eventually("a plain request is refused", async || {
+        let status = status_of(&web.upstream("api"), "GET / HTTP/1.1").await?;
+        anyhow::ensure!(status == 403, "{status}");
+        Ok(())
+    })
+    .await;
+    let reached = api.sidecar.stat("cluster.local_app.upstream_rq_total", "").await;
+    for head in ODD_HEADS {
+        let status = status_of(&web.upstream("api"), head).await.expect("an answer or the end");
+        assert!(matches!(status, 0 | 400..=499), "{head:?} is answered {status}");
+    }
+    assert_eq!(api.sidecar.stat("cluster.local_app.upstream_rq_total", "").await, reached, "one got through");
 }

@@ -44,14 +44,13 @@ impl Client {
         Self { folder }
     }
 
-    /// Calls a service `calls` times in one process; each line is an answer's JSON or a status.
+    /// Calls a service `calls` times in one process; each line is an answer's JSON, the last one perhaps a status.
     async fn call(&self, service: &str, calls: usize) -> Vec<String> {
         let mut command = Command::new(tools::python());
         command.env_clear().env("GRPC_XDS_BOOTSTRAP", self.folder.path().join("bootstrap.json"));
         command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/proxyless.py"));
         command.args([&format!("xds:///{service}"), &calls.to_string()]);
         let output = cli::run(command).await.success();
-        assert_eq!(output.stdout.lines().count(), calls, "{output}");
         output.stdout.lines().map(str::to_owned).collect()
     }
 }
@@ -80,7 +79,8 @@ async fn a_proxyless_client_resolves_and_calls_a_service() {
 
     let client = Client::new(&mesh, "web").await;
     let answers = client.call("greeter", 10).await;
-    let answers: Vec<Value> = answers.iter().map(|line| serde_json::from_str(line).expect("an answer")).collect();
+    let answers: Vec<Value> =
+        answers.iter().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{answers:?}"))).collect();
     let names: BTreeSet<_> = answers.iter().map(|answer| answer["name"].as_str().expect("a name")).collect();
     assert_eq!(names, BTreeSet::from(["greeter-1", "greeter-2"]));
     let certificate = answers[0]["request"]["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default();
