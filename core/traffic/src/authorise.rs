@@ -18,22 +18,14 @@ use crate::policy::Policy;
 
 /// The header fields of a request.
 pub trait HeaderFields {
-    /// The value of the field `name`, which is given in lower case; several fields of that name are joined by `,`.
-    fn value(&self, name: &str) -> Option<Cow<'_, [u8]>>;
+    /// Whether one value of the field `name`, which is given in lower case, passes the test. Each of several fields of
+    /// that name is tested by itself, as Envoy does it: joined, one value could hide another from a denial.
+    fn any(&self, name: &str, test: &mut dyn FnMut(&[u8]) -> bool) -> bool;
 }
 
 impl<K: AsRef<str>, V: AsRef<[u8]>> HeaderFields for Vec<(K, V)> {
-    fn value(&self, name: &str) -> Option<Cow<'_, [u8]>> {
-        let mut values =
-            self.iter().filter(|(key, _)| key.as_ref().eq_ignore_ascii_case(name)).map(|(_, v)| v.as_ref());
-        let first = values.next()?;
-        let mut joined = Cow::Borrowed(first);
-        for value in values {
-            let joined = joined.to_mut();
-            joined.push(b',');
-            joined.extend_from_slice(value);
-        }
-        Some(joined)
+    fn any(&self, name: &str, test: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        self.iter().any(|(key, value)| key.as_ref().eq_ignore_ascii_case(name) && test(value.as_ref()))
     }
 }
 
@@ -293,9 +285,8 @@ impl HeaderRule {
 
     /// A field that is not there fails every test, so that inverted it holds.
     fn matches(&self, headers: &dyn HeaderFields) -> bool {
-        let value = headers.value(&self.name);
-        let holds = value.is_some_and(|value| self.test.as_ref().is_none_or(|test| test.matches(&value)));
-        holds != self.invert
+        let mut test = |value: &[u8]| self.test.as_ref().is_none_or(|test| test.matches(value));
+        headers.any(&self.name, &mut test) != self.invert
     }
 }
 

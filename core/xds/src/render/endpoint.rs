@@ -41,6 +41,8 @@ pub(super) fn load_assignment(cluster: &str, lb_endpoints: Vec<LbEndpoint>) -> C
         cluster_name: cluster.to_owned(),
         endpoints: vec![LocalityLbEndpoints {
             locality: Some(Locality::default()),
+            // gRPC libraries leave out localities without a weight (gRFC A27); Envoy reads it in another mode only.
+            load_balancing_weight: number(1),
             lb_endpoints,
             ..Default::default()
         }],

@@ -3,22 +3,26 @@
 
 use std::net::SocketAddr;
 
-use envoy_types::pb::envoy::config::core::v3::{ExtensionConfigSource, TrafficDirection};
+use envoy_types::pb::envoy::config::common::mutation_rules;
+use envoy_types::pb::envoy::config::common::mutation_rules::v3::header_mutation;
+use envoy_types::pb::envoy::config::core::v3::{ExtensionConfigSource, TrafficDirection, TypedExtensionConfig};
 use envoy_types::pb::envoy::config::listener::v3::filter::ConfigType;
 use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChain, Listener};
 use envoy_types::pb::envoy::extensions::filters::http::router::v3::Router;
 use envoy_types::pb::envoy::extensions::filters::network::connection_limit::v3::ConnectionLimit;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::http_connection_manager::{
-    ForwardClientCertDetails, InternalAddressConfig, PathWithEscapedSlashesAction, RouteSpecifier,
-    SetCurrentClientCertDetails, UpgradeConfig,
+    ForwardClientCertDetails, PathWithEscapedSlashesAction, RouteSpecifier, SetCurrentClientCertDetails, UpgradeConfig,
 };
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpConnectionManager, HttpFilter, Rds, http_filter,
 };
 use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::tcp_proxy::ClusterSpecifier;
 use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::{TcpProxy, UpstreamConnectMode};
+use envoy_types::pb::envoy::extensions::http::early_header_mutation::header_mutation::v3::HeaderMutation as EarlyHeaderMutation;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::DownstreamTlsContext;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::downstream_tls_context::SessionTicketKeysType;
+use envoy_types::pb::envoy::r#type::matcher::v3::StringMatcher;
+use envoy_types::pb::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 use envoy_types::pb::google::protobuf::{Any, UInt64Value};
 use prost::Message;
 use starling_model::Protocol;
@@ -170,8 +174,9 @@ fn inbound_manager(inbound: &Inbound, access_log: bool) -> HttpConnectionManager
 /// What both directions have in common.
 ///
 /// A sidecar stands next to its application and is no edge: `x-forwarded-for`, `x-forwarded-proto` and `x-request-id`
-/// pass as they came, from an ingress gateway to the last service. No address counts as internal, so headers that
-/// steer Envoy (`x-envoy-retry-on`, `x-envoy-upstream-rq-timeout-ms`, …) are taken off whoever sends them.
+/// pass as they came, from an ingress gateway to the last service. Headers that steer Envoy (`x-envoy-retry-on`,
+/// `x-envoy-upstream-rq-timeout-ms`, …) are taken off whoever sends them. Envoy would believe them from addresses that
+/// it takes for internal, and which address that is, `x-forwarded-for` says.
 fn connection_manager(stat_prefix: &str, routes: &str, protocol: Protocol) -> HttpConnectionManager {
     let (idle, upgrades) = match protocol {
         Protocol::Grpc => (std::time::Duration::ZERO, Vec::new()),
@@ -187,8 +192,23 @@ fn connection_manager(stat_prefix: &str, routes: &str, protocol: Protocol) -> Ht
         stream_idle_timeout: Some(duration(idle)),
         upgrade_configs: upgrades,
         use_remote_address: flag(false),
-        internal_address_config: Some(InternalAddressConfig::default()),
+        early_header_mutation_extensions: vec![without_steering()],
         ..Default::default()
+    }
+}
+
+/// Takes every `x-envoy-` field off a request before anything looks at it.
+fn without_steering() -> TypedExtensionConfig {
+    let prefix =
+        StringMatcher { match_pattern: Some(MatchPattern::Prefix("x-envoy-".to_owned())), ..Default::default() };
+    let removal = mutation_rules::v3::HeaderMutation {
+        action: Some(header_mutation::Action::RemoveOnMatch(header_mutation::RemoveOnMatch {
+            key_matcher: Some(prefix),
+        })),
+    };
+    TypedExtensionConfig {
+        name: "envoy.http.early_header_mutation.header_mutation".to_owned(),
+        typed_config: Some(any(&EarlyHeaderMutation { mutations: vec![removal] })),
     }
 }
 
