@@ -175,8 +175,8 @@ impl Agent {
         Ok(Self { shared, leaves, node, datacenter, enable_script_checks, _tasks: tasks })
     }
 
-    /// Registers a service with its checks and sidecar in one transaction, in place of what its id had before; returns
-    /// when that is durable.
+    /// Registers a service with its checks and sidecar, in place of what its id had before; returns when that is durable.
+    /// It is one transaction, unless it is larger than one of the store may be.
     ///
     /// # Errors
     /// [`RegisterError`]; nothing has changed unless it is [`WriteError::Unavailable`] or [`WriteError::Disk`].
@@ -200,7 +200,7 @@ impl Agent {
         Ok(Registered { revision: settled(waiting).await?, changed })
     }
 
-    /// Removes a service, its sidecar and their checks in one transaction.
+    /// Removes a service, its sidecar and their checks in one transaction, or in several if they are that many.
     ///
     /// # Errors
     /// [`DeregisterError`].

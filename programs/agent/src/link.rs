@@ -8,11 +8,12 @@ pub use starling_tls::IssuedLeaf;
 /// What an agent needs of a server.
 #[async_trait]
 pub trait ServerLink: Send + Sync + 'static {
-    /// Writes records of this node in one transaction; returns when they are durable.
+    /// Writes records of this node; returns when all are durable. They go in one transaction unless they are more than
+    /// one may hold; then in several, in this order.
     ///
     /// # Errors
-    /// [`LinkError::Refused`] if the server will never take them, [`LinkError::Unavailable`] if it could not now; in the
-    /// second case they may or may not have been written.
+    /// [`LinkError::Refused`] if the server will never take them and has written none, [`LinkError::Unavailable`] if it
+    /// could not now; in the second case all, some or none may have been written.
     async fn commit(&self, changes: Vec<Change>) -> Result<Revision, LinkError>;
 
     /// The catalog's records of this node: the node itself, its instances and its checks.

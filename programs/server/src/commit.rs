@@ -83,7 +83,9 @@ impl Server {
 impl From<CommitError> for CommitFailure {
     fn from(error: CommitError) -> Self {
         match error {
-            CommitError::Empty | CommitError::DuplicateKey { .. } | CommitError::TooLarge { .. } => Self::Invalid(error),
+            CommitError::Empty | CommitError::DuplicateKey { .. } | CommitError::TooLarge { .. } => {
+                Self::Invalid(error)
+            }
             CommitError::Conflict { .. } | CommitError::Failed(_) | CommitError::Closed => Self::Store(error),
         }
     }

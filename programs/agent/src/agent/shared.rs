@@ -45,7 +45,8 @@ impl Shared {
     }
 
     pub(crate) fn take_pending(&self) -> Vec<Group> {
-        self.lock().pending.take()
+        let State { registrations, pending, .. } = &mut *self.lock();
+        pending.take(|key| registrations.change_bytes(key))
     }
 
     /// Queues what was touched for somebody who waits. If nothing was, but some of `keys` is not yet written, they wait

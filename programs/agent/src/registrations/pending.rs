@@ -1,4 +1,4 @@
-//! What is still to be written: groups that must go in one transaction, the newest state of each record winning.
+//! What is still to be written: groups of records that go together, the newest state of each record winning.
 //!
 //! Bounded by the number of records of this node: a record that is touched twice before it is written is written once.
 
@@ -10,10 +10,15 @@ use tokio::sync::oneshot;
 use super::{Before, Kept, Touched};
 use crate::agent::WriteError;
 
-/// Changes of one transaction; etcd takes 128 operations. A group larger than this goes alone.
+/// Changes of one commit; etcd takes 128 operations. A group larger than this goes alone.
 pub(crate) const CHANGES_PER_COMMIT_MAX: usize = 128;
 
-/// Lines of one journal write that accompany a transaction; statuses without records come in any number.
+/// Bytes of keys and values of one commit, half of what a transaction of the store may hold: groups share a transaction
+/// because that is cheap, and large ones gain nothing by it. A group larger than this goes alone, so that if it is too
+/// large for the server as well, nobody else is held up by it.
+const BYTES_PER_COMMIT_MAX: usize = 512 * 1024;
+
+/// Lines of one journal write that accompany a commit; statuses without records come in any number.
 const KEPT_PER_COMMIT_MAX: usize = 1024;
 
 /// Somebody who waits for a group to be written.
@@ -107,13 +112,15 @@ impl Pending {
         !self.holders(keys).is_empty()
     }
 
-    /// Takes the oldest groups for one transaction.
-    pub(crate) fn take(&mut self) -> Vec<Group> {
-        let (mut taken, mut keys, mut kept) = (Vec::new(), 0, 0);
+    /// Takes the oldest groups for one commit; `bytes_of` says what the change of a record weighs.
+    pub(crate) fn take(&mut self, bytes_of: impl Fn(&RecordKey) -> usize) -> Vec<Group> {
+        let (mut taken, mut keys, mut kept, mut bytes) = (Vec::new(), 0, 0, 0);
         while let Some(entry) = self.groups.first_entry() {
             keys += entry.get().keys.len();
             kept += entry.get().kept.len();
-            if !taken.is_empty() && (keys > CHANGES_PER_COMMIT_MAX || kept > KEPT_PER_COMMIT_MAX) {
+            bytes += entry.get().keys.iter().map(&bytes_of).sum::<usize>();
+            let over = keys > CHANGES_PER_COMMIT_MAX || kept > KEPT_PER_COMMIT_MAX || bytes > BYTES_PER_COMMIT_MAX;
+            if over && !taken.is_empty() {
                 break;
             }
             taken.push(entry.remove());

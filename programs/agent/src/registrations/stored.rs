@@ -12,9 +12,18 @@ impl Registrations {
             RecordKey::Node(_) => Some(Record::Node(self.node.clone())),
             RecordKey::Instance(key) => self.services.get(&key.id).map(|s| Record::Instance(s.instance.clone())),
             RecordKey::Check(_, id) => self.checks.get(id).map(|check| Record::Check(check.record.clone())),
-            RecordKey::Config(_) | RecordKey::CaRoot(_) => None,
+            RecordKey::Config(_) | RecordKey::CaRoot(_) | RecordKey::Fence(_) => None,
         };
         record.map_or_else(|| Change::Delete(key.clone()), Change::Put)
+    }
+
+    /// What that change weighs in a transaction, in bytes of key and value.
+    pub(crate) fn change_bytes(&self, key: &RecordKey) -> usize {
+        let value = match self.change(key) {
+            Change::Put(record) => record.encode().len(),
+            Change::Delete(_) => 0,
+        };
+        key.encode().len() + value
     }
 
     /// The line that makes the journal's idea of `kept` what it is here.

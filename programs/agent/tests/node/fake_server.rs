@@ -25,6 +25,8 @@ pub enum Mode {
     Down,
     /// Refuses transactions that write an instance of this id.
     Refusing(String),
+    /// Fails at transactions of more bytes than this.
+    Narrow(usize),
 }
 
 pub struct FakeServer {
@@ -122,6 +124,14 @@ impl FakeServer {
                 });
                 hit.then(|| LinkError::Refused("not this one".to_owned()))
             }
+            Mode::Narrow(bytes_max) => {
+                let bytes = changes.iter().map(|change| match change {
+                    Change::Put(record) => change.key().encode().len() + record.encode().len(),
+                    Change::Delete(key) => key.encode().len(),
+                });
+                let bytes: usize = bytes.sum();
+                (bytes > *bytes_max).then(|| LinkError::Unavailable(format!("{bytes} bytes at once")))
+            }
         }
     }
 }
@@ -152,7 +162,7 @@ impl ServerLink for FakeServer {
     async fn own_records(&self) -> Result<OwnRecords, LinkError> {
         self.look(|state| match state.mode {
             Mode::Down => Err(LinkError::Unavailable("taken away".to_owned())),
-            Mode::Up | Mode::Refusing(_) => Ok(OwnRecords {
+            Mode::Up | Mode::Refusing(_) | Mode::Narrow(_) => Ok(OwnRecords {
                 revision: Revision(state.commits.len() as u64),
                 records: state.records.values().cloned().collect(),
             }),
@@ -165,7 +175,7 @@ impl ServerLink for FakeServer {
                 state.leaves_issued += 1;
                 Ok(state.leaf_seconds)
             }
-            Mode::Down | Mode::Refusing(_) => Err(LinkError::Unavailable("taken away".to_owned())),
+            Mode::Down | Mode::Refusing(_) | Mode::Narrow(_) => Err(LinkError::Unavailable("taken away".to_owned())),
         })?;
         let id = SpiffeId::new(
             Layout::Consul,

@@ -45,22 +45,11 @@ async fn a_service_with_its_sidecar_and_checks_is_one_transaction_each_way() {
     assert_eq!(unknown, Err(DeregisterError::UnknownService(instance_id("web"))));
 }
 
-#[tokio::test]
-async fn registrations_that_come_together_share_transactions_within_the_limit() {
-    let (directory, server) = (tempfile::tempdir().unwrap(), FakeServer::new());
-    let agent = start(directory.path(), &server).await;
-    let before = server.look(|state| state.commits.len());
+/// Lets the first write wait at the server until all of `many` have begun, so that the others gather behind it.
+async fn gathered<T>(server: &FakeServer, many: impl Future<Output = T>) -> T {
     let gate = Arc::new(Notify::new());
     *server.gate.lock().unwrap() = Some(Arc::clone(&gate));
-    let many = (0..200).map(|number| {
-        agent.register_service(
-            service(&format!("s{number}"), vec![ttl(&format!("c{number}"), LONG)]),
-            ExistingChecks::Keep,
-        )
-    });
-    let many = futures::future::join_all(many);
     let open = async {
-        // The first is on its way alone; the others gather behind it.
         tokio::task::yield_now().await;
         *server.gate.lock().unwrap() = None;
         loop {
@@ -68,12 +57,52 @@ async fn registrations_that_come_together_share_transactions_within_the_limit() 
             tokio::task::yield_now().await;
         }
     };
-    let results = tokio::select! { results = many => results, () = open => unreachable!() };
+    tokio::select! { result = many => result, () = open => unreachable!() }
+}
+
+#[tokio::test]
+async fn registrations_that_come_together_share_transactions_within_the_limit() {
+    let (directory, server) = (tempfile::tempdir().unwrap(), FakeServer::new());
+    let agent = start(directory.path(), &server).await;
+    let before = server.look(|state| state.commits.len());
+    let many = (0..200).map(|number| {
+        agent.register_service(
+            service(&format!("s{number}"), vec![ttl(&format!("c{number}"), LONG)]),
+            ExistingChecks::Keep,
+        )
+    });
+    let results = gathered(&server, futures::future::join_all(many)).await;
     assert!(results.iter().all(Result::is_ok));
     let commits = server.look(|state| state.commits[before..].to_vec());
     assert!(commits.len() < 20, "{} transactions", commits.len());
     assert!(commits.iter().all(|keys| keys.len() <= 128));
     assert_eq!(server.keys().len(), 401);
+}
+
+#[tokio::test]
+async fn large_registrations_do_not_share_a_transaction_that_cannot_hold_them() {
+    const KIB: usize = 1024;
+    let (directory, server) = (tempfile::tempdir().unwrap(), FakeServer::new());
+    let agent = start(directory.path(), &server).await;
+    // What a transaction of the store may hold.
+    server.with(|state| state.mode = Mode::Narrow(1024 * KIB));
+    let register = |name: String, bytes: usize| {
+        let mut given = service(&name, Vec::new());
+        given.instance.tags = vec!["x".repeat(bytes)];
+        agent.register_service(given, ExistingChecks::Keep)
+    };
+    let large = (0..8).map(|number| register(format!("large{number}"), 400 * KIB));
+    let small = (0..8).map(|number| register(format!("small{number}"), KIB));
+    let huge = [register("huge".to_owned(), 900 * KIB)];
+    let all = futures::future::join_all(large.chain(small).chain(huge));
+    let results = gathered(&server, all).await;
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+    let commits = server.look(|state| state.commits.clone());
+    assert!(commits.contains(&vec!["instance/n1/huge".to_owned()]), "the one over the limit goes alone");
+    let small = |keys: &&Vec<String>| keys.iter().any(|key| key.contains("small"));
+    assert_eq!(commits.iter().filter(small).count(), 1, "small ones share as ever");
+    server.with(|state| state.mode = Mode::Narrow(64 * KIB));
+    assert!(register("late".to_owned(), KIB).await.is_ok(), "nothing stands in the way of what comes later");
 }
 
 #[tokio::test]

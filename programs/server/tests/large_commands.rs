@@ -1,0 +1,100 @@
+//! Commands that are larger than a transaction of the store may be.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use starling_catalog::Command;
+use starling_model::{InstanceKey, InstanceKind, Node, NodeName, Port, ServiceInstance, Weights};
+use starling_server::{CommitFailure, Server, ServerConfig};
+use starling_store::{CommitError, MAX_TRANSACTION_BYTES};
+use starling_telemetry::Registry;
+
+/// Enough that 128 of them, the most writes of a transaction, are more bytes than it may hold.
+const RECORD_BYTES: usize = 10 * 1024;
+
+async fn start(directory: &Path) -> Arc<Server> {
+    let config = ServerConfig { data_dir: directory.to_owned(), datacenter: "dc1".parse().expect("a name") };
+    Server::start(config, &Registry::default()).await.expect("the server starts")
+}
+
+fn node() -> NodeName {
+    "n1".parse().expect("a name")
+}
+
+fn instance(id: &str, bytes: usize) -> ServiceInstance {
+    ServiceInstance {
+        key: InstanceKey { node: node(), id: id.parse().expect("an id") },
+        name: "web".parse().expect("a name"),
+        kind: InstanceKind::Typical,
+        address: None,
+        port: Port::try_from(80).ok(),
+        tags: vec!["x".repeat(bytes)],
+        meta: BTreeMap::new(),
+        tagged_addresses: BTreeMap::new(),
+        weights: Weights::default(),
+        enable_tag_override: false,
+        native: false,
+    }
+}
+
+fn register(instances: Vec<ServiceInstance>) -> Command {
+    let record = Node {
+        name: node(),
+        id: String::new(),
+        address: "10.0.0.1".to_owned(),
+        tagged_addresses: BTreeMap::new(),
+        meta: BTreeMap::new(),
+    };
+    Command::Register { name: node(), node: Some(record), instances, checks: Vec::new() }
+}
+
+fn many() -> Vec<ServiceInstance> {
+    (0..300).map(|number| instance(&format!("web-{number}"), RECORD_BYTES)).collect()
+}
+
+#[tokio::test]
+async fn a_command_over_both_limits_takes_several_transactions_and_is_visible_whole() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = start(directory.path()).await;
+    let before = server.snapshot().revision();
+    let revision = server.commit(&register(many())).await.expect("committed");
+    let least = (300 * RECORD_BYTES).div_ceil(MAX_TRANSACTION_BYTES) as u64;
+    assert!((least..300).contains(&(revision.0 - before.0)), "from {before:?} to {revision:?}");
+    let snapshot = server.snapshot();
+    assert!(snapshot.revision() >= revision);
+    assert_eq!(snapshot.instances_on(&node()).count(), 300);
+    let newest = snapshot.instances_on(&node()).map(|instance| instance.modified).max();
+    assert_eq!(newest, Some(revision), "the revision is that of the last transaction");
+
+    let removed = server.commit(&Command::DeregisterNode(node())).await.expect("committed");
+    assert!(removed.0 - revision.0 >= 3, "deletes are small, but many");
+    assert!(server.snapshot().node(&node()).is_none());
+}
+
+#[tokio::test]
+async fn a_record_that_no_transaction_holds_is_refused_and_nothing_before_it_is_written() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = start(directory.path()).await;
+    let before = server.snapshot().revision();
+    let mut instances = many();
+    instances.push(instance("huge", MAX_TRANSACTION_BYTES));
+    let refused = server.commit(&register(instances)).await;
+    assert!(matches!(refused, Err(CommitFailure::Invalid(CommitError::TooLarge { .. }))), "{refused:?}");
+    // A write that is taken is published after everything that was written before it.
+    let next = server.commit(&register(Vec::new())).await.expect("committed");
+    assert_eq!(next.0, before.0 + 1);
+    assert_eq!(server.snapshot().instances_on(&node()).count(), 0);
+}
+
+#[tokio::test]
+async fn a_record_that_is_changed_twice_is_refused_also_when_the_two_would_go_apart() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = start(directory.path()).await;
+    let before = server.snapshot().revision();
+    let mut instances = many();
+    instances.push(instance("web-0", 1));
+    let refused = server.commit(&register(instances)).await;
+    assert!(matches!(refused, Err(CommitFailure::Invalid(CommitError::DuplicateKey { .. }))), "{refused:?}");
+    assert_eq!(server.snapshot().revision(), before);
+}
