@@ -44,6 +44,7 @@ impl From<CommitFailure> for ApiError {
     fn from(failure: CommitFailure) -> Self {
         match failure {
             CommitFailure::Refused(refusal) => Self::bad_request(refusal.to_string()),
+            CommitFailure::Invalid(reason) => Self::bad_request(reason),
             CommitFailure::Unavailable(_) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, failure.to_string()),
         }
     }

@@ -54,6 +54,9 @@ pub enum CommitFailure {
     /// It breaks a rule.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// It can never be stored, for this reason; nothing was changed.
+    #[error("{0}")]
+    Invalid(String),
     /// The store cannot take it now.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),

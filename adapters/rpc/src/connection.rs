@@ -1,14 +1,15 @@
-//! A connection that knows who is at its other end.
+//! A connection that knows who is at its other end, and how long it may last.
 
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use starling_identity::Identity;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tonic::transport::server::Connected;
 
 /// Who is at the other end of a connection.
@@ -25,12 +26,68 @@ pub enum Peer {
     },
 }
 
-/// A byte stream with its peer, counted while it lives.
-#[derive(Debug)]
+/// Time for a new connection's first bytes: bounds what strangers can hold open by saying nothing. Once they have come,
+/// HTTP/2's own signs of life are asked for.
+pub const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time that open connections have to end when the server stops, after their streams have been told to go elsewhere.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Bytes with which a client of HTTP/2 begins (RFC 9113, section 3.4).
+const PREFACE_BYTES: usize = 24;
+
+/// A byte stream with its peer, counted while it lives, and given up when its time is over.
 pub(crate) struct Connection<S> {
-    pub stream: S,
-    pub peer: Peer,
-    pub _permit: OwnedSemaphorePermit,
+    stream: S,
+    peer: Peer,
+    preface_left: usize,
+    /// Completes when the connection is given up.
+    limit: Limit,
+    stopping: watch::Receiver<bool>,
+    _permit: OwnedSemaphorePermit,
+}
+
+type Limit = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl<S> Connection<S> {
+    /// A connection that ends when the server stops: at once while its client has not begun to speak, else in time.
+    pub(crate) fn new(stream: S, peer: Peer, permit: OwnedSemaphorePermit, stopping: watch::Receiver<bool>) -> Self {
+        let stopped = stopped(stopping.clone());
+        // Either end is one: too late, or no longer wanted.
+        let limit = Box::pin(async move { drop(tokio::time::timeout(PREFACE_TIMEOUT, stopped).await) });
+        Self { stream, peer, preface_left: PREFACE_BYTES, limit, stopping, _permit: permit }
+    }
+
+    /// Fails once the time is over; otherwise the task is woken when it is.
+    fn in_time(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        match self.limit.as_mut().poll(cx) {
+            Poll::Pending => Ok(()),
+            Poll::Ready(()) => {
+                // A future that has completed must not be polled again.
+                self.limit = Box::pin(std::future::ready(()));
+                Err(io::ErrorKind::TimedOut.into())
+            }
+        }
+    }
+
+    fn received(&mut self, bytes: usize) {
+        if self.preface_left == 0 {
+            return;
+        }
+        self.preface_left = self.preface_left.saturating_sub(bytes);
+        if self.preface_left == 0 {
+            let stopped = stopped(self.stopping.clone());
+            self.limit = Box::pin(async move {
+                stopped.await;
+                tokio::time::sleep(DRAIN_TIMEOUT).await;
+            });
+        }
+    }
+}
+
+async fn stopped(mut stopping: watch::Receiver<bool>) {
+    // A dropped sender is the end, too.
+    let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
 impl<S> Connected for Connection<S> {
@@ -43,12 +100,18 @@ impl<S> Connected for Connection<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        self.received(buf.filled().len() - before);
+        // After the limit may have changed, so that the new one wakes the task.
+        self.in_time(cx)?;
+        read
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.in_time(cx)?;
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
@@ -57,6 +120,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.in_time(cx)?;
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 
@@ -65,10 +129,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.in_time(cx)?;
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.in_time(cx)?;
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -9,13 +9,14 @@ use std::time::Duration;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 
-use crate::connection::{Connection, Peer};
+use crate::connection::{Connection, DRAIN_TIMEOUT, Peer};
 use crate::service::AdsService;
 use crate::source::ProxySource;
 
@@ -109,6 +110,8 @@ impl LoopbackListener {
 
 /// Serves xDS in plaintext until `shutdown` completes and every stream has been told to go elsewhere.
 ///
+/// Ends no later than [`DRAIN_TIMEOUT`] after `shutdown`, whatever the clients do.
+///
 /// # Errors
 /// [`ServeError`] if the listener fails as a whole.
 pub async fn serve(
@@ -119,17 +122,20 @@ pub async fn serve(
     let listener = listener.0;
     tracing::info!(address = %listener.local_addr().map_err(ServeError::Address)?, "serving xDS in plaintext");
     let (sender, receiver) = mpsc::channel(ACCEPTED_QUEUED_MAX);
+    let (stop, stopping) = watch::channel(false);
     let accepting = accept(listener, move |stream, address, permit| {
         let sender = sender.clone();
-        let connection = Connection { stream, peer: Peer::Loopback(address), _permit: permit };
+        let connection = Connection::new(stream, Peer::Loopback(address), permit, stopping.clone());
         // The receiver is gone when the server stops.
         async move { drop(sender.send(Ok(connection)).await) }
     });
-    run(accepting, ReceiverStream::new(receiver), source, shutdown).await
+    run(accepting, ReceiverStream::new(receiver), source, shutdown, stop).await
 }
 
 /// Serves xDS to members of the mesh, over mutual TLS, until `shutdown` completes and every stream has been told to go
 /// elsewhere. `tls` must demand a client certificate; one without an identity of the mesh is refused.
+///
+/// Ends as [`serve`] does.
 ///
 /// # Errors
 /// [`ServeError`] if the listener fails as a whole.
@@ -144,16 +150,17 @@ pub async fn serve_tls(
     tls.alpn_protocols = vec![b"h2".to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let (sender, receiver) = mpsc::channel(ACCEPTED_QUEUED_MAX);
+    let (stop, stopping) = watch::channel(false);
     let accepting = accept(listener, move |stream, address, permit| {
-        let (sender, acceptor) = (sender.clone(), acceptor.clone());
+        let (sender, acceptor, stopping) = (sender.clone(), acceptor.clone(), stopping.clone());
         async move {
             if let Some((stream, peer)) = handshake(&acceptor, stream, address).await {
                 // The receiver is gone when the server stops.
-                drop(sender.send(Ok(Connection { stream, peer, _permit: permit })).await);
+                drop(sender.send(Ok(Connection::new(stream, peer, permit, stopping))).await);
             }
         }
     });
-    run(accepting, ReceiverStream::new(receiver), source, shutdown).await
+    run(accepting, ReceiverStream::new(receiver), source, shutdown, stop).await
 }
 
 async fn handshake(
@@ -177,12 +184,13 @@ fn member(stream: &TlsStream<TcpStream>, address: SocketAddr) -> Result<Peer, st
     Ok(Peer::Member { identity: Arc::new(starling_tls::peer_identity(chain)?), address })
 }
 
-/// Accepts connections for ever, and prepares each in its own task.
+/// Accepts connections until dropped, and prepares each in its own task, which ends then as well.
 async fn accept<F>(listener: TcpListener, prepare: impl Fn(TcpStream, SocketAddr, OwnedSemaphorePermit) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut preparing = JoinSet::new();
     loop {
         let permit = Arc::clone(&permits).acquire_owned().await.expect("invariant: the semaphore is never closed");
         match listener.accept().await {
@@ -192,7 +200,8 @@ where
                     tracing::debug!(%address, %error, "connection lost while it was accepted");
                     continue;
                 }
-                tokio::spawn(prepare(stream, address, permit));
+                while preparing.try_join_next().is_some() {}
+                preparing.spawn(prepare(stream, address, permit));
             }
             Err(error) => {
                 tracing::warn!(%error, "no connection can be accepted");
@@ -207,11 +216,12 @@ async fn run<S>(
     incoming: impl Stream<Item = Result<Connection<S>, io::Error>> + Send,
     source: Arc<dyn ProxySource>,
     shutdown: impl Future<Output = ()> + Send,
+    stop: watch::Sender<bool>,
 ) -> Result<(), ServeError>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
-    let (stop, stopping) = watch::channel(false);
+    let stopping = stop.subscribe();
     let serving = Server::builder()
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .http2_max_header_list_size(HEADER_LIST_BYTES_MAX)
@@ -226,7 +236,7 @@ where
                 () = shutdown => {}
                 () = accepting => {}
             }
-            // Streams have no end of their own.
+            // Streams have no end of their own, and silent connections neither.
             stop.send_replace(true);
         });
     Ok(serving.await?)

@@ -7,10 +7,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use starling_model::{
-    Change, CheckedService, ConfigEntry, NodeName, Record, RecordKey, Revision, ServiceInstance, ServiceName, Versioned,
+    Change, Check, CheckedService, ConfigEntry, NodeName, Record, RecordKey, Revision, ServiceInstance, ServiceName,
+    Versioned,
 };
 
-use crate::snapshot::{NodeEntry, Snapshot};
+use crate::snapshot::{NodeEntry, OwnedCheck, Snapshot};
 use crate::subject::Subject;
 
 /// Subjects without content whose last revision is remembered. Past this a watcher of the oldest is woken once for
@@ -45,16 +46,17 @@ impl Snapshot {
         let mut next = self.clone();
         let mut subjects = BTreeSet::new();
         for change in changes {
-            next.touch(&change.key(), &mut subjects);
+            let key = change.key();
+            next.touch(&key, &mut subjects);
             match change {
                 Change::Put(record) => {
-                    let created = next.created(&record.key()).unwrap_or(revision);
+                    let created = next.created(&key).unwrap_or(revision);
                     next.insert(record.clone(), created, revision);
                 }
                 Change::Delete(key) => next.remove(key),
             }
             // Again, for what the record speaks of now: a sidecar may have changed its destination.
-            next.touch(&change.key(), &mut subjects);
+            next.touch(&key, &mut subjects);
         }
         next.revision = revision;
         for subject in &subjects {
@@ -65,8 +67,19 @@ impl Snapshot {
         Applied { snapshot: next, events }
     }
 
-    /// Adds a record and what indexes need, and raises the revision of its subjects to `modified`.
-    pub(crate) fn insert(&mut self, record: Record, created: Revision, modified: Revision) {
+    /// Adds a stored record and raises the revisions of its subjects to that of its last change.
+    pub(crate) fn insert_marked(&mut self, record: Versioned<Record>) {
+        let (key, modified) = (record.value.key(), record.modified);
+        self.insert(record.value, record.created, modified);
+        let mut subjects = BTreeSet::new();
+        self.touch(&key, &mut subjects);
+        for subject in subjects {
+            self.mark(&subject, modified);
+        }
+    }
+
+    /// Adds a record and what indexes need.
+    fn insert(&mut self, record: Record, created: Revision, modified: Revision) {
         let key = record.key();
         match record {
             Record::Node(value) => {
@@ -80,8 +93,14 @@ impl Snapshot {
                 self.entry(&node).instances.insert(id, Arc::new(Versioned { value, created, modified }));
             }
             Record::Check(value) => {
-                let (node, id) = (value.node.clone(), value.id.clone());
-                self.entry(&node).checks.insert(id, Arc::new(Versioned { value, created, modified }));
+                let (node, owned) = (value.node.clone(), owned_check(&value));
+                let entry = self.entry(&node);
+                let before = entry.checks.get(&value.id).map(|old| owned_check(&old.value));
+                if before.as_ref() != Some(&owned) {
+                    before.map(|before| entry.by_owner.remove(&before));
+                    entry.by_owner.insert(owned);
+                }
+                entry.checks.insert(value.id.clone(), Arc::new(Versioned { value, created, modified }));
             }
             Record::Config(value) => {
                 self.configs.insert(value.key(), Arc::new(Versioned { value, created, modified }));
@@ -89,11 +108,9 @@ impl Snapshot {
             Record::CaRoot(value) => {
                 self.roots.insert(value.id.clone(), Arc::new(Versioned { value, created, modified }));
             }
-        }
-        let mut subjects = BTreeSet::new();
-        self.touch(&key, &mut subjects);
-        for subject in subjects {
-            self.mark(&subject, modified);
+            Record::Fence(value) => {
+                self.fences.insert(value, Arc::new(Versioned { value, created, modified }));
+            }
         }
     }
 
@@ -113,8 +130,10 @@ impl Snapshot {
                 self.drop_empty(&instance.node);
             }
             RecordKey::Check(node, id) => {
-                if let Some(entry) = self.nodes.get_mut(node) {
-                    entry.checks.remove(id);
+                if let Some(entry) = self.nodes.get_mut(node)
+                    && let Some(old) = entry.checks.remove(id)
+                {
+                    entry.by_owner.remove(&owned_check(&old.value));
                 }
                 self.drop_empty(node);
             }
@@ -123,6 +142,9 @@ impl Snapshot {
             }
             RecordKey::CaRoot(id) => {
                 self.roots.remove(id);
+            }
+            RecordKey::Fence(fence) => {
+                self.fences.remove(fence);
             }
         }
     }
@@ -161,6 +183,7 @@ impl Snapshot {
             RecordKey::Check(node, id) => self.check(node, id).map(|r| r.created),
             RecordKey::Config(key) => self.config(key).map(|r| r.created),
             RecordKey::CaRoot(id) => self.roots.get(id).map(|r| r.created),
+            RecordKey::Fence(fence) => self.fences.get(fence).map(|r| r.created),
         }
     }
 
@@ -198,6 +221,7 @@ impl Snapshot {
             RecordKey::CaRoot(_) => {
                 subjects.insert(Subject::Roots);
             }
+            RecordKey::Fence(_) => {}
         }
     }
 
@@ -257,6 +281,10 @@ impl Snapshot {
             self.floor = self.floor.max(revision);
         }
     }
+}
+
+fn owned_check(check: &Check) -> OwnedCheck {
+    (check.service.as_ref().map(|service| service.id.clone()), Some(check.id.clone()))
 }
 
 fn remove_from(

@@ -3,14 +3,26 @@
 //! [`decide`] answers with the changes to commit and with what it has [`Seen`]; the store commits only if that still
 //! holds, otherwise the caller decides again on the newer snapshot. A command that would change nothing decides to no
 //! changes at all.
+//!
+//! What is seen is few records, however large the catalog is. A registration sees the node or instance that each record
+//! relies on. A removal deletes these first and what relies on them after, so that once its first transaction is
+//! committed nothing more can come to rely on them, and no instance is served without the checks that spoke against it;
+//! what came before that, unseen, goes when the removal is decided [again](Decision::again). Writes that concern what
+//! services speak share the fence [`Fence::Protocols`], since a rule about all of them hangs on it.
+
+use std::collections::BTreeSet;
 
 use starling_model::{
-    Change, Check, CheckId, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceId, InstanceKey, IntentionSubject, Node,
-    NodeName, Protocol, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults, ServiceInstance,
+    Change, Check, CheckId, ConfigEntry, ConfigEntryKey, ConfigKind, Fence, InstanceId, InstanceKey, IntentionSubject,
+    Node, NodeName, Protocol, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults, ServiceInstance,
     ServiceIntentions, ServiceName, SourceDecision, SourceIntention,
 };
 
 use crate::snapshot::Snapshot;
+
+/// Changes that one transaction of the store takes, and also conditions; only the first transaction of a larger decision is
+/// guarded by what was seen, and each change brings at most one condition.
+pub const GUARDED_CHANGES_MAX: usize = 128;
 
 /// What a door asks for.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,8 +97,11 @@ pub struct Seen {
 pub struct Decision {
     /// The changes; empty if the command changes nothing.
     pub changes: Vec<Change>,
-    /// What must still hold when they are committed.
+    /// What must still hold when the first [`GUARDED_CHANGES_MAX`] of them are committed; no more than that many.
     pub seen: Vec<Seen>,
+    /// Whether the command is to be decided again when this is committed, on a snapshot that has it, until nothing is
+    /// left to change: others may have added what is to be removed, too.
+    pub again: bool,
 }
 
 /// Why a command is refused.
@@ -126,6 +141,14 @@ pub enum Refusal {
         /// What it would speak.
         protocol: &'static str,
     },
+    /// An identifier stands twice in one registration.
+    #[error("{kind} {id} is in the registration twice")]
+    Duplicate {
+        /// `service id` or `check`.
+        kind: &'static str,
+        /// The identifier.
+        id: String,
+    },
     /// A change of a node command is to another node.
     #[error("node {node} may not change {key}")]
     ForeignRecord {
@@ -154,15 +177,17 @@ pub fn decide(snapshot: &Snapshot, command: &Command) -> Result<Decision, Refusa
         Command::Node { name, changes } => decide_node(snapshot, name, changes, &mut decision)?,
         Command::PutConfig { entry, cas } => {
             check_cas(snapshot, &entry.key(), *cas)?;
-            check_entry(snapshot, entry, &mut decision)?;
+            check_entry(snapshot, entry)?;
             decision.put(snapshot, Record::Config(entry.clone()));
             decision.see(snapshot, RecordKey::Config(entry.key()));
+            decision.fence(snapshot, concerns_protocols(entry));
         }
         Command::DeleteConfig { key, cas } => {
             check_cas(snapshot, key, *cas)?;
-            check_removal(snapshot, key, &mut decision)?;
+            check_removal(snapshot, key)?;
             decision.delete(snapshot, RecordKey::Config(key.clone()));
             decision.see(snapshot, RecordKey::Config(key.clone()));
+            decision.fence(snapshot, key.kind != ConfigKind::ServiceIntentions);
         }
         Command::PutIntention { destination, intention } => {
             let mut entry = intentions_of(snapshot, destination);
@@ -172,9 +197,10 @@ pub fn decide(snapshot: &Snapshot, command: &Command) -> Result<Decision, Refusa
                 b.precedence(destination).cmp(&a.precedence(destination)).then_with(|| a.source.cmp(&b.source))
             });
             let entry = ConfigEntry::ServiceIntentions(entry);
-            check_entry(snapshot, &entry, &mut decision)?;
+            check_entry(snapshot, &entry)?;
             decision.see(snapshot, RecordKey::Config(entry.key()));
-            decision.put(snapshot, Record::Config(entry));
+            decision.put(snapshot, Record::Config(entry.clone()));
+            decision.fence(snapshot, concerns_protocols(&entry));
         }
         Command::DeleteIntention { destination, source } => {
             let mut entry = intentions_of(snapshot, destination);
@@ -209,6 +235,38 @@ impl Decision {
         let modified = snapshot.modified(&key);
         self.seen.push(Seen { key, modified });
     }
+
+    /// Makes changes that concern what services speak exclude each other.
+    fn fence(&mut self, snapshot: &Snapshot, concerned: bool) {
+        if concerned && !self.changes.is_empty() {
+            self.see(snapshot, RecordKey::Fence(Fence::Protocols));
+            self.changes.push(Change::Put(Record::Fence(Fence::Protocols)));
+        }
+    }
+
+    /// Sees what the records that are written rely on, but for what is written along with them.
+    fn see_grounds(&mut self, snapshot: &Snapshot) {
+        let mut known: BTreeSet<RecordKey> = self.changes.iter().map(Change::key).collect();
+        let guarded = self.changes.iter().take(GUARDED_CHANGES_MAX);
+        let grounds: Vec<_> = guarded.filter_map(ground).filter(|key| known.insert(key.clone())).collect();
+        for key in grounds {
+            self.see(snapshot, key);
+        }
+    }
+}
+
+/// What must be there for a record to be there: a check's instance or node, an instance's node.
+fn ground(change: &Change) -> Option<RecordKey> {
+    match change {
+        Change::Put(Record::Instance(instance)) => Some(RecordKey::Node(instance.key.node.clone())),
+        Change::Put(Record::Check(check)) => Some(match &check.service {
+            Some(service) => RecordKey::Instance(InstanceKey { node: check.node.clone(), id: service.id.clone() }),
+            None => RecordKey::Node(check.node.clone()),
+        }),
+        Change::Put(Record::Node(_) | Record::Config(_) | Record::CaRoot(_) | Record::Fence(_)) | Change::Delete(_) => {
+            None
+        }
+    }
 }
 
 fn decide_register(
@@ -219,10 +277,12 @@ fn decide_register(
     checks: &[Check],
     decision: &mut Decision,
 ) -> Result<(), Refusal> {
+    refuse_duplicates("service id", instances.iter().map(|instance| instance.key.id.as_str()))?;
+    refuse_duplicates("check", checks.iter().map(|check| check.id.as_str()))?;
     match node {
         Some(node) => decision.put(snapshot, Record::Node(node.clone())),
         None if snapshot.node(name).is_none() => return Err(Refusal::UnknownNode(name.clone())),
-        None => decision.see(snapshot, RecordKey::Node(name.clone())),
+        None => {}
     }
     for instance in instances {
         decision.put(snapshot, Record::Instance(instance.clone()));
@@ -238,28 +298,42 @@ fn decide_register(
         }
         decision.put(snapshot, Record::Check(check.clone()));
     }
+    decision.see_grounds(snapshot);
+    Ok(())
+}
+
+fn refuse_duplicates<'a>(kind: &'static str, ids: impl Iterator<Item = &'a str>) -> Result<(), Refusal> {
+    let mut known = BTreeSet::new();
+    for id in ids {
+        if !known.insert(id) {
+            return Err(Refusal::Duplicate { kind, id: id.to_owned() });
+        }
+    }
     Ok(())
 }
 
 fn decide_deregister_instance(snapshot: &Snapshot, key: &InstanceKey, decision: &mut Decision) {
-    for check in snapshot.checks_on(&key.node) {
-        if check.value.service.as_ref().is_some_and(|service| service.id == key.id) {
-            decision.delete(snapshot, RecordKey::Check(key.node.clone(), check.value.id.clone()));
-        }
-    }
+    decision.see(snapshot, RecordKey::Instance(key.clone()));
     decision.delete(snapshot, RecordKey::Instance(key.clone()));
+    for check in snapshot.own_checks_of(key) {
+        decision.delete(snapshot, RecordKey::Check(key.node.clone(), check.value.id.clone()));
+    }
+    decision.again = !decision.changes.is_empty();
 }
 
 fn decide_deregister_node(snapshot: &Snapshot, name: &NodeName, decision: &mut Decision) {
-    for check in snapshot.checks_on(name) {
-        decision.delete(snapshot, RecordKey::Check(name.clone(), check.value.id.clone()));
-    }
+    decision.see(snapshot, RecordKey::Node(name.clone()));
+    decision.delete(snapshot, RecordKey::Node(name.clone()));
     for instance in snapshot.instances_on(name) {
         decision.delete(snapshot, RecordKey::Instance(instance.value.key.clone()));
     }
-    decision.delete(snapshot, RecordKey::Node(name.clone()));
+    for check in snapshot.checks_on(name) {
+        decision.delete(snapshot, RecordKey::Check(name.clone(), check.value.id.clone()));
+    }
+    decision.again = !decision.changes.is_empty();
 }
 
+/// An agent is the authority for its node and puts back what others remove, so nothing of this is seen.
 fn decide_node(
     snapshot: &Snapshot,
     name: &NodeName,
@@ -271,7 +345,7 @@ fn decide_node(
         let own = match &key {
             RecordKey::Node(node) | RecordKey::Check(node, _) => node == name,
             RecordKey::Instance(instance) => instance.node == *name,
-            RecordKey::Config(_) | RecordKey::CaRoot(_) => false,
+            RecordKey::Config(_) | RecordKey::CaRoot(_) | RecordKey::Fence(_) => false,
         };
         if !own {
             return Err(Refusal::ForeignRecord { node: name.clone(), key: key.encode() });
@@ -302,28 +376,33 @@ fn check_cas(snapshot: &Snapshot, key: &ConfigEntryKey, cas: Option<Revision>) -
     if actual == expected { Ok(()) } else { Err(Refusal::Cas { key: key.to_string(), expected, actual }) }
 }
 
-/// Refuses an entry that would leave L7 permissions on a service without an L7 protocol.
-fn check_entry(snapshot: &Snapshot, entry: &ConfigEntry, decision: &mut Decision) -> Result<(), Refusal> {
+/// Whether an entry says what services speak, or relies on it. An entry of intentions that is removed, or has no permissions
+/// on requests, only frees others from a rule.
+fn concerns_protocols(entry: &ConfigEntry) -> bool {
     match entry {
-        ConfigEntry::ServiceIntentions(entry) => {
-            let IntentionSubject::Service(service) = &entry.destination else { return Ok(()) };
-            if !has_permissions(entry) {
-                return Ok(());
-            }
-            see_protocol(snapshot, service, decision);
-            require_l7(service, snapshot.protocol(service))
-        }
-        ConfigEntry::ServiceDefaults(entry) => check_defaults(snapshot, entry, decision),
-        ConfigEntry::ProxyDefaults(entry) => check_proxy_defaults(snapshot, Some(entry), decision),
+        ConfigEntry::ServiceIntentions(entry) => has_permissions(entry),
+        ConfigEntry::ServiceDefaults(_) | ConfigEntry::ProxyDefaults(_) => true,
     }
 }
 
-fn check_removal(snapshot: &Snapshot, key: &ConfigEntryKey, decision: &mut Decision) -> Result<(), Refusal> {
+/// Refuses an entry that would leave L7 permissions on a service without an L7 protocol.
+fn check_entry(snapshot: &Snapshot, entry: &ConfigEntry) -> Result<(), Refusal> {
+    match entry {
+        ConfigEntry::ServiceIntentions(entry) => {
+            let IntentionSubject::Service(service) = &entry.destination else { return Ok(()) };
+            if has_permissions(entry) { require_l7(service, snapshot.protocol(service)) } else { Ok(()) }
+        }
+        ConfigEntry::ServiceDefaults(entry) => check_defaults(snapshot, entry),
+        ConfigEntry::ProxyDefaults(entry) => check_proxy_defaults(snapshot, Some(entry)),
+    }
+}
+
+fn check_removal(snapshot: &Snapshot, key: &ConfigEntryKey) -> Result<(), Refusal> {
     match key.kind {
         ConfigKind::ServiceIntentions => Ok(()),
-        ConfigKind::ProxyDefaults => check_proxy_defaults(snapshot, None, decision),
+        ConfigKind::ProxyDefaults => check_proxy_defaults(snapshot, None),
         ConfigKind::ServiceDefaults => match ServiceName::new(&key.name) {
-            Ok(service) => check_defaults(snapshot, &bare_defaults(service), decision),
+            Ok(service) => check_defaults(snapshot, &bare_defaults(service)),
             Err(_) => Ok(()),
         },
     }
@@ -340,41 +419,26 @@ fn bare_defaults(service: ServiceName) -> ServiceDefaults {
     }
 }
 
-fn check_defaults(snapshot: &Snapshot, entry: &ServiceDefaults, decision: &mut Decision) -> Result<(), Refusal> {
+fn check_defaults(snapshot: &Snapshot, entry: &ServiceDefaults) -> Result<(), Refusal> {
     let subject = IntentionSubject::Service(entry.service.clone());
-    let intentions = intentions_of(snapshot, &subject);
-    decision.see(snapshot, RecordKey::Config(ConfigEntry::ServiceIntentions(intentions.clone()).key()));
-    if !has_permissions(&intentions) {
+    if !has_permissions(&intentions_of(snapshot, &subject)) {
         return Ok(());
     }
     let mesh_wide = snapshot.proxy_defaults().and_then(|defaults| defaults.protocol);
     require_l7(&entry.service, entry.protocol.or(mesh_wide).unwrap_or_default())
 }
 
-fn check_proxy_defaults(
-    snapshot: &Snapshot,
-    entry: Option<&ProxyDefaults>,
-    decision: &mut Decision,
-) -> Result<(), Refusal> {
+fn check_proxy_defaults(snapshot: &Snapshot, entry: Option<&ProxyDefaults>) -> Result<(), Refusal> {
     let mesh_wide = entry.and_then(|entry| entry.protocol).unwrap_or_default();
     for intentions in snapshot.configs(ConfigKind::ServiceIntentions) {
         let ConfigEntry::ServiceIntentions(intentions) = &intentions.value else { continue };
         let IntentionSubject::Service(service) = &intentions.destination else { continue };
-        if !has_permissions(intentions) {
-            continue;
+        if has_permissions(intentions) {
+            let own = snapshot.service_defaults(service).and_then(|defaults| defaults.protocol);
+            require_l7(service, own.unwrap_or(mesh_wide))?;
         }
-        decision.see(snapshot, RecordKey::Config(ConfigEntry::ServiceIntentions(intentions.clone()).key()));
-        let own = snapshot.service_defaults(service).and_then(|defaults| defaults.protocol);
-        require_l7(service, own.unwrap_or(mesh_wide))?;
     }
     Ok(())
-}
-
-fn see_protocol(snapshot: &Snapshot, service: &ServiceName, decision: &mut Decision) {
-    let defaults = ConfigEntryKey { kind: ConfigKind::ServiceDefaults, name: service.to_string() };
-    decision.see(snapshot, RecordKey::Config(defaults));
-    let global = ConfigEntryKey { kind: ConfigKind::ProxyDefaults, name: "global".to_owned() };
-    decision.see(snapshot, RecordKey::Config(global));
 }
 
 fn has_permissions(entry: &ServiceIntentions) -> bool {

@@ -16,5 +16,5 @@ pub use apply::{Applied, Event};
 pub use command::{Command, Decision, Refusal, Seen, decide};
 pub use fan_out::{FanOut, SubscriberId};
 pub use receipts::{ChangeReport, ProxyReport, Receipts, Refused};
-pub use snapshot::{Health, LoadError, Snapshot};
+pub use snapshot::{Health, Snapshot};
 pub use subject::Subject;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 use starling_model::{
-    CaRootRecord, Change, Check, CheckId, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceId,
+    CaRootRecord, Change, Check, CheckId, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, Fence, InstanceId,
     InstanceKey, IntentionSubject, Node, NodeName, Protocol, ProxyDefaults, Record, RecordKey, Revision,
     ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, Versioned,
 };
@@ -21,6 +21,7 @@ pub struct Snapshot {
     pub(crate) nodes: OrdMap<NodeName, NodeEntry>,
     pub(crate) configs: OrdMap<ConfigEntryKey, Arc<Versioned<ConfigEntry>>>,
     pub(crate) roots: OrdMap<String, Arc<Versioned<CaRootRecord>>>,
+    pub(crate) fences: OrdMap<Fence, Arc<Versioned<Fence>>>,
     /// Instances by the name they bear.
     pub(crate) by_name: OrdMap<ServiceName, OrdSet<InstanceKey>>,
     /// Sidecars by the service they stand in front of.
@@ -38,14 +39,19 @@ pub(crate) struct NodeEntry {
     pub(crate) node: Option<Arc<Versioned<Node>>>,
     pub(crate) instances: OrdMap<InstanceId, Arc<Versioned<ServiceInstance>>>,
     pub(crate) checks: OrdMap<CheckId, Arc<Versioned<Check>>>,
+    pub(crate) by_owner: OrdSet<OwnedCheck>,
 }
 
-/// Why stored entries are no catalog.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// An entry's key or value cannot be read.
-    #[error("the store holds an entry that this release cannot read")]
-    Record(#[from] starling_model::RecordError),
+/// A check by the instance it speaks of; `None` is the node. No identifier comes before all others.
+pub(crate) type OwnedCheck = (Option<InstanceId>, Option<CheckId>);
+
+impl NodeEntry {
+    /// The checks that speak of one instance, or of the node, by identifier.
+    fn owned_by(&self, owner: Option<InstanceId>) -> impl Iterator<Item = &Arc<Versioned<Check>>> {
+        let from: OwnedCheck = (owner.clone(), None);
+        let owned = self.by_owner.range(from..).take_while(move |(other, _)| *other == owner);
+        owned.filter_map(|(_, id)| self.checks.get(id.as_ref()?))
+    }
 }
 
 /// The health of an instance: its worst check, its node's included.
@@ -66,7 +72,7 @@ impl Snapshot {
     pub fn load(revision: Revision, records: impl IntoIterator<Item = Versioned<Record>>) -> Self {
         let mut snapshot = Self { floor: revision, ..Self::default() };
         for record in records {
-            snapshot.insert(record.value, record.created, record.modified);
+            snapshot.insert_marked(record);
         }
         snapshot.revision = revision;
         snapshot
@@ -83,7 +89,11 @@ impl Snapshot {
     pub fn subject_revision(&self, subject: &Subject) -> Revision {
         let known = match subject.instance() {
             // Read off the records: there are as many instances as everything else together.
-            Some(key) => self.instance(key).map(|instance| instance.modified.max(self.node_revision(&key.node))),
+            Some(key) => match self.instance(key) {
+                Some(instance) => Some(instance.modified.max(self.node_revision(&key.node))),
+                // Its end touched its node.
+                None => self.touched.get(&Subject::Node(key.node.clone())).map(|touched| *touched.max(&self.floor)),
+            },
             None => self.touched.get(subject).copied(),
         };
         known.unwrap_or(self.floor)
@@ -133,11 +143,16 @@ impl Snapshot {
         self.nodes.values().flat_map(|entry| entry.checks.values())
     }
 
+    /// The checks that speak of an instance itself, by identifier.
+    pub fn own_checks_of(&self, key: &InstanceKey) -> impl Iterator<Item = &Arc<Versioned<Check>>> {
+        let id = key.id.clone();
+        self.nodes.get(&key.node).into_iter().flat_map(move |entry| entry.owned_by(Some(id.clone())))
+    }
+
     /// The checks that decide about an instance: its own, then its node's.
-    pub fn checks_of<'a>(&'a self, key: &'a InstanceKey) -> impl Iterator<Item = &'a Arc<Versioned<Check>>> {
-        let own = |check: &&Arc<Versioned<Check>>| check.value.service.as_ref().is_some_and(|s| s.id == key.id);
-        let of_node = |check: &&Arc<Versioned<Check>>| check.value.service.is_none();
-        self.checks_on(&key.node).filter(own).chain(self.checks_on(&key.node).filter(of_node))
+    pub fn checks_of(&self, key: &InstanceKey) -> impl Iterator<Item = &Arc<Versioned<Check>>> {
+        let of_node = self.nodes.get(&key.node).into_iter().flat_map(|entry| entry.owned_by(None));
+        self.own_checks_of(key).chain(of_node)
     }
 
     /// The health of an instance by its own checks and its node's.
@@ -173,7 +188,8 @@ impl Snapshot {
 
     /// Every config entry of a kind, by name.
     pub fn configs(&self, kind: ConfigKind) -> impl Iterator<Item = &Arc<Versioned<ConfigEntry>>> {
-        self.configs.values().filter(move |entry| entry.value.key().kind == kind)
+        let first = ConfigEntryKey { kind, name: String::new() };
+        self.configs.range(first..).take_while(move |(key, _)| key.kind == kind).map(|(_, entry)| entry)
     }
 
     /// The settings of every proxy.
@@ -237,6 +253,7 @@ impl Snapshot {
             RecordKey::Check(node, id) => self.check(node, id).map(|r| r.modified),
             RecordKey::Config(key) => self.config(key).map(|r| r.modified),
             RecordKey::CaRoot(id) => self.roots.get(id).map(|r| r.modified),
+            RecordKey::Fence(fence) => self.fences.get(fence).map(|r| r.modified),
         }
     }
 
@@ -249,10 +266,11 @@ impl Snapshot {
             Record::Check(value) => self.check(&value.node, &value.id).is_some_and(|r| r.value == *value),
             Record::Config(value) => self.config(&value.key()).is_some_and(|r| r.value == *value),
             Record::CaRoot(value) => self.roots.get(&value.id).is_some_and(|r| r.value == *value),
+            Record::Fence(fence) => self.fences.contains_key(fence),
         }
     }
 
-    /// Every record, by kind.
+    /// Every record, by kind; fences included.
     pub fn records(&self) -> impl Iterator<Item = Versioned<Record>> {
         fn wrap<T: Clone>(record: &Arc<Versioned<T>>, kind: fn(T) -> Record) -> Versioned<Record> {
             Versioned { value: kind(record.value.clone()), created: record.created, modified: record.modified }
@@ -262,7 +280,8 @@ impl Snapshot {
         let checks = self.checks().map(|r| wrap(r, Record::Check));
         let configs = self.configs.values().map(|r| wrap(r, Record::Config));
         let roots = self.roots.values().map(|r| wrap(r, Record::CaRoot));
-        nodes.chain(instances).chain(checks).chain(configs).chain(roots)
+        let fences = self.fences.values().map(|r| wrap(r, Record::Fence));
+        nodes.chain(instances).chain(checks).chain(configs).chain(roots).chain(fences)
     }
 
     /// The changes that turn this state into `newer`. Costs a pass over both; for a reader that has lost its place.

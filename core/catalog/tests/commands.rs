@@ -4,12 +4,27 @@
 mod records;
 
 use records::*;
-use starling_catalog::{Command, Refusal, Snapshot, decide};
+use starling_catalog::command::GUARDED_CHANGES_MAX;
+use starling_catalog::{Command, Decision, Refusal, Snapshot, Subject, decide};
 use starling_model::*;
 
 fn run(snapshot: &Snapshot, command: Command) -> Result<Snapshot, Refusal> {
     let decision = decide(snapshot, &command)?;
-    Ok(snapshot.apply(Revision(snapshot.revision().0 + 1), &decision.changes).snapshot)
+    Ok(commit(snapshot, &decision).expect("nobody was in between"))
+}
+
+/// What the store does: writes if what was seen still holds.
+fn commit(snapshot: &Snapshot, decision: &Decision) -> Option<Snapshot> {
+    let holds = decision.seen.iter().all(|seen| snapshot.modified(&seen.key) == seen.modified);
+    holds.then(|| snapshot.apply(Revision(snapshot.revision().0 + 1), &decision.changes).snapshot)
+}
+
+fn n1() -> NodeName {
+    "n1".parse().expect("a name")
+}
+
+fn register(node: Option<Node>, instances: Vec<ServiceInstance>, checks: Vec<Check>) -> Command {
+    Command::Register { name: n1(), node, instances, checks }
 }
 
 fn put(entry: ConfigEntry) -> Command {
@@ -118,4 +133,140 @@ fn intentions_are_kept_one_per_source_and_leave_no_empty_entry() {
         snapshot = run(&snapshot, delete).expect("deleted");
     }
     assert!(snapshot.intentions(&web).is_none());
+}
+
+#[test]
+fn what_is_registered_is_not_left_behind_by_a_removal_in_between() {
+    let snapshot = registered();
+    let Record::Node(record) = node("n1", "10.0.0.1") else { unreachable!("a node") };
+    let another = || vec![instance("n1", "web-2", "web", 81)];
+    let registrations = [
+        (register(None, another(), vec![]), Command::DeregisterNode(n1())),
+        (register(Some(record), another(), vec![]), Command::DeregisterNode(n1())),
+        (register(None, vec![], vec![passing("c2", "web-1")]), Command::DeregisterInstance(key("n1", "web-1"))),
+        (register(None, vec![], vec![passing("c1", "web-1"), passing("c2", "web-1")]), Command::DeregisterNode(n1())),
+    ];
+    for (registration, removal) in registrations {
+        let registering = decide(&snapshot, &registration).expect("decided");
+        let removing = decide(&snapshot, &removal).expect("decided");
+
+        let removed = commit(&snapshot, &removing).expect("removed");
+        assert!(commit(&removed, &registering).is_none(), "{registration:?}");
+    }
+}
+
+#[test]
+fn what_was_registered_while_a_removal_was_decided_goes_when_it_is_decided_again() {
+    let snapshot = registered();
+    let late = register(None, vec![instance("n1", "web-2", "web", 81)], vec![passing("c2", "web-1")]);
+    for removal in [Command::DeregisterNode(n1()), Command::DeregisterInstance(key("n1", "web-1"))] {
+        let removing = decide(&snapshot, &removal).expect("decided");
+        assert!(removing.again);
+        let between = run(&snapshot, late.clone()).expect("registers");
+        let half = commit(&between, &removing).expect("nothing that it has seen was changed");
+        assert!(half.check(&n1(), &"c2".parse().expect("an id")).is_some());
+        let whole = run(&half, removal.clone()).expect("decided again");
+        assert_eq!(whole.checks().count(), 0);
+        assert!(whole.node(&n1()).is_some() || whole.records().count() == 0);
+        let settled = decide(&whole, &removal).expect("decided once more");
+        assert!(settled.changes.is_empty() && !settled.again);
+    }
+}
+
+#[test]
+fn a_removal_begins_with_what_others_rely_on() {
+    let node = decide(&registered(), &Command::DeregisterNode(n1())).expect("decided");
+    let kinds: Vec<_> = node.changes.iter().map(|change| change.key().encode()).collect();
+    assert_eq!(kinds, ["node/n1", "instance/n1/web-1", "check/n1/c1"]);
+}
+
+#[test]
+fn a_large_registration_sees_no_more_than_one_transaction_may() {
+    let ids: Vec<_> = (0..2 * GUARDED_CHANGES_MAX).map(|number| format!("web-{number}")).collect();
+    let instances = ids.iter().map(|id| instance("n1", id, "web", 80)).collect();
+    let snapshot = run(&registered(), register(None, instances, vec![])).expect("registers");
+    let checks = ids.iter().map(|id| passing(&format!("of-{id}"), id)).collect();
+    let decision = decide(&snapshot, &register(None, vec![], checks)).expect("decided");
+    assert_eq!(decision.changes.len(), 2 * GUARDED_CHANGES_MAX);
+    assert_eq!(decision.seen.len(), GUARDED_CHANGES_MAX);
+}
+
+#[test]
+fn an_identifier_may_stand_once_in_a_registration() {
+    let twice = vec![instance("n1", "web-2", "web", 80), instance("n1", "web-2", "web", 81)];
+    let refusal = run(&registered(), register(None, twice, vec![])).expect_err("refused");
+    assert_eq!(refusal.to_string(), "service id web-2 is in the registration twice");
+    let twice = vec![passing("c2", "web-1"), passing("c2", "web-1")];
+    let refusal = run(&registered(), register(None, vec![], twice)).expect_err("refused");
+    assert_eq!(refusal.to_string(), "check c2 is in the registration twice");
+}
+
+/// A mesh that speaks HTTP by proxy-defaults, with so many services whose requests are told apart.
+fn l7_mesh(services: usize) -> Snapshot {
+    let mesh_wide = ProxyDefaults { protocol: Some(Protocol::Http), ..ProxyDefaults::default() };
+    let mut snapshot = run(&registered(), put(ConfigEntry::ProxyDefaults(mesh_wide))).expect("written");
+    for number in 0..services {
+        let guarded = intentions(&format!("s{number}"), vec![requests("api", Action::Allow, "/v1")]);
+        snapshot = run(&snapshot, put(guarded)).expect("written");
+    }
+    snapshot
+}
+
+#[test]
+fn mesh_wide_settings_see_few_records_however_many_rely_on_them() {
+    let snapshot = l7_mesh(200);
+    let grpc = ProxyDefaults { protocol: Some(Protocol::Grpc), ..ProxyDefaults::default() };
+    let decision = decide(&snapshot, &put(ConfigEntry::ProxyDefaults(grpc))).expect("decided");
+    assert_eq!(decision.seen.len(), 2, "the entry and the fence");
+}
+
+#[test]
+fn writes_that_concern_protocols_exclude_each_other() {
+    let snapshot = run(&l7_mesh(1), put(defaults("s1", Protocol::Http))).expect("written");
+    let global = ConfigEntryKey { kind: ConfigKind::ProxyDefaults, name: "global".to_owned() };
+    let l7 = |service| put(intentions(service, vec![requests("api", Action::Allow, "/v1")]));
+    let remove = |key| Command::DeleteConfig { key, cas: None };
+    let intend = Command::PutIntention {
+        destination: "s2".parse().expect("a name"),
+        intention: requests("api", Action::Allow, "/v1"),
+    };
+    // Either of a pair may come first; the other is then decided again.
+    let without_s0 = run(&snapshot, remove(intentions("s0", vec![]).key())).expect("removed");
+    for (first, second) in [
+        (remove(global.clone()), l7("s2")),
+        (l7("s2"), remove(global.clone())),
+        (put(ConfigEntry::ProxyDefaults(ProxyDefaults::default())), intend),
+        (put(defaults("s3", Protocol::Tcp)), l7("s3")),
+        (remove(defaults("s1", Protocol::Http).key()), remove(global)),
+    ] {
+        let late = decide(&without_s0, &second).expect("allowed now");
+        let changed = run(&without_s0, first).expect("allowed");
+        assert!(commit(&changed, &late).is_none(), "{second:?}");
+    }
+    let l4 = decide(&snapshot, &put(intentions("s0", vec![connection("api", Action::Allow)]))).expect("decided");
+    assert_eq!((l4.changes.len(), l4.seen.len()), (1, 1), "nothing hangs on what s0 speaks any more");
+}
+
+#[test]
+fn a_fence_wakes_nobody_and_is_kept_by_whoever_reads_the_store() {
+    let snapshot = l7_mesh(0);
+    let fence = Record::Fence(Fence::Protocols);
+    let applied = snapshot.apply(Revision(50), &[Change::Put(fence.clone())]);
+    assert_eq!(applied.events, []);
+    assert_eq!(applied.snapshot.modified(&fence.key()), Some(Revision(50)));
+    let loaded = Snapshot::load(Revision(50), applied.snapshot.records());
+    assert_eq!(loaded.modified(&fence.key()), Some(Revision(50)));
+    let caught_up = snapshot.apply(Revision(50), &snapshot.difference(&loaded)).snapshot;
+    assert_eq!(caught_up.modified(&fence.key()), Some(Revision(50)));
+    let nothing =
+        decide(&snapshot, &put(ConfigEntry::ProxyDefaults(snapshot.proxy_defaults().expect("there").clone())));
+    assert_eq!(nothing.expect("decided").changes, [], "what changes nothing does not write the fence");
+}
+
+#[test]
+fn an_instance_that_is_gone_has_a_revision_not_before_its_end() {
+    let loaded = Snapshot::load(Revision(7), registered().records());
+    let gone = run(&loaded, Command::DeregisterInstance(key("n1", "web-1"))).expect("deregisters");
+    assert_eq!(gone.subject_revision(&Subject::Instance(key("n1", "web-1"))), gone.revision());
+    assert_eq!(gone.subject_revision(&Subject::Instance(key("n2", "never"))), Revision(7));
 }

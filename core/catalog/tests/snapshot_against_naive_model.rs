@@ -39,6 +39,7 @@ fn change() -> impl Strategy<Value = Change> {
         (pick(&["web", "*"]), action)
             .prop_map(|(d, a)| Change::Put(Record::Config(intentions(d, vec![connection("api", a)])))),
         pick(&["web", "*"]).prop_map(|d| Change::Delete(RecordKey::Config(intentions(d, vec![]).key()))),
+        Just(Change::Put(Record::Fence(Fence::Protocols))),
     ]
 }
 
@@ -77,6 +78,28 @@ impl Naive {
             _ => None,
         });
         statuses.max().unwrap_or(CheckStatus::Passing)
+    }
+
+    /// An instance's own checks, then its node's.
+    fn checks_of(&self, key: &InstanceKey) -> Vec<CheckId> {
+        let of = |owner: Option<&InstanceId>| {
+            let checks = self.0.values().filter_map(move |record| match &record.value {
+                Record::Check(c) if c.node == key.node && c.service.as_ref().map(|s| &s.id) == owner => {
+                    Some(c.id.clone())
+                }
+                _ => None,
+            });
+            checks.collect::<Vec<_>>()
+        };
+        [of(Some(&key.id)), of(None)].concat()
+    }
+
+    fn configs(&self, kind: ConfigKind) -> Vec<ConfigEntry> {
+        let entries = self.0.values().filter_map(|record| match &record.value {
+            Record::Config(entry) if entry.key().kind == kind => Some(entry.clone()),
+            _ => None,
+        });
+        entries.collect()
     }
 
     /// What a subscriber of a subject would look at, as text.
@@ -149,14 +172,19 @@ proptest! {
             }
             for key in naive.instances(|_| true) {
                 prop_assert_eq!(real.health(&key).0, naive.worst(&key));
+                let checks: Vec<_> = real.checks_of(&key).map(|c| c.value.id.clone()).collect();
+                prop_assert_eq!(checks, naive.checks_of(&key));
+            }
+            for kind in [ConfigKind::ProxyDefaults, ConfigKind::ServiceDefaults, ConfigKind::ServiceIntentions] {
+                let entries: Vec<_> = real.configs(kind).map(|entry| entry.value.clone()).collect();
+                prop_assert_eq!(entries, naive.configs(kind));
             }
 
             let told: BTreeSet<_> = applied.events.iter().map(|event| event.subject.clone()).collect();
             for (view, subject) in before {
                 if naive.view(&subject) != view {
                     prop_assert!(told.contains(&subject), "{} changed at {} and nobody was told", subject, revision);
-                    let gone = matches!(&subject, Subject::Instance(key) if real.instance(key).is_none());
-                    prop_assert!(gone || real.subject_revision(&subject) == revision, "{}", subject);
+                    prop_assert_eq!(real.subject_revision(&subject), revision, "{}", subject);
                 }
             }
         }

@@ -22,7 +22,7 @@ pub use intention::{
 };
 pub use name::{CheckId, Datacenter, InstanceId, NameError, Namespace, NodeName, Port, ServiceName, TrustDomain};
 pub use node::{Node, NodeId};
-pub use record::{CaRootRecord, Change, Record, RecordError, RecordKey, Revision, Versioned};
+pub use record::{CaRootRecord, Change, Fence, Record, RecordError, RecordKey, Revision, Versioned};
 pub use registration::{CheckSpec, ServiceRegistration};
 pub use service::{InstanceKey, InstanceKind, ServiceInstance, SidecarProxy, TaggedAddress, Upstream, Weights};
 pub use time::UnixSeconds;

@@ -49,6 +49,26 @@ pub enum Record {
     Config(ConfigEntry),
     /// A root certificate of the mesh's CA; its private key is not here.
     CaRoot(CaRootRecord),
+    /// A fence; it has no content.
+    Fence(Fence),
+}
+
+/// What decides about several records at once rewrites the fence that stands for them, and commits only if nobody else
+/// has: of two such decisions made on the same state one is made again. Only the revision of a fence matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fence {
+    /// What services speak, and what relies on that.
+    Protocols,
+}
+
+impl Fence {
+    /// The fence's name in its key.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Protocols => "protocols",
+        }
+    }
 }
 
 /// One step of a transaction.
@@ -107,6 +127,8 @@ pub enum RecordKey {
     Config(ConfigEntryKey),
     /// A root certificate.
     CaRoot(String),
+    /// A fence.
+    Fence(Fence),
 }
 
 /// Why bytes are no record.
@@ -136,6 +158,7 @@ impl RecordKey {
             Self::Check(node, id) => format!("check/{node}/{id}"),
             Self::Config(key) => format!("config/{}/{}", key.kind.as_str(), key.name),
             Self::CaRoot(id) => format!("ca-root/{id}"),
+            Self::Fence(fence) => format!("fence/{}", fence.as_str()),
         }
     }
 
@@ -164,6 +187,7 @@ impl RecordKey {
                 Some(Self::Config(ConfigEntryKey { kind: kind.parse().ok()?, name: name.to_owned() }))
             }
             "ca-root" => Some(Self::CaRoot(rest.to_owned())),
+            "fence" => (rest == Fence::Protocols.as_str()).then_some(Self::Fence(Fence::Protocols)),
             _ => None,
         }
     }
@@ -179,6 +203,7 @@ impl Record {
             Self::Check(check) => RecordKey::Check(check.node.clone(), check.id.clone()),
             Self::Config(entry) => RecordKey::Config(entry.key()),
             Self::CaRoot(root) => RecordKey::CaRoot(root.id.clone()),
+            Self::Fence(fence) => RecordKey::Fence(*fence),
         }
     }
 
@@ -191,6 +216,7 @@ impl Record {
             Self::Check(value) => serde_json::to_vec(value),
             Self::Config(value) => serde_json::to_vec(value),
             Self::CaRoot(value) => serde_json::to_vec(value),
+            Self::Fence(_) => serde_json::to_vec(&()),
         };
         encoded.expect("invariant: records have string keys only and always serialise")
     }
@@ -206,6 +232,7 @@ impl Record {
             RecordKey::Check(..) => serde_json::from_slice(bytes).map(Self::Check),
             RecordKey::Config(_) => serde_json::from_slice(bytes).map(Self::Config),
             RecordKey::CaRoot(_) => serde_json::from_slice(bytes).map(Self::CaRoot),
+            RecordKey::Fence(fence) => serde_json::from_slice(bytes).map(|()| Self::Fence(*fence)),
         };
         decoded.map_err(|source| RecordError::Value { key: key.encode(), source })
     }
@@ -217,13 +244,25 @@ mod tests {
 
     #[test]
     fn keys_survive_the_round_trip() {
-        for text in
-            ["node/n1", "instance/n1/web:1", "check/n1/service:web-1", "config/service-intentions/*", "ca-root/aa:bb"]
-        {
+        for text in [
+            "node/n1",
+            "instance/n1/web:1",
+            "check/n1/service:web-1",
+            "config/service-intentions/*",
+            "ca-root/aa:bb",
+            "fence/protocols",
+        ] {
             assert_eq!(RecordKey::decode(text).expect(text).encode(), text);
         }
-        for text in ["", "node", "node/", "other/x", "instance/n1", "config/unknown/x"] {
+        for text in ["", "node", "node/", "other/x", "instance/n1", "config/unknown/x", "fence/other"] {
             assert!(RecordKey::decode(text).is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_fence_has_no_content() {
+        let fence = Record::Fence(Fence::Protocols);
+        assert_eq!(Record::decode(&fence.key(), &fence.encode()).expect("readable"), fence);
+        assert!(Record::decode(&fence.key(), b"{}").is_err());
     }
 }

@@ -1,14 +1,18 @@
 //! The one form of a request path: what the policy judges, the route matches and the application receives.
 //!
 //! It is the form that Envoy 1.40 gives with `normalize_path`, `merge_slashes` and `UNESCAPE_AND_FORWARD`, in that filter's
-//! order: escaped slashes are unescaped, dot segments resolved and unreserved characters unescaped, slashes merged.
-//! Malformed percent signs pass, as they do there, but never become well formed by unescaping what follows. Two
-//! differences are deliberate: a path of slashes alone is `/` here and `//` there, and bytes outside printable ASCII are an
-//! error here whatever the protocol, where Envoy leaves some of them to its codec.
+//! order: escaped slashes are unescaped, dot segments lose their parameters (`..;x` is `..`), dot segments are resolved and
+//! unreserved characters unescaped, slashes merged. Malformed percent signs pass, as they do there, but never become well
+//! formed by unescaping what follows. A path of several slashes and nothing else is `//`, not `/`. One difference is
+//! deliberate: bytes outside printable ASCII are an error here whatever the protocol, where Envoy leaves some of them to
+//! its codec.
 
 use std::borrow::Cow;
 
 use starling_model::PathMatch;
+
+/// What merging leaves of a path of several slashes and nothing else.
+const ONLY_SLASHES: &str = "//";
 
 /// Why a request target has no normal form; the answer to such a request is 400.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -48,8 +52,8 @@ pub fn normalise(target: &str) -> Result<Cow<'_, str>, PathError> {
     if is_plainly_normal(path.as_bytes()) {
         return Ok(Cow::Borrowed(target));
     }
-    let mut normal = resolve(&unescape_slashes(path.as_bytes()))?;
-    normal.dedup_by(|b, a| *a == b'/' && *b == b'/');
+    let bare = strip_dot_parameters(&unescape_slashes(path.as_bytes()));
+    let normal = merge_slashes(resolve(&bare)?);
     let mut normal = String::from_utf8(normal).expect("invariant: every byte was checked to be ASCII");
     if normal == path {
         return Ok(Cow::Borrowed(target));
@@ -67,7 +71,7 @@ pub fn can_match(rule: &PathMatch) -> bool {
     match rule {
         PathMatch::Exact(path) => stays(path),
         // A prefix may end inside a segment or an escape; one more letter shows what its whole parts become.
-        PathMatch::Prefix(path) => path.is_empty() || stays(&format!("{path}x")),
+        PathMatch::Prefix(path) => path.is_empty() || path == ONLY_SLASHES || stays(&format!("{path}x")),
         PathMatch::Regex(_) => true,
     }
 }
@@ -83,22 +87,41 @@ fn is_escaped_always(byte: u8) -> bool {
     matches!(byte, b'"' | b'<' | b'>' | b'^' | b'`' | b'{' | b'|' | b'}')
 }
 
+/// Escaped backslashes become plain ones, which count as slashes only once parameters are gone.
 fn unescape_slashes(path: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(path.len());
     let mut rest = path;
     while let [first, tail @ ..] = rest {
-        rest = match rest {
-            [b'%', b'2', b'f' | b'F', tail @ ..] | [b'%', b'5', b'c' | b'C', tail @ ..] | [b'\\', tail @ ..] => {
-                out.push(b'/');
-                tail
-            }
-            _ => {
-                out.push(*first);
-                tail
-            }
+        let (byte, after) = match rest {
+            [b'%', b'2', b'f' | b'F', tail @ ..] => (b'/', tail),
+            [b'%', b'5', b'c' | b'C', tail @ ..] => (b'\\', tail),
+            _ => (*first, tail),
         };
+        out.push(byte);
+        rest = after;
     }
     out
+}
+
+/// Takes what follows a `;` off segments that are dots in front of it, and makes backslashes slashes. Escaped dots do not
+/// count here.
+fn strip_dot_parameters(path: &[u8]) -> Vec<u8> {
+    let segments = path.split(|byte| *byte == b'/').map(|segment| match segment {
+        [b'.', b';', ..] => &segment[..1],
+        [b'.', b'.', b';', ..] => &segment[..2],
+        _ => segment,
+    });
+    let mut out = segments.collect::<Vec<_>>().join(&b'/');
+    out.iter_mut().filter(|byte| **byte == b'\\').for_each(|byte| *byte = b'/');
+    out
+}
+
+fn merge_slashes(mut path: Vec<u8>) -> Vec<u8> {
+    if path.len() > 1 && path.iter().all(|byte| *byte == b'/') {
+        return ONLY_SLASHES.into();
+    }
+    path.dedup_by(|b, a| *a == b'/' && *b == b'/');
+    path
 }
 
 /// Resolves dot segments and settles every percent sign.

@@ -1,6 +1,6 @@
 //! Runs the transcripts in `tests/scenarios`: what a client says, and what it must be told.
 //!
-//! A line that begins with `<` (response) or `!` (report) is checked, every other is played. `GOLDEN=1` rewrites the
+//! A line that begins with `<` (response) or `!` (report) is checked, every other is played. `STARLING_GOLDEN=rewrite` rewrites the
 //! checked lines. The language:
 //!
 //! | Line | Meaning |
@@ -38,7 +38,7 @@ fn transcripts_hold() {
         if played == text {
             continue;
         }
-        if std::env::var_os("GOLDEN").is_some() {
+        if std::env::var("STARLING_GOLDEN").is_ok_and(|value| value == "rewrite") {
             std::fs::write(&path, played).unwrap();
         } else {
             failed.push(format!("{} should read:\n{played}", path.display()));

@@ -1,5 +1,7 @@
 //! Rules for a file by itself: its length, its name and the names in it, unfinished work, attributes, the crate header.
 
+use std::collections::BTreeSet;
+
 use crate::finding::Finding;
 use crate::source::Source;
 use crate::tokens::{Token, attributes, tokens};
@@ -93,8 +95,12 @@ fn vague(source: &Source, line: usize, what: &str) -> Finding {
 }
 
 fn declared_names(source: &Source, tokens: &[Token], findings: &mut Vec<Finding>) {
-    for pair in tokens.windows(2) {
+    let foreign = named_by_traits(tokens);
+    for (at, pair) in tokens.windows(2).enumerate() {
         let (keyword, name) = (&pair[0], &pair[1]);
+        if foreign.contains(&at) {
+            continue;
+        }
         if keyword.text == "mod" && name.text.split('_').any(|word| VAGUE_WORDS.contains(&word)) {
             findings.push(vague(source, name.line, &format!("module {}", name.text)));
         }
@@ -103,6 +109,35 @@ fn declared_names(source: &Source, tokens: &[Token], findings: &mut Vec<Finding>
             findings.push(vague(source, name.line, &format!("{} {}", keyword.text, name.text)));
         }
     }
+}
+
+/// Where associated types are named in `impl … for …`: the trait has chosen those names.
+fn named_by_traits(tokens: &[Token]) -> BTreeSet<usize> {
+    let mut found = BTreeSet::new();
+    // For each open brace, whether it is the body of such an impl.
+    let mut bodies = Vec::new();
+    // Whether an impl's body is ahead, and if so whether `for` has been met.
+    let mut header = None;
+    for (at, token) in tokens.iter().enumerate() {
+        match token.text.as_str() {
+            // Elsewhere than where an item may begin, `impl` is a type and opens no body.
+            "impl" if begins_item(tokens, at) => header = Some(false),
+            // `for<'a>` binds lifetimes and names no implementor.
+            "for" if tokens.get(at + 1).is_none_or(|next| next.text != "<") => {
+                header = header.map(|_| true);
+            }
+            "{" => bodies.push(header.take().unwrap_or(false)),
+            "}" => drop(bodies.pop()),
+            "type" if bodies.last() == Some(&true) => drop(found.insert(at)),
+            _ => {}
+        }
+    }
+    found
+}
+
+fn begins_item(tokens: &[Token], at: usize) -> bool {
+    let before = at.checked_sub(1).and_then(|before| tokens.get(before)).map(|token| token.text.as_str());
+    matches!(before, None | Some("{" | "}" | ";" | "]" | "unsafe" | "default"))
 }
 
 fn unfinished(source: &Source, findings: &mut Vec<Finding>) {
@@ -210,6 +245,20 @@ mod tests {
         assert_eq!(rules(FINE, "\npub struct SessionManager;\n"), [(2, "vague-name")]);
         assert_eq!(rules(FINE, "enum NodeInfo { A }\ntrait Processor {}\n"), [(1, "vague-name"), (2, "vague-name")]);
         assert_eq!(rules(FINE, "fn f(x: HttpConnectionManager) {}\nstruct Managed;\n"), []);
+    }
+
+    #[test]
+    fn associated_types_are_named_by_their_trait() {
+        assert_eq!(rules(FINE, "impl Connected for Stream {\n    type ConnectInfo = Peer;\n}\n"), []);
+        assert_eq!(
+            rules(FINE, "impl<T: for<'a> Fn(&'a u8)> A for B<T> where T: C {\n    type X = Y; type AInfo = T;\n}\n"),
+            []
+        );
+        assert_eq!(rules(FINE, "trait Connected {\n    type ConnectInfo;\n}\n"), [(2, "vague-name")]);
+        assert_eq!(rules(FINE, "impl A for B {\n    fn f() { type CInfo = u8; }\n}\n"), [(2, "vague-name")]);
+        assert_eq!(rules(FINE, "impl A for B {}\ntype DInfo = u8;\n"), [(2, "vague-name")]);
+        assert_eq!(rules(FINE, "impl<T: for<'a> Fn(&'a u8)> B<T> {\n    type EInfo = u8;\n}\n"), [(2, "vague-name")]);
+        assert_eq!(rules(FINE, "fn f(x: impl A) { for y in z { struct GInfo; } }\n"), [(1, "vague-name")]);
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl World {
         }
         let revision = Revision(now.revision().0 + 1);
         let applied = now.apply(revision, changes);
-        held(&self.receipts).committed(revision, Default::default(), 0);
+        held(&self.receipts).committed(revision, Default::default(), Default::default(), 0);
         self.snapshot.send_replace(Arc::new(applied.snapshot));
         revision
     }
@@ -108,11 +108,11 @@ impl World {
         let keys = [proxy("api-sidecar-proxy"), proxy("db-sidecar-proxy"), proxy("web-sidecar-proxy")];
         let revision = self.snapshot.borrow().revision();
         let mut receipts = held(&self.receipts);
-        receipts.committed(revision, keys.iter().cloned().collect(), 1_000);
+        receipts.committed(revision, Default::default(), keys.iter().cloned().collect(), 1_000);
         for key in &keys {
             receipts.connected(key);
         }
-        receipts.applied(&keys[0], revision, 1_750);
+        receipts.applied(&keys[0], revision, false, 1_750);
         let refused = Refused {
             revision,
             type_url: "type.googleapis.com/envoy.config.listener.v3.Listener".to_owned(),

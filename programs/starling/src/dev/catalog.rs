@@ -33,7 +33,8 @@ impl CatalogPort for Catalog {
         use starling_server::CommitFailure as Failure;
         self.server.commit(&command).await.map_err(|failure| match failure {
             Failure::Refused(refusal) => CommitFailure::Refused(refusal),
-            other @ (Failure::Invalid(_) | Failure::Contended | Failure::Halted(_) | Failure::Store(_)) => {
+            invalid @ Failure::Invalid(_) => CommitFailure::Invalid(format!("{:#}", anyhow::Error::from(invalid))),
+            other @ (Failure::Contended | Failure::Halted(_) | Failure::Store(_)) => {
                 CommitFailure::Unavailable(format!("{:#}", anyhow::Error::from(other)))
             }
         })
