@@ -47,16 +47,20 @@ impl Server {
     /// # Errors
     /// [`CommitFailure`].
     pub async fn commit(&self, command: &Command) -> Result<Revision, CommitFailure> {
+        let mut written = None;
         for _ in 0..ATTEMPTS_MAX {
             let snapshot = self.snapshot();
             let decision = decide(&snapshot, command)?;
             if decision.changes.is_empty() {
-                return Ok(snapshot.revision());
+                return Ok(written.unwrap_or_else(|| snapshot.revision()));
             }
             match self.write(&decision).await {
                 Ok(revision) => {
                     self.published(revision).await?;
-                    return Ok(revision);
+                    if !decision.again {
+                        return Ok(revision);
+                    }
+                    written = Some(revision);
                 }
                 Err(CommitError::Conflict { found, .. }) => self.caught_up(&snapshot, found).await?,
                 Err(failure) => return Err(failure.into()),

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use starling_catalog::Command;
-use starling_model::{InstanceKey, InstanceKind, Node, NodeName, Port, ServiceInstance, Weights};
+use starling_model::{Change, InstanceKey, InstanceKind, Node, NodeName, Port, Record, ServiceInstance, Weights};
 use starling_server::{CommitFailure, Server, ServerConfig};
 use starling_store::{CommitError, MAX_TRANSACTION_BYTES};
 use starling_telemetry::Registry;
@@ -94,7 +94,8 @@ async fn a_record_that_is_changed_twice_is_refused_also_when_the_two_would_go_ap
     let before = server.snapshot().revision();
     let mut instances = many();
     instances.push(instance("web-0", 1));
-    let refused = server.commit(&register(instances)).await;
+    let changes = instances.into_iter().map(|instance| Change::Put(Record::Instance(instance))).collect();
+    let refused = server.commit(&Command::Node { name: node(), changes }).await;
     assert!(matches!(refused, Err(CommitFailure::Invalid(CommitError::DuplicateKey { .. }))), "{refused:?}");
     assert_eq!(server.snapshot().revision(), before);
 }
