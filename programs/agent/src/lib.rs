@@ -24,6 +24,6 @@ pub use agent::{
 pub use journal::JournalError;
 pub use leaves::{Leaf, LeafError, Leaves};
 pub use link::{AliasView, IssuedLeaf, LinkError, OwnRecords, ServerLink};
-pub use proxies::{MeshView, Proxies, ProxyWatch};
+pub use proxies::{MeshView, Proxies, ProxyNext, ProxyWatch};
 pub use registrations::ExistingChecks;
 pub use sidecar::{DEFAULT_SIDECAR_PORTS, FieldError};

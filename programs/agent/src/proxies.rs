@@ -28,6 +28,17 @@ pub trait MeshView: Send + Sync + 'static {
     fn attach(&self, proxy: &InstanceKey) -> Box<dyn ProxyWatch>;
 }
 
+/// What comes next for an attached proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyNext {
+    /// Something that concerns it has changed.
+    Changed,
+    /// It was deregistered; nothing more comes on this watch.
+    Deregistered,
+    /// A later stream of it took over; nothing more comes on this watch.
+    Superseded,
+}
+
 /// The catalog's changes, as far as they concern one proxy, and the way back for its reports.
 #[async_trait]
 pub trait ProxyWatch: Send + Sync {
@@ -35,9 +46,8 @@ pub trait ProxyWatch: Send + Sync {
     /// wakes nobody, so plan again if they are others than before.
     fn resubscribe(&self, as_of: Revision, subjects: BTreeSet<Subject>);
 
-    /// Waits until one of them changes. Returns `false` when nothing more will come: the proxy was deregistered, or a
-    /// later stream of it took over. Safe to drop.
-    async fn changed(&self) -> bool;
+    /// Waits for what comes next. Safe to drop.
+    async fn next(&self) -> ProxyNext;
 
     /// The proxy has applied everything up to `through`; `refusals_stand` if it still refuses something.
     fn applied(&self, through: Revision, refusals_stand: bool);
@@ -156,9 +166,10 @@ impl ProxySource for Proxies {
         let leaves = proxies.agent.leaves().leaf(&service).await;
         let leaves = leaves.map_err(|error| AttachError::Unavailable { reason: error.to_string() })?;
         let key = InstanceKey { node: proxies.agent.node().name.clone(), id };
-        let watch = proxies.view.attach(&key).into();
+        let watch: Arc<dyn ProxyWatch> = proxies.view.attach(&key).into();
+        let reports = Arc::new(Mutex::new(Arc::clone(&watch)));
         let (client, number) = (Client::of(&node), proxies.feed_number());
-        let feed = Feed { number, client, watch, key, leaves, proxies, subjects: BTreeSet::new() };
+        let feed = Feed { number, client, watch, reports, key, leaves, proxies, subjects: BTreeSet::new() };
         feed.open().map_err(|error| AttachError::Refused { reason: error.to_string() })
     }
 }
@@ -179,6 +190,9 @@ impl Client {
     }
 }
 
+/// Where a session's reports go: to the watch of the moment.
+type Reports = Arc<Mutex<Arc<dyn ProxyWatch>>>;
+
 /// One proxy's way from the catalog to its session.
 struct Feed {
     /// Told apart from other feeds by this, also from earlier ones of the same proxy.
@@ -187,6 +201,8 @@ struct Feed {
     proxies: Arc<Inner>,
     key: InstanceKey,
     watch: Arc<dyn ProxyWatch>,
+    /// The watch, for the reports.
+    reports: Reports,
     leaves: watch::Receiver<Arc<Leaf>>,
     /// What it is subscribed to.
     subjects: BTreeSet<Subject>,
@@ -198,14 +214,14 @@ impl Feed {
         let plan = self.plan()?;
         let leaf = self.leaf();
         let (sender, resources) = watch::channel(self.proxies.render(self.client, &plan, &leaf));
-        let (proxies, proxy, reports) = (Arc::clone(&self.proxies), self.key.id.clone(), Arc::clone(&self.watch));
+        let (proxies, proxy, reports) = (Arc::clone(&self.proxies), self.key.id.clone(), Arc::clone(&self.reports));
         let mut listening = false;
         let on_report = Box::new(move |report| {
             if matches!(report, Report::Applied { .. }) && !std::mem::replace(&mut listening, true) {
                 // Its listeners are up now: the check of them need not wait for its interval.
                 proxies.agent.check_now(&proxy);
             }
-            pass_on(&*reports, report);
+            pass_on(&**reports.lock().unwrap_or_else(PoisonError::into_inner), report);
         });
         tokio::spawn(self.run(plan, leaf, sender));
         Ok(ProxyFeed { resources, on_report })
@@ -214,10 +230,11 @@ impl Feed {
     async fn run(mut self, mut plan: Plan, mut leaf: Arc<RenderedLeaf>, sender: watch::Sender<Arc<ResourceSet>>) {
         loop {
             tokio::select! {
-                // The session ends with the sender, and the proxy keeps what it has.
-                more = self.watch.changed() => match self.plan() {
-                    Ok(newer) if more => plan = newer,
-                    Ok(_) | Err(_) => break,
+                // The session ends with the sender, and the proxy keeps what it has. One with another identity has to
+                // introduce itself anew.
+                next = self.watch.next() => match self.newer(next, &sender).await {
+                    Some(newer) if newer.service == plan.service => plan = newer,
+                    Some(_) | None => break,
                 },
                 renewed = self.leaves.changed() => match renewed {
                     Ok(()) => leaf = self.leaf(),
@@ -228,6 +245,34 @@ impl Feed {
             sender.send_replace(self.proxies.render(self.client, &plan, &leaf));
         }
         self.proxies.forget(self.number);
+    }
+
+    /// The plan after `next`; `None` if there is none to come. While the proxy is deregistered its stream stays open and
+    /// it serves what it has, so that it is there at once when it is registered again.
+    async fn newer(&mut self, mut next: ProxyNext, sender: &watch::Sender<Arc<ResourceSet>>) -> Option<Plan> {
+        loop {
+            match next {
+                ProxyNext::Changed => {}
+                ProxyNext::Deregistered => self.await_registration(),
+                ProxyNext::Superseded => return None,
+            }
+            match self.plan() {
+                Ok(plan) => return Some(plan),
+                Err(PlanError::NotASidecar(_)) => return None,
+                Err(PlanError::UnknownProxy(_)) => {}
+            }
+            tokio::select! {
+                following = self.watch.next() => next = following,
+                () = sender.closed() => return None,
+            }
+        }
+    }
+
+    fn await_registration(&mut self) {
+        self.watch = self.proxies.view.attach(&self.key).into();
+        self.subjects = BTreeSet::from([Subject::Instance(self.key.clone())]);
+        self.watch.resubscribe(self.proxies.view.snapshot().revision(), self.subjects.clone());
+        *self.reports.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&self.watch);
     }
 
     /// Plans, and again if that subscribed to something new: a change of it may have come before the subscription.

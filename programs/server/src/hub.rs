@@ -25,6 +25,8 @@ struct State {
     wakers: BTreeMap<SubscriberId, Arc<Notify>>,
     receipts: Receipts,
     proxies: BTreeMap<InstanceKey, AttachedProxy>,
+    /// Counts attachments of all proxies.
+    attachments: u64,
     proxy_by_subscriber: BTreeMap<SubscriberId, InstanceKey>,
 }
 
@@ -32,7 +34,7 @@ struct State {
 /// names it as pending while it is away.
 struct AttachedProxy {
     subscriber: SubscriberId,
-    /// Rises with every attachment; a stream that ends late must not end its successor.
+    /// The number of its attachment; a stream that ends late must not end its successor.
     generation: u64,
 }
 
@@ -97,9 +99,11 @@ impl Hub {
         state.receipts.connected(&proxy);
         // A later stream of the same proxy takes over. It plans from the newest snapshot, so what was pending for the
         // earlier one is done with; left there, it would look as if this stream had been woken already.
-        let (subscriber, generation) = match state.proxies.get(&proxy) {
-            Some(attached) => (attached.subscriber, attached.generation + 1),
-            None => (state.fan_out.subscribe(BTreeSet::new()), 0),
+        state.attachments += 1;
+        let generation = state.attachments;
+        let subscriber = match state.proxies.get(&proxy) {
+            Some(attached) => attached.subscriber,
+            None => state.fan_out.subscribe(BTreeSet::new()),
         };
         state.fan_out.take(subscriber);
         state.proxies.insert(proxy.clone(), AttachedProxy { subscriber, generation });
@@ -179,6 +183,17 @@ impl Drop for Subscription {
     }
 }
 
+/// What comes next for an attached proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Something that concerns it has changed.
+    Changed,
+    /// It was deregistered. Nothing more comes on this subscription; attach anew to wait for it to come back.
+    Deregistered,
+    /// A later stream of it took over. Nothing more comes.
+    Superseded,
+}
+
 /// The subscription of an attached proxy; when dropped the proxy counts as disconnected.
 pub struct ProxySubscription {
     hub: Arc<Hub>,
@@ -205,17 +220,18 @@ impl ProxySubscription {
         }
     }
 
-    /// Waits until something that concerns this proxy changes. Returns `false` when the proxy was deregistered or a
-    /// later stream of it took over: nothing more will come.
-    pub async fn changed(&self) -> bool {
+    /// Waits for what comes next.
+    pub async fn next(&self) -> Next {
         loop {
             {
                 let mut state = self.hub.lock();
-                if !self.is_current(&state) {
-                    return false;
+                match state.proxies.get(&self.proxy) {
+                    None => return Next::Deregistered,
+                    Some(attached) if attached.generation != self.generation => return Next::Superseded,
+                    Some(_) => {}
                 }
                 if !state.fan_out.take(self.id).is_empty() {
-                    return true;
+                    return Next::Changed;
                 }
             }
             self.waker.notified().await;

@@ -10,5 +10,5 @@ mod server;
 mod turn;
 
 pub use commit::CommitFailure;
-pub use hub::{ProxySubscription, Subscription};
+pub use hub::{Next, ProxySubscription, Subscription};
 pub use server::{Server, ServerConfig, default_namespace};

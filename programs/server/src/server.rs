@@ -175,10 +175,14 @@ impl Server {
         self.hub.report(revision)
     }
 
-    /// Every proxy that was attached and is still registered.
+    /// Every proxy that was attached and is registered.
     #[must_use]
     pub fn proxies(&self) -> Vec<(InstanceKey, ProxyReport)> {
-        self.hub.proxies()
+        let snapshot = self.snapshot();
+        let mut proxies = self.hub.proxies();
+        // One that waits to be registered again is none of the mesh's meanwhile.
+        proxies.retain(|(key, _)| snapshot.instance(key).is_some());
+        proxies
     }
 
     /// Readers and proxies that are subscribed now.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use starling_catalog::{Command, Subject};
 use starling_model::{InstanceKey, InstanceKind, Node, Port, Revision, ServiceInstance, SidecarProxy, Weights};
-use starling_server::{CommitFailure, Server, ServerConfig};
+use starling_server::{CommitFailure, Next, Server, ServerConfig};
 use starling_telemetry::Registry;
 
 /// Longer than anything here takes; reached only when a test fails.
@@ -153,7 +153,7 @@ async fn a_receipt_settles_when_the_proxy_reports() {
     let revision = server.commit(&register("web", 81)).await.expect("committed");
     let report = server.change(revision, Duration::ZERO).await.expect("remembered");
     assert_eq!(report.pending, BTreeSet::from([proxy.clone()]));
-    attached.changed().await;
+    attached.next().await;
     let waiting = {
         let server = Arc::clone(&server);
         tokio::spawn(async move { server.change(revision, DEADLINE).await })
@@ -181,7 +181,7 @@ async fn a_proxy_that_comes_back_is_woken_by_the_next_change() {
     let second = server.attach(proxy);
     second.resubscribe(Revision(0), BTreeSet::from([endpoints("web")]));
     server.commit(&register("web", 82)).await.expect("committed");
-    tokio::time::timeout(DEADLINE, second.changed()).await.expect("woken");
+    tokio::time::timeout(DEADLINE, second.next()).await.expect("woken");
 }
 
 #[tokio::test]
@@ -194,11 +194,22 @@ async fn a_later_stream_of_a_proxy_ends_the_earlier_and_deregistration_ends_both
     first.resubscribe(Revision(0), BTreeSet::from([Subject::Instance(proxy.clone())]));
     let second = server.attach(proxy.clone());
     second.resubscribe(Revision(0), BTreeSet::from([Subject::Instance(proxy.clone())]));
-    assert!(!tokio::time::timeout(DEADLINE, first.changed()).await.expect("told"));
+    assert_eq!(tokio::time::timeout(DEADLINE, first.next()).await.expect("told"), Next::Superseded);
     drop(first);
     assert!(server.proxies()[0].1.connected, "the end of the earlier is not the end of the later");
 
     server.commit(&Command::DeregisterInstance(proxy.clone())).await.expect("committed");
     server.commit(&register("web", 80)).await.expect("committed");
-    assert!(!tokio::time::timeout(DEADLINE, second.changed()).await.expect("told"), "also when it is back at once");
+    let third = server.attach(proxy.clone());
+    let told = tokio::time::timeout(DEADLINE, second.next()).await.expect("told");
+    assert_eq!(told, Next::Superseded, "also when it was away for a blink");
+    third.resubscribe(Revision(0), BTreeSet::from([Subject::Instance(proxy.clone())]));
+
+    server.commit(&Command::DeregisterInstance(proxy.clone())).await.expect("committed");
+    assert_eq!(tokio::time::timeout(DEADLINE, third.next()).await.expect("told"), Next::Deregistered);
+    let waiting = server.attach(proxy.clone());
+    waiting.resubscribe(Revision(0), BTreeSet::from([Subject::Instance(proxy)]));
+    assert!(server.proxies().is_empty());
+    server.commit(&register("web", 80)).await.expect("committed");
+    assert_eq!(tokio::time::timeout(DEADLINE, waiting.next()).await.expect("told"), Next::Changed);
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
-use starling_agent::{AliasView, IssuedLeaf, LinkError, MeshView, OwnRecords, ProxyWatch, ServerLink};
+use starling_agent::{AliasView, IssuedLeaf, LinkError, MeshView, OwnRecords, ProxyNext, ProxyWatch, ServerLink};
 use starling_catalog::{Command, Refused, Snapshot, Subject};
 use starling_model::{Change, InstanceId, InstanceKey, NodeName, Record, Revision, ServiceName};
-use starling_server::{CommitFailure, ProxySubscription, Server};
+use starling_server::{CommitFailure, Next, ProxySubscription, Server};
 
 /// The way from this node's agent to the server.
 pub(super) struct Link {
@@ -107,8 +107,12 @@ impl ProxyWatch for Watch {
         self.0.resubscribe(as_of, subjects);
     }
 
-    async fn changed(&self) -> bool {
-        self.0.changed().await
+    async fn next(&self) -> ProxyNext {
+        match self.0.next().await {
+            Next::Changed => ProxyNext::Changed,
+            Next::Deregistered => ProxyNext::Deregistered,
+            Next::Superseded => ProxyNext::Superseded,
+        }
     }
 
     fn applied(&self, through: Revision, refusals_stand: bool) {
