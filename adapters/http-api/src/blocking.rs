@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use starling_catalog::{Snapshot, Subject};
 use starling_model::Revision;
+use tokio::sync::watch;
 
 use crate::call::Call;
 use crate::error::ApiError;
@@ -31,8 +32,29 @@ pub(crate) async fn view(catalog: &dyn CatalogPort, call: &Call, subjects: &[Sub
     if from_future || index_of(&snapshot, subjects) > asked {
         return Ok(answer(snapshot, subjects));
     }
-    let snapshot = catalog.wait(subjects, asked, jittered(wait)).await;
-    Ok(answer(snapshot, subjects))
+    let waited = call.stopping.cuts_short(catalog.wait(subjects, asked, jittered(wait))).await;
+    Ok(answer(waited.unwrap_or_else(|| catalog.snapshot()), subjects))
+}
+
+/// The end of serving, at which nobody waits any longer. By default it never comes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stopping(Option<watch::Receiver<bool>>);
+
+impl Stopping {
+    /// The end that comes when the value turns true.
+    pub(crate) fn new(stopping: watch::Receiver<bool>) -> Self {
+        Self(Some(stopping))
+    }
+
+    /// What `waiting` gives, or `None` if serving ends before.
+    pub(crate) async fn cuts_short<T>(&self, waiting: impl Future<Output = T>) -> Option<T> {
+        let Some(mut stopping) = self.0.clone() else { return Some(waiting.await) };
+        tokio::select! {
+            waited = waiting => Some(waited),
+            // A dropped sender is the end, too.
+            _ = stopping.wait_for(|stopping| *stopping) => None,
+        }
+    }
 }
 
 fn answer(snapshot: Arc<Snapshot>, subjects: &[Subject]) -> View {

@@ -7,6 +7,7 @@ use http::HeaderMap;
 use percent_encoding::percent_decode_str;
 use starling_model::{CheckId, Datacenter, InstanceId, NodeName, Revision, ServiceName};
 
+use crate::blocking::Stopping;
 use crate::error::ApiError;
 use crate::limits::{WAIT_DEFAULT, WAIT_MAX};
 use crate::parse::{Context, Dialect, Fields, parse_duration, parse_json};
@@ -92,6 +93,7 @@ pub(crate) struct Call {
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
+    pub(crate) stopping: Stopping,
 }
 
 impl Call {

@@ -57,7 +57,7 @@ pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connections at a time. Blocking queries hold one each; more would eat the file descriptors that agents need.
 pub const CONNECTIONS_MAX: usize = 8192;
 
-/// Time that open requests have to end when the server stops; blocking queries do not end by themselves.
+/// Time that open requests have to end when the server stops; none of them waits for anything then.
 pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
 
 /// How long a blocking query waits unless it says otherwise; Consul's.

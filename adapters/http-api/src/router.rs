@@ -15,6 +15,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use crate::answer::{Answer, Rendering};
+use crate::blocking::Stopping;
 use crate::call::{Call, Query};
 use crate::error::ApiError;
 use crate::limits::{BODY_TIMEOUT, BodyLimit, URI_BYTES_MAX};
@@ -225,7 +226,8 @@ async fn dispatch(
     let params = params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     let (head, body) = request.into_parts();
     let body = read_body(route.body, &head.headers, body).await?;
-    let call = Call { params, query, headers: head.headers, body };
+    let stopping = head.extensions.get::<Stopping>().cloned().unwrap_or_default();
+    let call = Call { params, query, headers: head.headers, body, stopping };
     Ok((route.handler)(Arc::clone(api), call).await?)
 }
 

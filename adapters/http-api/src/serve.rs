@@ -10,6 +10,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use crate::blocking::Stopping;
 use crate::limits::{CONNECTIONS_MAX, HEAD_BYTES_MAX, HEAD_TIMEOUT, HEADERS_MAX, SHUTDOWN_GRACE};
 
 /// Time to breathe after a failed accept, which means that file descriptors have run out.
@@ -17,10 +18,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves `router` on `listener` until `shutdown` ends, then lets open requests end for [`SHUTDOWN_GRACE`].
 ///
+/// Those that wait for a change are answered at once, as if their time were over.
+///
 /// At [`CONNECTIONS_MAX`] no further connection is accepted until one ends.
 pub async fn serve(listener: TcpListener, router: axum::Router, shutdown: impl Future<Output = ()>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let (stop, stopping) = watch::channel(());
+    let (stop, stopping) = watch::channel(false);
+    let router = router.layer(axum::Extension(Stopping::new(stopping.clone())));
     let mut shutdown = std::pin::pin!(shutdown);
     let mut connections = tokio::task::JoinSet::new();
     loop {
@@ -40,7 +44,7 @@ pub async fn serve(listener: TcpListener, router: axum::Router, shutdown: impl F
         }
     }
     drop(listener);
-    stop.send_replace(());
+    stop.send_replace(true);
     let ended = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(SHUTDOWN_GRACE, ended).await.is_err() {
         connections.shutdown().await;
@@ -57,7 +61,7 @@ async fn connection(
     stream: TcpStream,
     place: OwnedSemaphorePermit,
     router: axum::Router,
-    mut stopping: watch::Receiver<()>,
+    mut stopping: watch::Receiver<bool>,
 ) {
     let _held_until_the_end = place;
     if let Err(error) = stream.set_nodelay(true) {

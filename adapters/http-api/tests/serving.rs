@@ -6,6 +6,7 @@
 mod world;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use starling_http_api::serve;
@@ -19,10 +20,14 @@ use world::World;
 const DEADLINE: Duration = Duration::from_secs(20);
 
 async fn start() -> (SocketAddr, oneshot::Sender<()>, JoinHandle<()>) {
+    start_with(&World::new()).await
+}
+
+async fn start_with(world: &Arc<World>) -> (SocketAddr, oneshot::Sender<()>, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel();
-    let router = World::new().router();
+    let router = world.router();
     let serving = tokio::spawn(serve(listener, router, async move {
         stopped.await.ok();
     }));
@@ -54,6 +59,24 @@ async fn heads_past_their_limits_are_refused() {
     assert!(exchange(address, long.as_bytes()).await.starts_with("HTTP/1.1 431 "));
     let many = format!("GET /v1/status/leader HTTP/1.1\r\nHost: a\r\n{}\r\n", "X-A: b\r\n".repeat(200));
     assert!(exchange(address, many.as_bytes()).await.starts_with("HTTP/1.1 431 "));
+}
+
+#[tokio::test]
+async fn stopping_answers_those_who_wait() {
+    let world = World::new();
+    let (address, stop, serving) = start_with(&world).await;
+    // By itself it would be answered after minutes.
+    let waiting = tokio::spawn(exchange(address, b"GET /v1/catalog/nodes?index=1 HTTP/1.1\r\nHost: a\r\n\r\n"));
+    let begun = async {
+        while world.waiting() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, begun).await.unwrap();
+    stop.send(()).unwrap();
+    let answer = tokio::time::timeout(DEADLINE, waiting).await.unwrap().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\r\nX-Consul-Index: 1\r\n"), "{answer}");
+    tokio::time::timeout(DEADLINE, serving).await.unwrap().unwrap();
 }
 
 #[tokio::test]

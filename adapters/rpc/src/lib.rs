@@ -10,7 +10,7 @@ mod service;
 mod source;
 mod stream;
 
-pub use connection::Peer;
+pub use connection::{DRAIN_TIMEOUT, PREFACE_TIMEOUT, Peer};
 pub use serve::{
     CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, LoopbackListener, NotLoopback, REQUEST_BYTES_MAX, ServeError, serve, serve_tls,
 };

@@ -16,7 +16,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 
-use crate::connection::{Connection, DRAIN_TIMEOUT, Peer};
+use crate::connection::{Connection, Peer};
 use crate::service::AdsService;
 use crate::source::ProxySource;
 
@@ -110,7 +110,7 @@ impl LoopbackListener {
 
 /// Serves xDS in plaintext until `shutdown` completes and every stream has been told to go elsewhere.
 ///
-/// Ends no later than [`DRAIN_TIMEOUT`] after `shutdown`, whatever the clients do.
+/// Ends no later than [`DRAIN_TIMEOUT`](crate::DRAIN_TIMEOUT) after `shutdown`, whatever the clients do.
 ///
 /// # Errors
 /// [`ServeError`] if the listener fails as a whole.

@@ -19,6 +19,7 @@ use starling_model::Protocol;
 use starling_rpc::{LoopbackListener, Peer, ProxySource, REQUEST_BYTES_MAX};
 use starling_tls::{ClientAuth, CredentialSlot, Credentials, TrustRoots, client_config, server_config};
 use starling_xds::{Report, ResourceType};
+use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -160,6 +161,20 @@ async fn a_stopping_server_sends_its_streams_elsewhere() {
     server.stop().await;
     assert_eq!(stream.next().await.unwrap_err().code(), Code::Unavailable);
     assert_eq!(silent.next().await.unwrap_err().code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn who_says_nothing_does_not_hold_a_stopping_server() {
+    let (_source, _world, server) = start().await;
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    // Its answer shows that the silent one, which came before, has been accepted.
+    let mut stream = Stream::open(connect(server.address).await).await;
+    stream.ask("web", ResourceType::Cluster, &[]).await;
+    stream.next().await.unwrap();
+    server.stop().await;
+    let mut rest = Vec::new();
+    // Reset or closed; either way it is over.
+    let _ = tokio::time::timeout(DEADLINE, silent.read_to_end(&mut rest)).await.expect("the connection stays open");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 //! [`start_log`] sets up `tracing` once per process. [`Registry`] collects metrics; every component registers its own
 //! when it is built, keeps the handles, and pays one atomic addition per event.
 
+use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use prometheus_client::metrics::counter::Counter;
@@ -44,6 +45,9 @@ pub enum LogError {
 pub fn start_log(filter: &str, format: LogFormat) -> Result<(), LogError> {
     let filter = EnvFilter::try_new(filter).map_err(|source| LogError::Filter { filter: filter.to_owned(), source })?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A closed standard error is no reason to panic, which the report of such a failure on standard error would be.
+    let builder = builder.log_internal_errors(false);
+    let builder = if std::io::stderr().is_terminal() { builder } else { builder.with_ansi(false) };
     let started = match format {
         LogFormat::Text => builder.with_target(false).try_init(),
         LogFormat::Json => builder.json().try_init(),

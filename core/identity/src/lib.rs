@@ -9,11 +9,13 @@ pub mod issuance;
 pub mod renewal;
 pub mod sni;
 pub mod spiffe;
+pub mod uuid;
 
-pub use cluster::{ClusterId, ClusterIdError};
+pub use cluster::ClusterId;
 pub use issuance::{
     CLOCK_SKEW, IssuanceError, IssuanceRules, LEAF_TTL_DEFAULT, LEAF_TTL_MAX, LEAF_TTL_MIN, ROOT_LIFETIME, Validity,
 };
 pub use renewal::{RenewalError, renew_at};
 pub use sni::{service_sni, subset_sni};
 pub use spiffe::{Identity, Layout, SPIFFE_ID_BYTES_MAX, SpiffeId, SpiffeIdError};
+pub use uuid::{Uuid, UuidError};

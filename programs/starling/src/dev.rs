@@ -7,126 +7,119 @@ mod agent;
 mod catalog;
 mod definitions;
 mod demo;
+mod doors;
+mod interrupts;
 mod link;
+mod node;
 mod tls;
 
-use std::collections::BTreeMap;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use starling_agent::{Agent, AgentConfig, Proxies};
-use starling_http_api::parse::{Context as ParseContext, Definitions, Dialect, parse_definitions};
+use starling_http_api::parse::{Context as ParseContext, Definitions, Dialect};
 use starling_http_api::{AllowEverything, MeshFacts};
-use starling_identity::ClusterId;
-use starling_model::{Node, NodeName};
+use starling_model::Node;
 use starling_plan::MeshSettings;
 use starling_server::{Server, ServerConfig};
 use starling_telemetry::Registry;
-use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use self::doors::Doors;
+use self::interrupts::Interrupts;
 use crate::dev_args::DevArgs;
+use crate::outcome::usage;
 
 /// Envoy minors that the tests run, newest first.
 const ENVOY_VERSIONS: [&str; 1] = ["1.40.0"];
 
 /// Runs until interrupted.
 pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
+    // First of all: whatever has begun when a signal comes is taken down in order.
+    let mut interrupts = Interrupts::listen()?;
+    let definitions = read_definitions(&args)?;
     if args.demo {
         demo::Demo::check_ports()?;
     }
     let doors = Doors::bind(&args).await?;
-    let data_dir = DataDir::prepare(&args)?;
-    let definitions = read_definitions(&args)?;
-    let running = Running::start(&args, &doors, data_dir.path.clone()).await?;
-    running.open(doors).await?;
-    definitions::register(definitions, &running.server, &running.agent).await?;
-    tracing::info!(data_dir = %data_dir.path.display(), http = %running.http, "ready");
-    let outcome = if args.demo { run_demo(&running, &data_dir).await } else { interrupted().await };
-    running.stop().await;
+    let mut data_dir = DataDir::prepare(&args)?;
+    let Some(running) = start(&args, &doors, &data_dir, &mut interrupts).await? else { return Ok(()) };
+    let outcome = tokio::select! {
+        outcome = running.work(doors, definitions, args.demo, &mut data_dir) => outcome,
+        reason = running.server.halted() => Err(anyhow!("the catalog no longer follows the store: {reason}")),
+        () = interrupts.next() => Ok(()),
+    };
+    interrupts.bound(running.stop()).await;
     outcome
 }
 
-/// The sockets, bound before anything else so that a port in use leaves no trace.
-struct Doors {
-    http: TcpListener,
-    grpc: TcpListener,
-    grpc_tls: TcpListener,
-    dns_udp: UdpSocket,
-    dns_tcp: TcpListener,
-}
-
-impl Doors {
-    async fn bind(args: &DevArgs) -> anyhow::Result<Self> {
-        let dns_udp =
-            UdpSocket::bind(args.dns_addr).await.with_context(|| taken("DNS", args.dns_addr, "--dns-addr"))?;
-        // With port 0 both halves of DNS still share one port.
-        let dns = dns_udp.local_addr()?;
-        Ok(Self {
-            http: bind("the HTTP API", args.http_addr, "--http-addr").await?,
-            grpc: bind("xDS", args.grpc_addr, "--grpc-addr").await?,
-            grpc_tls: bind("xDS over TLS", args.grpc_tls_addr, "--grpc-tls-addr").await?,
-            dns_tcp: bind("DNS", dns, "--dns-addr").await?,
-            dns_udp,
-        })
+/// Starts everything, unless interrupted before it is done.
+async fn start(
+    args: &DevArgs,
+    doors: &Doors,
+    data_dir: &DataDir,
+    interrupts: &mut Interrupts,
+) -> anyhow::Result<Option<Running>> {
+    let mut starting = pin!(Running::start(args, doors, data_dir.path.clone()));
+    tokio::select! {
+        started = &mut starting => started.map(Some),
+        () = interrupts.next() => {
+            // It writes to a directory that may be removed next.
+            interrupts.bound(starting).await;
+            Ok(None)
+        }
     }
-}
-
-async fn bind(what: &str, address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| taken(what, address, flag))
-}
-
-fn taken(what: &str, address: SocketAddr, flag: &str) -> String {
-    format!("cannot listen on {address} for {what}; is another starling running? choose another with {flag}")
 }
 
 /// Where everything is kept; a temporary directory goes with this.
 struct DataDir {
     path: PathBuf,
     /// Removed when dropped.
-    _temporary: Option<tempfile::TempDir>,
+    temporary: Option<tempfile::TempDir>,
 }
 
 impl DataDir {
     fn prepare(args: &DevArgs) -> anyhow::Result<Self> {
         if let Some(path) = &args.data_dir {
             let prepare = || format!("preparing the data directory {}", path.display());
+            if path.exists() && !path.is_dir() {
+                return Err(usage(format!("--data-dir: {} is not a directory", path.display())));
+            }
             std::fs::create_dir_all(path).with_context(prepare)?;
             let path = path.canonicalize().with_context(prepare)?;
-            return Ok(Self { path, _temporary: None });
+            return Ok(Self { path, temporary: None });
         }
         let temporary =
             tempfile::Builder::new().prefix("starling-dev-").tempdir().context("making a data directory")?;
-        Ok(Self { path: temporary.path().to_owned(), _temporary: Some(temporary) })
+        Ok(Self { path: temporary.path().to_owned(), temporary: Some(temporary) })
+    }
+
+    /// Leaves even a temporary directory where it is, for somebody to look into.
+    fn keep(&mut self) {
+        if let Some(temporary) = &mut self.temporary {
+            temporary.disable_cleanup(true);
+        }
     }
 }
 
 /// Parses everything before anything starts, so that a mistake in a file changes nothing.
 fn read_definitions(args: &DevArgs) -> anyhow::Result<Vec<Definitions>> {
-    let context = ParseContext::new(Dialect::File, node_name(args)?, args.datacenter.clone());
+    let context = ParseContext::new(Dialect::File, node::name(args)?, args.datacenter.clone());
     let mut all = Vec::new();
     if args.demo {
         for (file, text) in demo::DEFINITIONS {
-            all.push(parse_definitions(file, text.as_bytes(), &context)?);
+            all.push(definitions::read(file, text.as_bytes(), &context)?);
         }
     }
     if let Some(directory) = &args.config_dir {
         all.extend(definitions::read_dir(directory, &context)?);
     }
     Ok(all)
-}
-
-fn node_name(args: &DevArgs) -> anyhow::Result<NodeName> {
-    if let Some(name) = &args.node_name {
-        return Ok(name.clone());
-    }
-    let host = nix::unistd::gethostname().context("reading the host's name")?;
-    let host = host.to_string_lossy();
-    let host = host.split('.').next().unwrap_or_default().to_owned();
-    host.parse().with_context(|| format!("the host name {host:?} is no node name; give one with --node-name"))
 }
 
 /// The parts that run, from the first to the last.
@@ -147,7 +140,7 @@ impl Running {
         let registry = Registry::default();
         let config = ServerConfig { data_dir: data_dir.clone(), datacenter: args.datacenter.clone() };
         let server = Server::start(config, &registry).await?;
-        let node = local_node(args, &data_dir)?;
+        let node = node::local(args, &data_dir)?;
         let config = AgentConfig {
             node: node.clone(),
             datacenter: args.datacenter.clone(),
@@ -175,7 +168,36 @@ impl Running {
         Ok(Self { server, agent, proxies, catalog, http, grpc, stop, doors })
     }
 
-    /// Opens the doors.
+    /// Registers what files ask for, and only then opens the doors, so that who is answered sees it; then serves, and
+    /// plays the demo, until something fails.
+    async fn work(
+        &self,
+        doors: Doors,
+        definitions: Vec<Definitions>,
+        demo: bool,
+        data_dir: &mut DataDir,
+    ) -> anyhow::Result<()> {
+        definitions::register(definitions, &self.server, &self.agent).await?;
+        self.open(doors).await?;
+        tracing::info!(data_dir = %data_dir.path.display(), http = %self.http, "ready");
+        if !demo {
+            return std::future::pending().await;
+        }
+        let logs = data_dir.path.join("demo");
+        let played = self.play(&logs).await;
+        data_dir.keep();
+        played.with_context(|| format!("the demo failed; its logs are in {}", logs.display()))
+    }
+
+    /// Plays the demo until it fails.
+    async fn play(&self, logs: &Path) -> anyhow::Result<()> {
+        let mut demo = demo::Demo::start(logs, self.http, self.grpc)?;
+        say(&mut std::io::stderr(), "starting four services and their sidecars; this takes a few seconds …");
+        demo.ready().await?;
+        say(&mut std::io::stdout(), &demo.page(self.http));
+        demo.load().await
+    }
+
     async fn open(&self, doors: Doors) -> anyhow::Result<()> {
         let api = starling_http_api::router(
             Arc::clone(&self.catalog) as _,
@@ -194,9 +216,8 @@ impl Running {
         });
         tasks.spawn(starling_http_api::serve(doors.http, api, self.stopped()));
         tasks.spawn(starling_dns::serve(doors.dns_udp, doors.dns_tcp, dns, self.stopped()));
-        let plaintext = starling_rpc::LoopbackListener::new(doors.grpc).context("opening --grpc-addr")?;
         let source = Arc::new(self.proxies.clone());
-        let serving = starling_rpc::serve(plaintext, Arc::clone(&source) as _, self.stopped());
+        let serving = starling_rpc::serve(doors.grpc, Arc::clone(&source) as _, self.stopped());
         tasks.spawn(async move { logged("xDS", serving.await) });
         let serving = starling_rpc::serve_tls(doors.grpc_tls, tls, source, self.stopped());
         tasks.spawn(async move { logged("xDS over TLS", serving.await) });
@@ -215,6 +236,7 @@ impl Running {
     async fn stop(self) {
         self.stop.send_replace(true);
         let mut doors = self.doors.into_inner();
+        // Each bounds its own end; whatever is left when this is dropped ends with it.
         while doors.join_next().await.is_some() {}
     }
 }
@@ -222,33 +244,6 @@ impl Running {
 fn logged(door: &str, served: Result<(), starling_rpc::ServeError>) {
     if let Err(error) = served {
         tracing::error!(error = format!("{:#}", anyhow::Error::from(error)), "{door} is no longer served");
-    }
-}
-
-fn local_node(args: &DevArgs, data_dir: &Path) -> anyhow::Result<Node> {
-    Ok(Node {
-        name: node_name(args)?,
-        id: node_id(data_dir)?,
-        address: args.advertise_addr.to_string(),
-        tagged_addresses: ["lan", "wan"].map(|tag| (tag.to_owned(), args.advertise_addr.to_string())).into(),
-        meta: BTreeMap::new(),
-    })
-}
-
-/// The node's UUID: made once, kept in the data directory.
-fn node_id(data_dir: &Path) -> anyhow::Result<String> {
-    let path = data_dir.join("node-id");
-    match std::fs::read_to_string(&path) {
-        Ok(text) => {
-            let id: ClusterId = text.trim().parse().with_context(|| format!("{} holds no UUID", path.display()))?;
-            Ok(id.to_string())
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let id = ClusterId::from_random(fastrand::u128(..)).to_string();
-            std::fs::write(&path, &id).with_context(|| format!("writing {}", path.display()))?;
-            Ok(id)
-        }
-        Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
     }
 }
 
@@ -271,25 +266,7 @@ fn facts(settings: &MeshSettings, node: &Node, doors: &Doors) -> anyhow::Result<
     })
 }
 
-/// Until Ctrl-C or a request to terminate.
-async fn interrupted() -> anyhow::Result<()> {
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-    tokio::select! {
-        interrupt = tokio::signal::ctrl_c() => interrupt.context("waiting for Ctrl-C"),
-        _ = terminate.recv() => Ok(()),
-    }
-}
-
-async fn run_demo(running: &Running, data_dir: &DataDir) -> anyhow::Result<()> {
-    let mut demo = demo::Demo::start(&data_dir.path, running.http, running.grpc)?;
-    eprintln!("starting four services and their sidecars; this takes a few seconds …");
-    tokio::select! {
-        ready = demo.ready() => ready?,
-        ended = interrupted() => return ended,
-    }
-    println!("{}", demo.page(running.http));
-    tokio::select! {
-        () = demo::Demo::load() => Ok(()),
-        ended = interrupted() => ended,
-    }
+/// Writes a line for whoever runs this; that nobody reads any longer is no reason to end.
+fn say(output: &mut dyn Write, text: &str) {
+    let _ = writeln!(output, "{text}");
 }

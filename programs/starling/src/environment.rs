@@ -6,6 +6,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use crate::lifeline;
+
 /// The variables that are heeded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Environment {
@@ -33,6 +35,8 @@ pub(crate) struct Environment {
     pub(crate) envoy: Option<PathBuf>,
     /// `STARLING_LOG`: what is logged by commands without a flag for it.
     pub(crate) log: Option<String>,
+    /// `STARLING_ENDS_WITH`: the parent that this process ends with; set for the children of the demo.
+    pub(crate) ends_with: Option<i32>,
     /// `PATH`.
     pub(crate) path: Option<OsString>,
 }
@@ -59,6 +63,7 @@ impl Environment {
             grpc_addr: either("GRPC_ADDR"),
             envoy: given("STARLING_ENVOY").map(PathBuf::from),
             log: given("STARLING_LOG").map(|value| value.to_string_lossy().into_owned()),
+            ends_with: given(lifeline::VARIABLE).and_then(|value| value.to_str()?.parse().ok()),
             path: given("PATH"),
         }
     }

@@ -16,6 +16,7 @@ mod dev;
 mod dev_args;
 mod environment;
 mod intention;
+mod lifeline;
 mod nodes;
 mod outcome;
 mod print;
@@ -26,6 +27,7 @@ mod status;
 mod version;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches};
 use starling_telemetry::{LogFormat, start_log};
@@ -44,6 +46,9 @@ const LOG_OF_PROGRAMS: &str = "info";
 /// What commands log unless told otherwise: their output is their answer.
 const LOG_OF_COMMANDS: &str = "warn";
 
+/// Time for writes to files that are under way at the end; whoever asked for them was answered, or is gone.
+const LAST_WRITES: Duration = Duration::from_secs(1);
+
 fn main() -> ExitCode {
     let mut command = Arguments::command();
     command.build();
@@ -55,6 +60,9 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { command, api } = arguments;
     let surroundings = Surroundings { environment: Environment::read(|name| std::env::var_os(name)), api };
+    if let Some(parent) = surroundings.environment.ends_with {
+        lifeline::end_with(parent)?;
+    }
     let log = surroundings.environment.log.as_deref();
     match &command {
         Command::Dev(args) => start_log(&args.log_level, args.log_format.into()),
@@ -70,7 +78,10 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         | Command::Completion(_)
         | Command::Version(_) => start_log(log.unwrap_or(LOG_OF_COMMANDS), LogFormat::Text),
     }?;
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(dispatch(command, &surroundings))
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let outcome = runtime.block_on(dispatch(command, &surroundings));
+    runtime.shutdown_timeout(LAST_WRITES);
+    outcome
 }
 
 async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Result<ExitCode> {

@@ -1,6 +1,7 @@
 //! How a command ends: the exit codes, which scripts rely on.
 
 use std::fmt;
+use std::io::Write;
 use std::process::ExitCode;
 
 use crate::client::ApiError;
@@ -74,7 +75,8 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(|cause| cause.is::<OutputClosed>()) {
         return Outcome::Done.into();
     }
-    eprintln!("error: {error:#}");
+    // Standard error may be closed; the exit code still tells.
+    let _ = writeln!(std::io::stderr(), "error: {error:#}");
     ExitCode::from(code_of(error))
 }
 

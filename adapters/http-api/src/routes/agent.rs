@@ -99,7 +99,9 @@ pub(super) async fn service(api: Arc<Api>, call: Call) -> Outcome {
         if call.query.text("hash") != Some(hash.as_str()) || left.is_zero() {
             return Ok(Answer::json(form).content_hash(hash));
         }
-        api.agent.wait_generation(generation, left).await;
+        if call.stopping.cuts_short(api.agent.wait_generation(generation, left)).await.is_none() {
+            return Ok(Answer::json(form).content_hash(hash));
+        }
     }
 }
 

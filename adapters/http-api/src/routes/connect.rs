@@ -1,6 +1,7 @@
 //! Certificates, and the question that applications with mesh TLS of their own ask about a peer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use starling_catalog::Subject;
@@ -37,7 +38,10 @@ pub(super) async fn leaf(api: Arc<Api>, call: Call) -> Outcome {
     let leaf = match after {
         // Not waiting means: whatever there is now.
         None => api.agent.leaf(&service, Revision(0), wait).await,
-        Some(after) => api.agent.leaf(&service, after, wait).await,
+        Some(after) => match call.stopping.cuts_short(api.agent.leaf(&service, after, wait)).await {
+            Some(leaf) => leaf,
+            None => api.agent.leaf(&service, Revision(0), Duration::ZERO).await,
+        },
     };
     match leaf {
         Ok(leaf) => Ok(Answer::json(forms::leaf(&leaf)).read_at(leaf.modified)),

@@ -1,6 +1,7 @@
 //! Starling's own endpoints: receipts, proxies, diagnostics, and which rule decides.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use starling_catalog::{ChangeReport, ProxyReport, Refused};
@@ -24,7 +25,11 @@ pub(super) async fn change(api: Arc<Api>, call: Call) -> Outcome {
     let text = call.param("revision");
     let revision: u64 = text.parse().map_err(|_| ApiError::bad_request(format!("revision: {text:?} is no number")))?;
     let wait = call.query.duration("wait")?.unwrap_or(RECEIPT_WAIT_DEFAULT);
-    match api.catalog.change(Revision(revision), wait).await {
+    let report = match call.stopping.cuts_short(api.catalog.change(Revision(revision), wait)).await {
+        Some(report) => report,
+        None => api.catalog.change(Revision(revision), Duration::ZERO).await,
+    };
+    match report {
         Some(report) => Ok(Answer::json(change_form(&report))),
         None => Err(ApiError::not_found(format!(
             "no receipt for revision {revision}: it was not a change made here, or it is no longer remembered"

@@ -69,6 +69,11 @@ impl World {
         world
     }
 
+    /// Readers that wait for the catalog to change.
+    pub fn waiting(&self) -> usize {
+        self.snapshot.receiver_count()
+    }
+
     pub fn deny_by_default(&self) {
         *held(&self.default_action) = Action::Deny;
     }

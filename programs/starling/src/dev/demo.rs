@@ -1,7 +1,7 @@
 //! The demo: four services with real sidecars and a little load, and a page of what to try.
 //!
 //! It does what a user would do: registers definition files, starts each application and each sidecar as a process, and
-//! calls the front tier. Every child is ended when the demo ends, however it ends.
+//! calls the front tier. Every child ends with the demo, on Linux also when this process is killed.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,9 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use super::say;
+use crate::lifeline;
 
 /// The definitions, as a user would write them; also in `deploy/demo`.
 pub(super) const DEFINITIONS: [(&str, &str); 5] = [
@@ -71,10 +74,9 @@ impl Demo {
     }
 
     /// Starts the applications and their sidecars. Their services are registered already.
-    pub(super) fn start(data_dir: &Path, http: SocketAddr, grpc: SocketAddr) -> anyhow::Result<Self> {
-        let logs = data_dir.join("demo");
-        std::fs::create_dir_all(&logs).with_context(|| format!("creating {}", logs.display()))?;
-        let mut demo = Self { children: Vec::new(), logs };
+    pub(super) fn start(logs: &Path, http: SocketAddr, grpc: SocketAddr) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(logs).with_context(|| format!("creating {}", logs.display()))?;
+        let mut demo = Self { children: Vec::new(), logs: logs.to_owned() };
         for tier in &TIERS {
             let uris: Vec<_> = tier.upstreams.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
             let mut application = demo.command()?;
@@ -99,7 +101,9 @@ impl Demo {
     }
 
     fn command(&self) -> anyhow::Result<Command> {
-        Ok(Command::new(std::env::current_exe().context("finding this program")?))
+        let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+        command.env(lifeline::VARIABLE, std::process::id().to_string());
+        Ok(command)
     }
 
     fn spawn(&mut self, name: String, mut command: Command) -> anyhow::Result<()> {
@@ -119,33 +123,44 @@ impl Demo {
             if call(&client).await {
                 return Ok(());
             }
-            for (name, child) in &mut self.children {
-                if let Some(status) = child.try_wait()? {
-                    let log = self.logs.join(format!("{name}.log"));
-                    let said = std::fs::read_to_string(&log).unwrap_or_default();
-                    bail!("{name} ended ({status}); it said:\n{}", last_lines(&said));
-                }
+            if let Some(ended) = self.take_ended().pop() {
+                bail!(ended);
             }
             tokio::time::sleep(READY_POLL).await;
         }
-        bail!("no traffic flows after {READY_WITHIN:?}; see the logs in {}", self.logs.display())
+        bail!("no traffic flows after {READY_WITHIN:?}")
     }
 
-    /// Calls the front tier for ever and says when the outcome changes.
-    pub(super) async fn load() {
+    /// Takes out the processes that have ended, and says of each how, and what it said last.
+    fn take_ended(&mut self) -> Vec<String> {
+        let ended = self.children.extract_if(.., |(_, child)| !matches!(child.try_wait(), Ok(None)));
+        let tell = |(name, mut child): (String, Child)| {
+            let how = child.try_wait().ok().flatten().map_or_else(String::new, |status| format!(" ({status})"));
+            let said = std::fs::read_to_string(self.logs.join(format!("{name}.log"))).unwrap_or_default();
+            format!("{name} has ended{how}; it said last:\n{}", last_lines(&said))
+        };
+        ended.map(tell).collect()
+    }
+
+    /// Calls the front tier, and says when the outcome changes and when a process has ended, until all have.
+    pub(super) async fn load(&mut self) -> anyhow::Result<()> {
         let client = client();
         let mut ticks = interval(Duration::from_millis(1000 / LOAD_PER_SECOND));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last = true;
-        loop {
+        while !self.children.is_empty() {
             ticks.tick().await;
+            for ended in self.take_ended() {
+                say(&mut std::io::stderr(), &ended);
+            }
             let ok = call(&client).await;
             if ok != last {
                 let now = if ok { "answers again" } else { "fails: a tier behind it is cut off or down" };
-                eprintln!("load: web {now}");
+                say(&mut std::io::stderr(), &format!("load: web {now}"));
             }
             last = ok;
         }
+        bail!("every process of the demo has ended")
     }
 
     /// What to try next.

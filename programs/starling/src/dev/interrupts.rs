@@ -1,0 +1,53 @@
+//! Requests to end: Ctrl-C, a request to terminate, and the terminal that closes.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Time for an orderly end, in which clients are told and answered; each door takes less.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+
+/// Requests to end, heard from the time that this is made; none is lost, whoever listens when.
+pub(super) struct Interrupts(Vec<Signal>);
+
+impl Interrupts {
+    pub(super) fn listen() -> anyhow::Result<Self> {
+        let mut kinds = vec![SignalKind::interrupt(), SignalKind::terminate()];
+        // Under nohup the closing of the terminal is to be survived.
+        if !is_ignored(SignalKind::hangup()) {
+            kinds.push(SignalKind::hangup());
+        }
+        let signals: Result<_, _> = kinds.into_iter().map(signal).collect();
+        Ok(Self(signals.context("listening for signals")?))
+    }
+
+    /// Returns at the next request to end.
+    pub(super) async fn next(&mut self) {
+        poll_fn(|cx| {
+            let any = self.0.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
+            if any { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Lets something end in order, unless it takes too long or is asked again to end.
+    pub(super) async fn bound(&mut self, ending: impl Future) {
+        tokio::select! {
+            ended = tokio::time::timeout(STOP_WITHIN, ending) => if ended.is_err() {
+                tracing::warn!("no orderly end within {STOP_WITHIN:?}; ending at once");
+            },
+            () = self.next() => tracing::warn!("asked again to end; ending at once"),
+        }
+    }
+}
+
+/// Whether whoever started this process has it ignore a signal; always taken for no where Linux does not tell.
+fn is_ignored(kind: SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    mask & (1 << (kind.as_raw_value() - 1)) != 0
+}
