@@ -1,7 +1,7 @@
 //! DNS: authoritative answers for `consul.` from the catalog, over UDP and TCP.
 //!
 //! [`Zone`] decides the answer to one question and is pure: what the catalog holds comes in as a [`View`], the order of
-//! the records by a number. [`Responder`] turns a packet into a packet and holds the limits on sizes. [`serve`] owns the
+//! the records by a number. [`Responder`] turns a packet into a packet and holds the limits on sizes. [`serve()`] owns the
 //! sockets. Nothing here recurses, forwards, transfers zones or signs.
 
 mod asked;

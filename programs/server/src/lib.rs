@@ -1,6 +1,6 @@
 //! The server: commits commands to the store, follows it, and tells everyone concerned.
 //!
-//! One task follows the store's watch and is the only one that advances the catalog (see [`turn`]); doors and agents
+//! One task follows the store's watch and is the only one that advances the catalog (see `turn.rs`); doors and agents
 //! read snapshots, commit commands and subscribe to subjects. A write is answered after its own snapshot is published,
 //! so that whoever wrote can read it.
 

@@ -55,7 +55,7 @@ pub(crate) fn line(text: &str) -> anyhow::Result<()> {
 /// Writes a value as indented JSON.
 ///
 /// # Errors
-/// As [`line`].
+/// As [`line()`].
 pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     line(&serde_json::to_string_pretty(value)?)
 }
@@ -81,7 +81,7 @@ const COLUMN_GAP: u16 = 2;
 /// Writes a table.
 ///
 /// # Errors
-/// As [`line`].
+/// As [`line()`].
 pub(crate) fn rows(table: &Table) -> anyhow::Result<()> {
     line(&table.trim_fmt())
 }
