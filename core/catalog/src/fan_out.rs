@@ -89,18 +89,6 @@ impl FanOut {
     pub fn waits(&self, id: SubscriberId) -> bool {
         self.subscribers.get(&id).is_some_and(|subscriber| !subscriber.subjects.is_empty())
     }
-
-    /// How many subscribers there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.subscribers.len()
-    }
-
-    /// Whether nobody is subscribed.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.subscribers.is_empty()
-    }
 }
 
 fn leave(by_subject: &mut BTreeMap<Subject, BTreeSet<SubscriberId>>, subject: &Subject, id: SubscriberId) {

@@ -131,11 +131,6 @@ impl Hub {
         self.lock().receipts.proxies().map(|(key, report)| (key.clone(), report)).collect()
     }
 
-    /// How many readers and proxies are subscribed.
-    pub(crate) fn subscribers(&self) -> usize {
-        self.lock().fan_out.len()
-    }
-
     /// Moves whenever a receipt may have changed.
     pub(crate) fn reports(&self) -> watch::Receiver<u64> {
         self.reports.subscribe()

@@ -185,12 +185,6 @@ impl Server {
         proxies
     }
 
-    /// Readers and proxies that are subscribed now.
-    #[must_use]
-    pub fn subscribers(&self) -> usize {
-        self.hub.subscribers()
-    }
-
     /// Returns when the catalog can no longer follow the store, with the reason. Nothing can be written from then on.
     pub async fn halted(&self) -> Arc<str> {
         let mut halted = self.halted.subscribe();
