@@ -41,6 +41,8 @@ pub struct ProxyReport {
 
 #[derive(Debug, Clone, Default)]
 struct Change {
+    /// The earlier changes of the same command, if it took several; its receipt speaks of them too.
+    earlier: Vec<Revision>,
     subjects: BTreeSet<Subject>,
     affected: BTreeSet<InstanceKey>,
     committed_us: u64,
@@ -56,7 +58,7 @@ impl Change {
 }
 
 /// The receipt of one change.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ChangeReport {
     /// The change.
     pub revision: Revision,
@@ -191,25 +193,40 @@ impl Receipts {
         }
     }
 
+    /// One command was written as `earlier` and `last`: the receipt of the last speaks of all.
+    pub fn join(&mut self, last: Revision, earlier: &[Revision]) {
+        if let Some(change) = self.changes.get_mut(&last) {
+            change.earlier = earlier.to_vec();
+        }
+    }
+
+    /// The remembered changes of which the command known as `revision` consists.
+    fn parts(&self, revision: Revision) -> Option<impl Iterator<Item = &Change>> {
+        let last = self.changes.get(&revision)?;
+        Some(last.earlier.iter().filter_map(|earlier| self.changes.get(earlier)).chain([last]))
+    }
+
     /// Whether nothing is outstanding for a change; `None` if it is not remembered.
     #[must_use]
     pub fn is_settled(&self, revision: Revision) -> Option<bool> {
-        self.changes.get(&revision).map(Change::is_settled)
+        Some(self.parts(revision)?.all(Change::is_settled))
     }
 
-    /// The receipt of a change; `None` if it is not remembered.
+    /// The receipt of a change; `None` if it is not remembered. A proxy counts as having applied a command of several
+    /// parts once it has applied each that concerns it, and as having refused it if it refused one.
     #[must_use]
     pub fn report(&self, revision: Revision) -> Option<ChangeReport> {
-        let change = self.changes.get(&revision)?;
-        let settled =
-            |proxy: &&InstanceKey| change.applied_us.contains_key(*proxy) || change.rejected.contains_key(*proxy);
-        Some(ChangeReport {
-            revision,
-            affected: change.affected.clone(),
-            applied: change.applied_us.clone(),
-            pending: change.affected.iter().filter(|proxy| !settled(proxy)).cloned().collect(),
-            rejected: change.rejected.clone(),
-        })
+        let mut report = ChangeReport { revision, ..ChangeReport::default() };
+        for change in self.parts(revision)? {
+            let settled = |p: &&InstanceKey| change.applied_us.contains_key(*p) || change.rejected.contains_key(*p);
+            report.affected.extend(change.affected.iter().cloned());
+            report.pending.extend(change.affected.iter().filter(|proxy| !settled(proxy)).cloned());
+            report.rejected.extend(change.rejected.iter().map(|(proxy, refused)| (proxy.clone(), refused.clone())));
+            report.applied.extend(change.applied_us.iter().map(|(proxy, elapsed)| (proxy.clone(), *elapsed)));
+        }
+        report.pending.retain(|proxy| !report.rejected.contains_key(proxy));
+        report.applied.retain(|proxy, _| !report.rejected.contains_key(proxy) && !report.pending.contains(proxy));
+        Some(report)
     }
 
     /// The remembered revisions, newest first.

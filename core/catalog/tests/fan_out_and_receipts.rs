@@ -64,6 +64,26 @@ fn a_receipt_moves_from_pending_to_applied_or_rejected() {
 }
 
 #[test]
+fn the_receipt_of_a_command_in_several_parts_speaks_of_all_of_them() {
+    let (a, b, c) = (key("n1", "a"), key("n1", "b"), key("n1", "c"));
+    let mut receipts = Receipts::default();
+    receipts.committed(Revision(2), BTreeSet::new(), BTreeSet::from([a.clone(), b.clone()]), 100);
+    receipts.committed(Revision(3), BTreeSet::new(), BTreeSet::from([a.clone(), c.clone()]), 100);
+    receipts.join(Revision(3), &[Revision(2)]);
+    receipts.applied(&a, Revision(2), false, 120);
+    receipts.applied(&c, Revision(3), false, 130);
+    let report = receipts.report(Revision(3)).expect("remembered");
+    assert_eq!(report.affected, BTreeSet::from([a.clone(), b.clone(), c.clone()]));
+    assert_eq!(report.pending, BTreeSet::from([a.clone(), b.clone()]), "half of it is not applied");
+    assert_eq!(report.applied.keys().collect::<Vec<_>>(), [&c]);
+    receipts.applied(&a, Revision(3), false, 140);
+    assert_eq!(receipts.is_settled(Revision(3)), Some(false), "b still owes the first part");
+    receipts.applied(&b, Revision(2), false, 150);
+    assert_eq!(receipts.is_settled(Revision(3)), Some(true));
+    assert_eq!(receipts.report(Revision(3)).expect("remembered").applied.get(&a), Some(&40), "the last part counts");
+}
+
+#[test]
 fn a_proxy_that_nothing_concerns_is_never_behind() {
     let (a, b) = (key("n1", "a"), key("n1", "b"));
     let mut receipts = Receipts::default();

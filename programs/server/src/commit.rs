@@ -42,25 +42,24 @@ impl Server {
     /// Carries out a command and returns the revision at which it is durable and visible as a whole. A command that
     /// changes nothing returns the current revision. One that is larger than a transaction of the store may be is
     /// written in several, in the order of its changes, and readers see the earlier ones first; the revision is that of
-    /// the last.
+    /// the last, whose receipt speaks of all of them.
     ///
     /// # Errors
     /// [`CommitFailure`].
     pub async fn commit(&self, command: &Command) -> Result<Revision, CommitFailure> {
-        let mut written = None;
+        let mut written = Vec::new();
         for _ in 0..ATTEMPTS_MAX {
             let snapshot = self.snapshot();
             let decision = decide(&snapshot, command)?;
             if decision.changes.is_empty() {
-                return Ok(written.unwrap_or_else(|| snapshot.revision()));
+                return Ok(self.completed(&written).unwrap_or_else(|| snapshot.revision()));
             }
-            match self.write(&decision).await {
+            match self.write(&decision, &mut written).await {
                 Ok(revision) => {
                     self.published(revision).await?;
                     if !decision.again {
-                        return Ok(revision);
+                        return Ok(self.completed(&written).unwrap_or(revision));
                     }
-                    written = Some(revision);
                 }
                 Err(CommitError::Conflict { found, .. }) => self.caught_up(&snapshot, found).await?,
                 Err(failure) => return Err(failure.into()),
@@ -69,12 +68,23 @@ impl Server {
         Err(CommitFailure::Contended)
     }
 
-    async fn write(&self, decision: &Decision) -> Result<Revision, CommitError> {
-        let mut revision = starling_store::Revision::ZERO;
+    /// Writes what was decided, adds the revision of each transaction to `written` and returns that of the last.
+    async fn write(&self, decision: &Decision, written: &mut Vec<Revision>) -> Result<Revision, CommitError> {
+        let mut last = Revision(0);
         for transaction in transactions(decision)? {
-            revision = self.store().commit(transaction).await?;
+            last = Revision(self.store().commit(transaction).await?.0);
+            written.push(last);
         }
-        Ok(Revision(revision.0))
+        Ok(last)
+    }
+
+    /// The revision by which a command that was written as `written` is known from now on.
+    fn completed(&self, written: &[Revision]) -> Option<Revision> {
+        let (last, earlier) = written.split_last()?;
+        if !earlier.is_empty() {
+            self.hub().join(*last, earlier);
+        }
+        Some(*last)
     }
 
     /// Waits until the catalog has what the store found instead of what was seen.

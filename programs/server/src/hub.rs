@@ -83,6 +83,11 @@ impl Hub {
         self.reports.send_modify(|count| *count += 1);
     }
 
+    /// One command was written as `earlier` and `last`: the receipt of the last speaks of all.
+    pub(crate) fn join(&self, last: Revision, earlier: &[Revision]) {
+        self.lock().receipts.join(last, earlier);
+    }
+
     /// Subscribes a reader.
     pub(crate) fn subscribe(self: &Arc<Self>, subjects: BTreeSet<Subject>) -> Subscription {
         let waker = Arc::new(Notify::new());

@@ -77,3 +77,36 @@ fn decode_key(bytes: &[u8]) -> anyhow::Result<RecordKey> {
     let text = std::str::from_utf8(bytes).context("the store holds a key that is not UTF-8")?;
     Ok(RecordKey::decode(text)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use starling_catalog::Command;
+    use starling_store::{Key, Transaction};
+    use starling_telemetry::Registry;
+
+    use super::*;
+    use crate::commit::CommitFailure;
+    use crate::server::ServerConfig;
+
+    /// What another, newer program might write into a store that both share.
+    #[tokio::test]
+    async fn a_write_that_it_does_not_understand_halts_the_server_instead_of_being_passed_over() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let config = ServerConfig { data_dir: directory.path().to_owned(), datacenter: "dc1".parse().expect("a name") };
+        let server = Server::start(config, &Registry::default()).await.expect("the server starts");
+        let before = server.snapshot().revision();
+        let key = Key::new("hologram/h1").expect("a key");
+        let write = Write::Put { key, value: b"{}".to_vec().into() };
+        server.store().commit(Transaction { conditions: Vec::new(), writes: vec![write] }).await.expect("durable");
+        let reason = server.halted().await;
+        assert!(reason.contains("hologram"), "{reason}");
+        assert_eq!(server.snapshot().revision(), before, "readers keep what was understood");
+        let name = "n1".parse().expect("a name");
+        let refused = server.commit(&Command::DeregisterNode(name)).await;
+        assert!(refused.is_ok(), "nothing to do is no write: {refused:?}");
+        let root = server.root().clone();
+        let other = starling_model::CaRootRecord { id: "another".to_owned(), ..root };
+        let refused = server.commit(&Command::PutRoot(other)).await;
+        assert!(matches!(refused, Err(CommitFailure::Halted(_))), "{refused:?}");
+    }
+}

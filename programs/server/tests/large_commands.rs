@@ -1,11 +1,13 @@
 //! Commands that are larger than a transaction of the store may be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use starling_catalog::Command;
-use starling_model::{Change, InstanceKey, InstanceKind, Node, NodeName, Port, Record, ServiceInstance, Weights};
+use starling_catalog::{Command, Subject};
+use starling_model::{
+    Change, InstanceKey, InstanceKind, Node, NodeName, Port, Record, ServiceInstance, SidecarProxy, Weights,
+};
 use starling_server::{CommitFailure, Server, ServerConfig};
 use starling_store::{CommitError, MAX_TRANSACTION_BYTES};
 use starling_telemetry::Registry;
@@ -22,9 +24,13 @@ fn node() -> NodeName {
     "n1".parse().expect("a name")
 }
 
+fn key(id: &str) -> InstanceKey {
+    InstanceKey { node: node(), id: id.parse().expect("an id") }
+}
+
 fn instance(id: &str, bytes: usize) -> ServiceInstance {
     ServiceInstance {
-        key: InstanceKey { node: node(), id: id.parse().expect("an id") },
+        key: key(id),
         name: "web".parse().expect("a name"),
         kind: InstanceKind::Typical,
         address: None,
@@ -70,6 +76,34 @@ async fn a_command_over_both_limits_takes_several_transactions_and_is_visible_wh
     let removed = server.commit(&Command::DeregisterNode(node())).await.expect("committed");
     assert!(removed.0 - revision.0 >= 3, "deletes are small, but many");
     assert!(server.snapshot().node(&node()).is_none());
+}
+
+#[tokio::test]
+async fn the_receipt_of_such_a_command_names_the_proxies_of_every_part() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = start(directory.path()).await;
+    let mut proxies = Vec::new();
+    for id in ["first", "last"] {
+        let mut sidecar = instance(id, 1);
+        sidecar.kind = InstanceKind::Sidecar(Box::new(SidecarProxy {
+            destination: "web".parse().expect("a name"),
+            destination_id: None,
+            local_address: "127.0.0.1".to_owned(),
+            local_port: None,
+            upstreams: Vec::new(),
+            config: serde_json::Map::new(),
+        }));
+        proxies.push(sidecar.key.clone());
+        server.commit(&register(vec![sidecar])).await.expect("committed");
+    }
+    let watched = [key("web-0"), key("web-299")].map(Subject::Instance);
+    let attached: Vec<_> = proxies.iter().map(|proxy| server.attach(proxy.clone())).collect();
+    for (attached, subject) in attached.iter().zip(watched) {
+        attached.resubscribe(server.snapshot().revision(), BTreeSet::from([subject]));
+    }
+    let revision = server.commit(&register(many())).await.expect("committed");
+    let report = server.report(revision).expect("remembered");
+    assert_eq!(report.pending, proxies.into_iter().collect());
 }
 
 #[tokio::test]
