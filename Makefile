@@ -55,11 +55,11 @@ check: machine ## formatting, house rules, licences and bans, lints, documentati
 fmt: ## format everything
 	$(CARGO) fmt --all
 
-bench: machine ## release build, then the latency of one change and the cost at scale; prints tables
+bench: machine ## release build, then the latency of one change and the cost at scale; fails when a bar is missed
 	@$(XTASK) install envoy
 	$(CARGO) build --locked --release --bin starling
-	$(TARGET)/release/starling bench latency-of-change
-	$(TARGET)/release/starling bench scale
+	@# Both run, whichever misses a bar.
+	code=0; for scenario in latency-of-change scale; do $(TARGET)/release/starling bench $$scenario --strict || code=1; done; exit $$code
 
 golden: machine ## rewrite the expected output of the scenario tests; review the diff
 	STARLING_GOLDEN=rewrite $(CARGO) test --locked --workspace --exclude starling-e2e

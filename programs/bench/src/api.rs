@@ -23,6 +23,16 @@ pub(crate) struct Api {
     connection: Option<Connection>,
 }
 
+/// A call that asks for a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub(crate) method: Method,
+    /// Path and query.
+    pub(crate) target: String,
+    /// JSON; null for none.
+    pub(crate) body: Value,
+}
+
 /// A write that was answered with success.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Written {

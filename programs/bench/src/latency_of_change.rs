@@ -9,8 +9,8 @@ mod fixture;
 mod measurements;
 mod verdict;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
+use std::slice;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
@@ -21,7 +21,7 @@ use crate::mesh::{Envoy, MeshOptions};
 use crate::probe::{Outcome, Probe, ProbeOptions, Prober};
 use crate::progress::Progress;
 use crate::receipt;
-use crate::report::{Output, Versions};
+use crate::report::{OutputArgs, Versions};
 use change::{Change, FICKLE, Kind, STEADY};
 use fixture::Fixture;
 use measurements::{Measured, Measurements};
@@ -61,21 +61,8 @@ pub(crate) struct Args {
     /// Microseconds between two probes, over all connections
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(100..=100_000))]
     spacing_us: u32,
-    /// Exit with 1 when a bar is missed
-    #[arg(long)]
-    strict: bool,
-    /// Leave the folder with data and logs behind, and say where it is
-    #[arg(long)]
-    keep: bool,
-    /// Write report.json into this folder
-    #[arg(long, value_name = "DIR")]
-    report: Option<PathBuf>,
-    /// Write the report to this file
-    #[arg(long, value_name = "PATH")]
-    json: Option<PathBuf>,
-    /// What to print
-    #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Runs the scenario.
@@ -86,8 +73,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let progress = Progress::new();
     let envoy = Envoy::find()?;
     let versions = Versions::of(Some(&envoy));
-    let fixture = Fixture::start(MeshOptions { envoy: Some(envoy), keep: args.keep }, &progress).await?;
-    if args.keep {
+    let fixture = Fixture::start(MeshOptions { envoy: Some(envoy), keep: args.output.keep }, &progress).await?;
+    if args.output.keep {
         progress.say(&format!("data and logs are in {}", fixture.mesh.directory().display()));
     }
     let options = ProbeOptions {
@@ -103,10 +90,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Bench { measurements, prober, .. } = bench;
 
     let report = measurements.report(prober.totals(), versions);
-    crate::report::write(&report, args.report.as_deref(), args.json.as_deref())?;
-    args.output.print(&report, || measurements::table(&report))?;
-    let is_bar_missed = args.strict && !report.bar.met;
-    Ok(if !report.unseen.is_empty() || is_bar_missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let code = args.output.deliver(&report, slice::from_ref(&report.bar), || measurements::table(&report))?;
+    Ok(if report.unseen.is_empty() { code } else { ExitCode::FAILURE })
 }
 
 struct Bench {

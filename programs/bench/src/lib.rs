@@ -3,28 +3,37 @@
 //! A scenario brings up a real mesh from this program's own executable (server, sidecars in Envoy, applications), drives
 //! it through its public API, and watches it through its traffic. Nothing here shares code with what it measures. The
 //! parts that every scenario uses are `mesh` (processes), `api` (calls), `probe` (traffic), `histogram`,
-//! `report` and `table`; a scenario is one module beside them.
+//! `report` and `table`; a scenario is one module beside them. For scenarios with a simulated fleet there are [`shape`],
+//! [`percentiles`], [`fleet_report`] and [`html`].
 //!
 //! What it does not own: the wording of the command line outside `bench`, and the installation of Envoy.
 
 mod api;
 mod connection;
+pub mod fleet_report;
 mod histogram;
+pub mod html;
 mod latency_of_change;
 mod machine;
 mod mesh;
+pub mod percentiles;
 mod probe;
 mod process;
 mod progress;
+mod published;
 mod receipt;
 mod report;
 mod scale;
+pub mod shape;
 mod table;
 
 use std::process::ExitCode;
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
+
+pub use machine::Machine;
+pub use report::Versions;
 
 /// Exit code after SIGINT, as shells report it: 128 and the signal's number.
 const EXIT_INTERRUPTED: u8 = 130;

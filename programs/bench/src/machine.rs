@@ -4,24 +4,24 @@ use serde::Serialize;
 
 /// Processor, memory, kernel and time of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Machine {
+pub struct Machine {
     /// Instruction set, such as `x86_64`.
-    pub(crate) cpu: String,
+    pub cpu: String,
     /// The processor's own name.
-    pub(crate) model: String,
+    pub model: String,
     /// Cores this process may use.
-    pub(crate) cores: usize,
+    pub cores: usize,
     /// Memory of the machine, in bytes.
-    pub(crate) memory: u64,
+    pub memory: u64,
     /// Release of the kernel.
-    pub(crate) kernel: String,
+    pub kernel: String,
     /// When this was read: UTC, RFC 3339, whole seconds.
-    pub(crate) date: String,
+    pub date: String,
 }
 
 impl Machine {
     /// Reads what this machine says of itself; what it does not say is `unknown` or 0.
-    pub(crate) fn read() -> Self {
+    pub fn read() -> Self {
         let file = |path| std::fs::read_to_string(path).unwrap_or_default();
         let now = jiff::Timestamp::now();
         Self {

@@ -1,7 +1,8 @@
 //! A real mesh on this machine: `starling dev`, applications and Envoys as processes of this program's own executable.
 //!
 //! Everything listens on loopback, on ports that were free; files are in one temporary folder. When a [`Mesh`] is
-//! dropped, its processes are killed and its files removed, whatever else went wrong.
+//! dropped, its processes are killed and its files removed, whatever else went wrong. When this process is killed, they
+//! end, too, but the files stay.
 
 mod child;
 mod envoy;
@@ -34,6 +35,10 @@ const READY_ANSWER_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Enough to see lost connections and refused updates; more would cost what is measured.
 const ENVOY_LOG_LEVEL: &str = "warning";
+
+/// Variable that has a `starling` process, and the Envoy that it becomes, end with the parent it names, even if that is
+/// killed.
+const ENDS_WITH: &str = "STARLING_ENDS_WITH";
 
 /// A running mesh. Fields are in the order in which they end.
 pub(crate) struct Mesh {
@@ -180,7 +185,8 @@ impl Mesh {
     }
 }
 
-/// This program, without the caller's own mesh in its environment.
+/// This program, without the caller's own mesh in its environment. It ends with the thread that starts it, so that has
+/// to be one that lives as long as the run: the main thread, which drives the scenario, or a worker of the runtime.
 fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -188,6 +194,7 @@ fn command(program: &Path) -> Command {
             command.env_remove(name);
         }
     }
+    command.env(ENDS_WITH, std::process::id().to_string());
     command
 }
 

@@ -1,6 +1,7 @@
 //! Reports: what a run found, as JSON for machines and a table for people.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::Context;
 use serde::Serialize;
@@ -20,16 +21,36 @@ pub(crate) enum Output {
     Json,
 }
 
+/// What every scenario is asked about its end: what it prints and leaves behind, and what counts as failure.
+#[derive(Debug, clap::Args)]
+pub(crate) struct OutputArgs {
+    /// Exit with 1 when a bar is missed
+    #[arg(long)]
+    strict: bool,
+    /// Leave the folder with data and logs behind, and say where it is
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Write report.json into this folder
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+    /// Write the report to this file
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+    /// What to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
 /// What was measured, by version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Versions {
+pub struct Versions {
     /// This program's.
-    pub(crate) starling: &'static str,
+    pub starling: &'static str,
     /// How this program was built: `release`, or `debug`, whose figures say little.
-    pub(crate) build: &'static str,
+    pub build: &'static str,
     /// The data plane's; absent when none ran.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) envoy: Option<String>,
+    pub envoy: Option<String>,
 }
 
 /// A promise, and whether it was kept.
@@ -50,6 +71,39 @@ impl Bar {
     pub(crate) fn new(name: &'static str, limit: f64, measured: Option<f64>) -> Self {
         Self { name, limit, measured, met: measured.is_some_and(|measured| measured <= limit) }
     }
+
+    /// Why a run that missed it counts as failed.
+    fn complaint(&self) -> String {
+        let Self { name, limit, measured, .. } = self;
+        let found = measured.map_or_else(|| "could not be measured".to_owned(), |found| format!("is {found:.4}"));
+        format!("bar missed: {name} {found}, at most {limit:.4} is promised")
+    }
+}
+
+impl OutputArgs {
+    /// Writes and prints a finished run's report. The exit code is a failure with `--strict` if a bar was missed; which
+    /// one, and by how much, goes to standard error.
+    ///
+    /// # Errors
+    /// When a place cannot be written; the text names it.
+    pub(crate) fn deliver<T: Serialize>(
+        &self,
+        report: &T,
+        bars: &[Bar],
+        table: impl FnOnce() -> String,
+    ) -> anyhow::Result<ExitCode> {
+        write(report, self.report.as_deref(), self.json.as_deref())?;
+        self.output.print(report, table)?;
+        if !self.strict {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut code = ExitCode::SUCCESS;
+        for bar in bars.iter().filter(|bar| !bar.met) {
+            eprintln!("{}", bar.complaint());
+            code = ExitCode::FAILURE;
+        }
+        Ok(code)
+    }
 }
 
 impl Versions {
@@ -69,11 +123,7 @@ impl Versions {
 }
 
 impl Output {
-    /// Prints the report in this form.
-    ///
-    /// # Errors
-    /// When the report cannot be written as JSON.
-    pub(crate) fn print<T: Serialize>(self, report: &T, table: impl FnOnce() -> String) -> anyhow::Result<()> {
+    fn print<T: Serialize>(self, report: &T, table: impl FnOnce() -> String) -> anyhow::Result<()> {
         match self {
             Self::Table => println!("{}", table()),
             Self::Json => println!("{}", to_json(report)?),
@@ -83,10 +133,7 @@ impl Output {
 }
 
 /// Writes the report wherever it is wanted: as `report.json` into a folder, which is made if need be, and to a file.
-///
-/// # Errors
-/// When a place cannot be written; the text names it.
-pub(crate) fn write<T: Serialize>(report: &T, folder: Option<&Path>, file: Option<&Path>) -> anyhow::Result<()> {
+fn write<T: Serialize>(report: &T, folder: Option<&Path>, file: Option<&Path>) -> anyhow::Result<()> {
     if folder.is_none() && file.is_none() {
         return Ok(());
     }
@@ -114,6 +161,26 @@ mod tests {
         assert!(Bar::new("p99", 50.0, Some(50.0)).met);
         assert!(!Bar::new("p99", 50.0, Some(50.001)).met);
         assert!(!Bar::new("p99", 50.0, None).met);
+    }
+
+    #[test]
+    fn only_a_strict_run_fails_on_a_missed_bar() {
+        let run = |strict, measured| {
+            let args = OutputArgs { strict, keep: false, report: None, json: None, output: Output::Table };
+            args.deliver(&1, &[Bar::new("met", 1.0, Some(1.0)), Bar::new("p99", 50.0, measured)], String::new).unwrap()
+        };
+        assert_eq!(run(false, Some(51.0)), ExitCode::SUCCESS);
+        assert_eq!(run(true, Some(50.0)), ExitCode::SUCCESS);
+        assert_eq!(run(true, Some(51.0)), ExitCode::FAILURE);
+        assert_eq!(run(true, None), ExitCode::FAILURE);
+    }
+
+    #[test]
+    fn a_complaint_names_the_bar_and_both_figures() {
+        let missed = Bar::new("registration, s", 2.0, Some(2.5));
+        assert_eq!(missed.complaint(), "bar missed: registration, s is 2.5000, at most 2.0000 is promised");
+        let unknown = Bar::new("p99, ms", 50.0, None);
+        assert_eq!(unknown.complaint(), "bar missed: p99, ms could not be measured, at most 50.0000 is promised");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Scenario `scale`: what many services and sidecars cost the server, and what one change costs among them.
 //!
-//! Services are registered through the catalog API by several clients at once, sidecars with upstreams among them are
+//! Services are registered through the agent or the catalog by several clients at once, sidecars with upstreams among them are
 //! registered at the agent, and real Envoys attach. Then one instance after another is deregistered and registered again,
 //! of a service that every Envoy watches, of one that a single Envoy watches, and of one that none does: the cost of a
 //! change should follow its watchers, not the fleet.
@@ -9,8 +9,8 @@ mod changes;
 mod findings;
 mod fleet;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
+use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -18,12 +18,13 @@ use anyhow::bail;
 use clap::value_parser;
 use http::Method;
 
+use crate::api::Call;
 use crate::mesh::{Envoy, Mesh, MeshOptions};
 use crate::process::{self, Memory};
 use crate::progress::Progress;
-use crate::report::{Output, Versions};
+use crate::report::{OutputArgs, Versions};
 use findings::{EnvoyMemory, Findings, Registration, ServerMemory};
-use fleet::Fleet;
+use fleet::{Door, Fleet};
 
 /// Worker threads of each Envoy: without traffic one is enough, and each costs memory that is not the mesh's.
 const ENVOY_WORKERS: usize = 1;
@@ -47,27 +48,17 @@ pub(crate) struct Args {
     /// Sidecars that run as real Envoys of about 70 MB each; by default all of them
     #[arg(long, value_parser = value_parser!(u32).range(0..=200))]
     envoys: Option<u32>,
+    /// Which API registers and deregisters instances
+    #[arg(long, value_enum, default_value_t = Door::Agent)]
+    through: Door,
     /// Clients that register at the same time
     #[arg(long, default_value_t = 32, value_parser = value_parser!(u16).range(1..=512))]
     connections: u16,
     /// Changes of each kind
     #[arg(long, default_value_t = 100, value_parser = value_parser!(u32).range(2..=1000))]
     changes: u32,
-    /// Exit with 1 when a bar is missed
-    #[arg(long)]
-    strict: bool,
-    /// Leave the folder with data and logs behind, and say where it is
-    #[arg(long)]
-    keep: bool,
-    /// Write report.json into this folder
-    #[arg(long, value_name = "DIR")]
-    report: Option<PathBuf>,
-    /// Write the report to this file
-    #[arg(long, value_name = "PATH")]
-    json: Option<PathBuf>,
-    /// What to print
-    #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Runs the scenario.
@@ -80,8 +71,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let envoy = if fleet.attached > 0 { Some(Envoy::find()?) } else { None };
     let versions = Versions::of(envoy.as_ref());
     progress.say("starting a server");
-    let mut mesh = Mesh::start(MeshOptions { envoy, keep: args.keep }).await?;
-    if args.keep {
+    let mut mesh = Mesh::start(MeshOptions { envoy, keep: args.output.keep }).await?;
+    if args.output.keep {
         progress.say(&format!("data and logs are in {}", mesh.directory().display()));
     }
     let at_start = process::memory(mesh.server_pid())?;
@@ -100,9 +91,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         changes,
     };
     let report = findings.report(&fleet, versions);
-    crate::report::write(&report, args.report.as_deref(), args.json.as_deref())?;
-    args.output.print(&report, || findings::table(&report))?;
-    Ok(if args.strict && !report.bar.met { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    args.output.deliver(&report, slice::from_ref(&report.bar), || findings::table(&report))
 }
 
 fn fleet(args: &Args) -> anyhow::Result<Fleet> {
@@ -113,8 +102,8 @@ fn fleet(args: &Args) -> anyhow::Result<Fleet> {
     if args.upstreams > args.services {
         bail!("--upstreams {} is more than --services {}: there is no such service", args.upstreams, args.services);
     }
-    let Args { services, instances, sidecars, upstreams, .. } = *args;
-    Ok(Fleet { services, instances, sidecars, upstreams, attached })
+    let Args { services, instances, sidecars, upstreams, through, .. } = *args;
+    Ok(Fleet { door: through, services, instances, sidecars, upstreams, attached })
 }
 
 /// Registers every instance, by several clients at once, and tells how long that took.
@@ -127,8 +116,8 @@ async fn register_services(
     let total = u64::from(fleet.services) * u64::from(fleet.instances);
     let phase = Arc::new(Mutex::new(progress.phase("instances registered", total)));
     let mut shares: Vec<Vec<_>> = vec![Vec::new(); connections];
-    for (number, body) in fleet.registrations().enumerate() {
-        shares[number % connections].push(body);
+    for (number, call) in fleet.registrations().enumerate() {
+        shares[number % connections].push(call);
     }
     let begun = Instant::now();
     let mut clients = tokio::task::JoinSet::new();
@@ -136,8 +125,8 @@ async fn register_services(
         let (mut api, phase) = (mesh.api(), Arc::clone(&phase));
         clients.spawn(async move {
             let mut took = Vec::with_capacity(share.len());
-            for body in share {
-                let written = api.write(Method::PUT, "/v1/catalog/register", &body).await?;
+            for Call { method, target, body } in share {
+                let written = api.write(method, &target, &body).await?;
                 took.push(written.answered - written.called);
                 phase.lock().unwrap_or_else(PoisonError::into_inner).step();
             }

@@ -26,6 +26,13 @@ fn kinds_are_a_list() {
 }
 
 #[test]
+fn instances_come_through_the_agent_unless_told_otherwise() {
+    let through = |arguments: &[&str]| format!("{:?}", parse(arguments).unwrap());
+    assert!(through(&["scale"]).contains("through: Agent"));
+    assert!(through(&["scale", "--through", "catalog"]).contains("through: Catalog"));
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
     for arguments in [
         &["latency-of-change", "--changes", "0"][..],
@@ -34,6 +41,7 @@ fn what_cannot_be_is_refused() {
         &["scale", "--services", "0"],
         &["scale", "--envoys", "1000"],
         &["scale", "-o", "yaml"],
+        &["scale", "--through", "wall"],
         &["everything"],
         &[],
     ] {

@@ -4,6 +4,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::verdict::{Rule, Sight};
+use crate::api::Call;
 use crate::probe::Outcome;
 
 /// The service that is called.
@@ -38,13 +39,6 @@ pub(super) enum Change {
     HealthPassing,
     Deny,
     Allow,
-}
-
-/// What to call for a change.
-pub(super) struct Call {
-    pub(super) method: Method,
-    pub(super) target: String,
-    pub(super) body: Value,
 }
 
 impl Kind {

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use http::Method;
 
 use super::fleet::Fleet;
 use crate::api::{Api, Written};
@@ -110,12 +109,8 @@ async fn measure_kind(
 }
 
 async fn write(api: &mut Api, fleet: &Fleet, service: u32, there: bool) -> anyhow::Result<Written> {
-    let (target, body) = if there {
-        ("/v1/catalog/register", fleet.registration(service, INSTANCE))
-    } else {
-        ("/v1/catalog/deregister", fleet.deregistration(service, INSTANCE))
-    };
-    api.write(Method::PUT, target, &body).await
+    let call = if there { fleet.registration(service, INSTANCE) } else { fleet.deregistration(service, INSTANCE) };
+    api.write(call.method, &call.target, &call.body).await
 }
 
 fn revision(written: &Written) -> anyhow::Result<u64> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::changes::Changes;
-use super::fleet::Fleet;
+use super::fleet::{Door, Fleet};
 use crate::histogram::{Distribution, Summary, milliseconds};
 use crate::machine::Machine;
 use crate::process::Memory;
@@ -22,17 +22,19 @@ const REGISTRATION_BAR_INSTANCES: f64 = 3000.0;
 /// Shown under `--help`: what is measured, and the report.
 pub(super) const JSON_HELP: &str = "\
 What is measured:
-  Registration: every instance by a call of /v1/catalog/register of its own, from several clients
-  at once. Memory of the server: resident, empty, after registration, after all Envoys attached,
-  and after the changes. A change: one instance is deregistered or registered again; its time runs
-  from the API's answer until the answer of /starling/v1/changes/REVISION?wait=, which comes when
-  every Envoy concerned has applied it. CPU of the server per change is user and system time from
-  /proc, both API calls included.
+  Registration: every instance by a call of its own, of /v1/agent/service/register or of
+  /v1/catalog/register as --through says, from several clients at once. Memory of the server:
+  resident, empty, after registration, after all Envoys attached, and after the changes. A change:
+  one instance is deregistered or registered again, through the same API; its time runs from the
+  API's answer until the answer of /starling/v1/changes/REVISION?wait=, which comes when every
+  Envoy concerned has applied it. CPU of the server per change is user and system time from /proc,
+  both API calls included.
 
 Report (--json, --report, -o json; memory in bytes):
   scenario       \"scale\"
   fleet          services, instances (of each), sidecars, upstreams (of each), attached (as Envoys)
-  registration   instances; connections; seconds; per_second; call_ms with count, p50, p90, p99, max
+  registration   through; instances; connections; seconds; per_second; call_ms with count, p50,
+                 p90, p99, max
   bar            name, limit, measured, met
   server_memory  at_start, registered, attached, at_end, each with resident and proportional;
                  per_instance
@@ -105,6 +107,7 @@ struct FleetRow {
 
 #[derive(Debug, Serialize)]
 struct RegistrationRow {
+    through: Door,
     instances: u32,
     connections: usize,
     seconds: f64,
@@ -147,7 +150,7 @@ impl EnvoyMemory {
 impl Findings {
     /// Sums up.
     pub(super) fn report(&self, fleet: &Fleet, versions: Versions) -> Report {
-        let Fleet { services, instances, sidecars, upstreams, attached } = *fleet;
+        let Fleet { door, services, instances, sidecars, upstreams, attached } = *fleet;
         let all = services * instances;
         let seconds = self.registration.took.as_secs_f64();
         let limit = REGISTRATION_BAR_SECONDS * f64::from(all) / REGISTRATION_BAR_INSTANCES;
@@ -158,6 +161,7 @@ impl Findings {
             fleet: FleetRow { services, instances, sidecars, upstreams, attached },
             bar: Bar::new("registration of all instances, s", limit, Some(seconds)),
             registration: RegistrationRow {
+                through: door,
                 instances: all,
                 connections: self.registration.connections,
                 seconds,
@@ -199,7 +203,8 @@ pub(super) fn table(report: &Report) -> String {
         fleet.services, fleet.instances, fleet.sidecars, fleet.upstreams, fleet.attached
     );
     text.push_str(&format!(
-        "registration: {} instances in {:.2} s ({:.0} a second, {} clients), bar {:.2} s: {}\n",
+        "registration through the {}: {} instances in {:.2} s ({:.0} a second, {} clients), bar {:.2} s: {}\n",
+        registration.through,
         registration.instances,
         registration.seconds,
         registration.per_second,

@@ -1,19 +1,44 @@
 //! The fleet of this scenario: which services there are, which sidecar calls which of them, and how all that is
 //! registered. Owns no process and makes no call.
 
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 
+use http::Method;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Nodes that the instances are spread over.
+use crate::api::Call;
+
+/// Nodes that the instances are spread over when the catalog is told; the agent has its own only.
 const NODES: u32 = 30;
 
 /// Port of every registered instance; nothing calls them, so nothing listens there.
 const INSTANCE_PORT: u16 = 8080;
 
-/// Sizes of the fleet.
+/// The door through which instances come and go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Door {
+    /// The agent, which keeps them in its journal as well: all instances are on its node
+    Agent,
+    /// The catalog: the instances are spread over 30 nodes without an agent
+    Catalog,
+}
+
+impl fmt::Display for Door {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Agent => "agent",
+            Self::Catalog => "catalog",
+        })
+    }
+}
+
+/// The fleet: its sizes, and how its instances are registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fleet {
+    pub(super) door: Door,
     pub(super) services: u32,
     pub(super) instances: u32,
     pub(super) sidecars: u32,
@@ -42,33 +67,46 @@ impl Fleet {
         (0..self.services).find(|service| self.watchers(*service) == watchers)
     }
 
-    /// The bodies that register every instance: the first instance of each service, then the second, and so on.
-    pub(super) fn registrations(&self) -> impl Iterator<Item = Value> {
+    /// The calls that register every instance: the first instance of each service, then the second, and so on.
+    pub(super) fn registrations(&self) -> impl Iterator<Item = Call> {
         (0..self.instances)
             .flat_map(move |instance| (0..self.services).map(move |service| self.registration(service, instance)))
     }
 
-    /// The body that registers one instance. It is native to the mesh, so that it is an endpoint without a sidecar.
-    pub(super) fn registration(&self, service: u32, instance: u32) -> Value {
+    /// The call that registers one instance. It is native to the mesh, so that it is an endpoint without a sidecar.
+    pub(super) fn registration(&self, service: u32, instance: u32) -> Call {
         let number = service * self.instances + instance;
-        let node = number % NODES;
-        json!({
-            "Node": node_name(node),
-            "Address": Ipv4Addr::from(0x0a4d_0000 + node + 1),
-            "Service": {
-                "ID": instance_id(service, instance),
-                "Service": service_name(service),
-                "Address": Ipv4Addr::from(0x0a4e_0000 + number),
-                "Port": INSTANCE_PORT,
-                "Connect": { "Native": true },
-            },
-        })
+        let mut definition = json!({
+            "ID": instance_id(service, instance),
+            "Address": Ipv4Addr::from(0x0a4e_0000 + number),
+            "Port": INSTANCE_PORT,
+            "Connect": { "Native": true },
+        });
+        match self.door {
+            Door::Agent => {
+                definition["Name"] = service_name(service).into();
+                put("/v1/agent/service/register", definition)
+            }
+            Door::Catalog => {
+                definition["Service"] = service_name(service).into();
+                let node = number % NODES;
+                let address = Ipv4Addr::from(0x0a4d_0000 + node + 1);
+                let body = json!({ "Node": node_name(node), "Address": address, "Service": definition });
+                put("/v1/catalog/register", body)
+            }
+        }
     }
 
-    /// The body that deregisters one instance.
-    pub(super) fn deregistration(&self, service: u32, instance: u32) -> Value {
-        let node = (service * self.instances + instance) % NODES;
-        json!({ "Node": node_name(node), "ServiceID": instance_id(service, instance) })
+    /// The call that deregisters one instance.
+    pub(super) fn deregistration(&self, service: u32, instance: u32) -> Call {
+        let id = instance_id(service, instance);
+        match self.door {
+            Door::Agent => put(&format!("/v1/agent/service/deregister/{id}"), Value::Null),
+            Door::Catalog => {
+                let node = (service * self.instances + instance) % NODES;
+                put("/v1/catalog/deregister", json!({ "Node": node_name(node), "ServiceID": id }))
+            }
+        }
     }
 
     /// The body that registers a sidecar at the agent, with an address of its own for itself and for each upstream.
@@ -108,6 +146,10 @@ pub(super) fn sidecar_for(sidecar: u32) -> String {
     format!("bench-caller-{sidecar:03}")
 }
 
+fn put(target: &str, body: Value) -> Call {
+    Call { method: Method::PUT, target: target.to_owned(), body }
+}
+
 fn service_name(service: u32) -> String {
     format!("bench-{service:05}")
 }
@@ -126,25 +168,34 @@ mod tests {
 
     use super::*;
 
-    const FLEET: Fleet = Fleet { services: 1000, instances: 3, sidecars: 20, upstreams: 50, attached: 20 };
+    const FLEET: Fleet =
+        Fleet { door: Door::Catalog, services: 1000, instances: 3, sidecars: 20, upstreams: 50, attached: 20 };
 
     #[test]
-    fn every_instance_is_registered_once() {
-        let bodies: Vec<Value> = FLEET.registrations().collect();
-        let of = |field: &str| {
-            bodies.iter().map(|body| body["Service"][field].as_str().unwrap().to_owned()).collect::<BTreeSet<_>>()
-        };
-        assert_eq!(bodies.len(), 3000);
-        assert_eq!(of("ID").len(), 3000);
-        assert_eq!(of("Service").len(), 1000);
-        assert_eq!(of("Address").len(), 3000);
+    fn every_instance_is_registered_once_through_either_door() {
+        for (door, definition, name) in [(Door::Catalog, "/Service", "Service"), (Door::Agent, "", "Name")] {
+            let calls: Vec<Call> = Fleet { door, ..FLEET }.registrations().collect();
+            let of = |field: &str| {
+                let value = |call: &Call| call.body.pointer(definition).unwrap()[field].as_str().unwrap().to_owned();
+                calls.iter().map(value).collect::<BTreeSet<_>>()
+            };
+            assert_eq!(calls.len(), 3000);
+            assert_eq!(of("ID").len(), 3000);
+            assert_eq!(of(name).len(), 1000);
+            assert_eq!(of("Address").len(), 3000);
+        }
     }
 
     #[test]
     fn a_deregistration_names_what_was_registered() {
         let (there, back) = (FLEET.registration(7, 2), FLEET.deregistration(7, 2));
-        assert_eq!(there["Node"], back["Node"]);
-        assert_eq!(there["Service"]["ID"], back["ServiceID"]);
+        assert_eq!(there.body["Node"], back.body["Node"]);
+        assert_eq!(there.body["Service"]["ID"], back.body["ServiceID"]);
+
+        let fleet = Fleet { door: Door::Agent, ..FLEET };
+        let (there, back) = (fleet.registration(7, 2), fleet.deregistration(7, 2));
+        assert!(back.target.ends_with(there.body["ID"].as_str().unwrap()), "{}", back.target);
+        assert_eq!(back.body, Value::Null);
     }
 
     #[test]

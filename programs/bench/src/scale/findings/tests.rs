@@ -1,6 +1,7 @@
 use super::*;
 
-const FLEET: Fleet = Fleet { services: 1000, instances: 3, sidecars: 20, upstreams: 50, attached: 2 };
+const FLEET: Fleet =
+    Fleet { door: Door::Agent, services: 1000, instances: 3, sidecars: 20, upstreams: 50, attached: 2 };
 
 fn memory(mebibytes: u64) -> Memory {
     Memory { resident: mebibytes << 20, proportional: mebibytes << 19 }
@@ -36,6 +37,7 @@ fn versions() -> Versions {
 fn the_report_holds_every_documented_field() {
     let json = serde_json::to_value(findings(1.5).report(&FLEET, versions())).unwrap();
     assert_eq!(json["fleet"]["attached"], 2);
+    assert_eq!(json["registration"]["through"], "agent");
     assert_eq!(json["registration"]["instances"], 3000);
     assert_eq!(json["registration"]["per_second"], 2000.0);
     assert_eq!(json["bar"]["met"], true);
@@ -59,7 +61,14 @@ fn the_bar_is_in_proportion_to_the_instances() {
 #[test]
 fn the_table_shows_memory_time_and_cpu() {
     let text = table(&findings(2.5).report(&FLEET, versions()));
-    for part in ["3000 instances in 2.50 s", "bar 2.00 s: MISSED", "26.0 MiB", "all 2 Envoys", "server CPU", "1.50"] {
+    for part in [
+        "through the agent: 3000 instances in 2.50 s",
+        "bar 2.00 s: MISSED",
+        "26.0 MiB",
+        "all 2 Envoys",
+        "server CPU",
+        "1.50",
+    ] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
 }

@@ -1,0 +1,70 @@
+use super::*;
+use crate::fleet_report::tests::example;
+
+#[test]
+fn the_page_has_the_run_beside_the_published_one() {
+    let text = render(&example());
+    for part in [
+        "50 nodes, 1000 workloads, 1 servers, 3 changes. Each reached every workload",
+        "<th>2 × deregistration</th><th>1 × registration</th><th class=\"published\">published: endpoint propagation",
+        "<tr><td>99 %</td><td>138.9</td><td>138.9</td><td class=\"published\">32051.9</td>",
+        "<tr><td>all</td><td>2400.0</td><td>150.0</td><td class=\"published\">–</td>",
+        "Every workload, registration",
+        "12.5 s",
+        "nodes in 51 min",
+        "CPU over time",
+        "HashiCorp Consul Global Scale Benchmark, April 2021",
+    ] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    assert_eq!(text.matches("<svg").count(), 4);
+    assert!(text.contains(&escape(&example().machine.line())));
+}
+
+#[test]
+fn the_page_needs_nothing_else() {
+    let text = render(&example());
+    for elsewhere in ["http:", "https:", "src=", "href=", "url(", "@import", "<script"] {
+        assert!(!text.contains(elsewhere), "{elsewhere} in\n{text}");
+    }
+}
+
+#[test]
+fn every_tag_that_is_opened_is_closed_in_order() {
+    let text = render(&example());
+    let mut open: Vec<&str> = Vec::new();
+    let body = text.strip_prefix("<!DOCTYPE html>").unwrap();
+    for tag in body.split('<').skip(1).map(|rest| rest.split_once('>').unwrap().0) {
+        let name = tag.split_ascii_whitespace().next().unwrap();
+        match (name.strip_prefix('/'), tag.ends_with('/')) {
+            (Some(name), _) => assert_eq!(open.pop(), Some(name), "{tag}"),
+            (None, true) => {}
+            (None, false) => open.push(name),
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+}
+
+#[test]
+fn a_change_that_did_not_reach_all_is_told_and_marked() {
+    let mut report = example();
+    report.changes.push(FleetChange::new(44, "deny", 1000, &[]));
+    let text = render(&report);
+    assert!(text.contains("1 of them did not reach every workload"), "{text}");
+    assert!(text.contains("<td>1000</td><td class=\"missing\">0</td><td>–</td>"), "{text}");
+}
+
+#[test]
+fn what_a_scenario_names_is_text_and_no_markup() {
+    let mut report = example();
+    report.scenario = "a<b>&c".to_owned();
+    assert!(render(&report).contains("<h1>starling bench a&lt;b&gt;&amp;c</h1>"));
+}
+
+#[test]
+fn histograms_of_several_changes_are_added_up() {
+    let changes =
+        [FleetChange::new(1, "deny", 3, &[1000, 1000, 50_000]), FleetChange::new(2, "deny", 2, &[1000, 9000])];
+    let counts: Vec<u64> = together(changes.iter()).iter().map(|bin| bin.count).collect();
+    assert_eq!(counts, [3, 1, 1]);
+}
