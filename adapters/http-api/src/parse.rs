@@ -8,6 +8,8 @@ pub mod field;
 pub mod file;
 pub mod hcl;
 pub mod intention;
+mod nearest;
+pub mod opaque;
 pub mod service;
 
 pub use check::{CheckRegistration, parse_check};

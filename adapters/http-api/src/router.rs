@@ -225,7 +225,7 @@ async fn dispatch(
     let params = params.map_err(|_| ApiError::bad_request("the path is no UTF-8 text"))?;
     let params = params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     let (head, body) = request.into_parts();
-    let body = read_body(route.body, &head.headers, body).await?;
+    let body = read_body(route, &head.headers, body).await?;
     let stopping = head.extensions.get::<Stopping>().cloned().unwrap_or_default();
     let call = Call { params, query, headers: head.headers, body, stopping };
     Ok((route.handler)(Arc::clone(api), call).await?)
@@ -274,13 +274,15 @@ fn token_of(query: &Query, headers: &HeaderMap) -> Option<String> {
     query.text("token").or_else(|| text("x-consul-token")).or_else(bearer).map(|token| token.trim().to_owned())
 }
 
-async fn read_body(limit: BodyLimit, headers: &HeaderMap, body: axum::body::Body) -> Result<Bytes, ApiError> {
+async fn read_body(route: &Route, headers: &HeaderMap, body: axum::body::Body) -> Result<Bytes, ApiError> {
+    let limit = route.body;
     if limit == BodyLimit::NONE {
         return Ok(Bytes::new());
     }
     let too_large = || {
-        let text = format!("request body is larger than {} bytes (limit {:?})", limit.bytes(), limit.name());
-        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, text)
+        let (bytes, name) = (limit.bytes(), limit.name());
+        let of = format!("limit {name:?} of {} {}", route.method, route.path);
+        ApiError::bad_request(format!("body: is larger than {bytes} bytes, the {of}"))
     };
     let declared = headers.get(http::header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let declared = declared.and_then(|text| text.parse::<u64>().ok());

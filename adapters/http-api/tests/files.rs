@@ -115,7 +115,22 @@ fn mistakes_name_file_path_and_reason() {
     for (file, text, wanted) in [
         ("a.hcl", "service {\n  name = web\n}", "a.hcl: line 2: web is no value; texts stand in quotes"),
         ("a.json", "{", "a.json: is no JSON: EOF while parsing an object at line 1 column 1"),
-        ("a.hcl", "service { nam = \"web\" }", "a.hcl: service.Name: must be given"),
+        ("a.hcl", "service { nam = \"web\" }", "a.hcl: service.nam: unknown field; did you mean Name?"),
+        (
+            "a.hcl",
+            "service { name = \"web\" port = 0 }",
+            "a.hcl: service.Port: port 0 is outside 1 to 65535; leave it out for none",
+        ),
+        (
+            "a.json",
+            r#"{"service": {"name": "web", "connect": {"sidecar_service": {"port": 0}}}}"#,
+            "a.json: service.Connect.SidecarService.Port: port 0 is outside 1 to 65535; leave it out to be given one",
+        ),
+        (
+            "a.hcl",
+            "service { name = \"web\" connect { sidecar_service { proxy { config { protocl = \"http\" } } } } }",
+            "a.hcl: service.Connect.SidecarService.Proxy.Config.protocl: unknown field; did you mean protocol?",
+        ),
         ("a.hcl", "service { name = \"web\" prt = 1 }", "a.hcl: service.prt: unknown field"),
         (
             "a.hcl",

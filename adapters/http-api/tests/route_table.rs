@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use starling_http_api::limits::BodyLimit;
+use starling_http_api::parse::opaque::Place;
 use starling_http_api::routes::table;
 
 fn page() -> String {
@@ -16,6 +17,9 @@ fn page() -> String {
          errors in plain text; paths under `/starling/v1` are Starling's own. Parameters stand in braces in paths and in\n\
          parentheses behind the summary. *Blocking* reads take `index` and `wait` and answer `X-Consul-Index`; writes answer\n\
          the revision they made in the same header.\n\n\
+         A body past its limit, a field that is unknown and a value that cannot be are refused with 400 and the field's path. A\n\
+         port is 1 to 65535, and left out where there is none; only `/v1/catalog/register` takes 0 for that, since Consul's\n\
+         clients always write the port there. A key in the `Config` of a proxy is acted upon or refused: see below the table.\n\n\
          This page is generated from the route table in `adapters/http-api/src/routes.rs`; a test keeps the two equal.\n\n\
          | Method | Path | Permission | Body at most | What it does |\n|---|---|---|---|---|\n",
     );
@@ -26,6 +30,20 @@ fn page() -> String {
         };
         let (method, path, permission) = (route.method(), route.path(), route.permission());
         writeln!(page, "| {method} | `{path}` | {permission} | {body} | {} |", route.summary()).unwrap();
+    }
+    page.push_str(
+        "\n## Settings in `Config`\n\n\
+         Keys are compared without regard to case. Every other key of Consul's is refused as not supported, and any other as\n\
+         unknown. A `protocol` may repeat what service-defaults or proxy-defaults say of the service, not contradict it.\n\n\
+         | Where | Keys |\n|---|---|\n",
+    );
+    for (path, place) in [
+        ("`Proxy.Config` of a sidecar", Place::Sidecar),
+        ("`Config` of an upstream", Place::Upstream),
+        ("`Config` of `proxy-defaults`", Place::ProxyDefaults),
+    ] {
+        let keys: Vec<_> = place.keys().map(|key| format!("`{key}`")).collect();
+        writeln!(page, "| {path} | {} |", keys.join(", ")).unwrap();
     }
     page
 }

@@ -3,10 +3,14 @@
 //! [`start_log`] sets up `tracing` once per process. [`Registry`] collects metrics; every component registers its own
 //! when it is built, keeps the handles, and pays one atomic addition per event.
 
+use std::fmt;
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
 pub use prometheus_client::metrics::counter::Counter;
+pub use prometheus_client::metrics::family::Family;
 pub use prometheus_client::metrics::gauge::Gauge;
 pub use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Metric;
@@ -67,6 +71,12 @@ impl Registry {
         metric
     }
 
+    /// Adds a gauge under `starling_NAME` whose value is looked up whenever the metrics are read.
+    pub fn register_asked(&self, name: &str, help: &str, ask: impl Fn() -> f64 + Send + Sync + 'static) {
+        let mut registry = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        registry.register(format!("starling_{name}"), help, Asked(ask));
+    }
+
     /// Every metric in the OpenMetrics text form that Prometheus reads.
     #[must_use]
     pub fn encode(&self) -> String {
@@ -75,6 +85,25 @@ impl Registry {
         // Writing to a string cannot fail.
         let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
         text
+    }
+}
+
+/// A gauge that is a question.
+struct Asked<F>(F);
+
+impl<F: Fn() -> f64> EncodeMetric for Asked<F> {
+    fn encode(&self, mut encoder: MetricEncoder) -> fmt::Result {
+        encoder.encode_gauge(&(self.0)())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Gauge
+    }
+}
+
+impl<F> fmt::Debug for Asked<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Asked")
     }
 }
 
@@ -88,6 +117,16 @@ mod tests {
         let commits = registry.register("commits", "Transactions committed", Counter::<u64>::default());
         commits.inc();
         assert!(registry.encode().contains("starling_commits_total 1"), "{}", registry.encode());
+    }
+
+    #[test]
+    fn a_gauge_that_is_asked_answers_at_the_time_of_reading() {
+        let (registry, value) = (Registry::default(), Arc::new(Mutex::new(1.5)));
+        let asked = Arc::clone(&value);
+        registry.register_asked("age_seconds", "An age", move || *asked.lock().unwrap());
+        assert!(registry.encode().contains("starling_age_seconds 1.5\n"), "{}", registry.encode());
+        *value.lock().unwrap() = 2.0;
+        assert!(registry.encode().contains("starling_age_seconds 2.0\n"), "{}", registry.encode());
     }
 
     #[test]

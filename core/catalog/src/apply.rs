@@ -164,6 +164,9 @@ impl Snapshot {
         self.by_name.entry(instance.name.clone()).or_default().insert(instance.key.clone());
         if let Some(proxy) = instance.sidecar() {
             self.by_destination.entry(proxy.destination.clone()).or_default().insert(instance.key.clone());
+            if let Some(port) = instance.port {
+                self.entry(&instance.key.node).by_port.insert((port, Some(instance.key.id.clone())));
+            }
         }
     }
 
@@ -173,6 +176,9 @@ impl Snapshot {
         remove_from(&mut self.by_name, &old.value.name, key);
         if let Some(proxy) = old.value.sidecar() {
             remove_from(&mut self.by_destination, &proxy.destination, key);
+            if let (Some(port), Some(entry)) = (old.value.port, self.nodes.get_mut(&key.node)) {
+                entry.by_port.remove(&(port, Some(key.id.clone())));
+            }
         }
     }
 

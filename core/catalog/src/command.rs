@@ -11,10 +11,11 @@
 //! services speak share the fence [`Fence::Protocols`], since a rule about all of them hangs on it.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use starling_model::{
     Change, Check, CheckId, ConfigEntry, ConfigEntryKey, ConfigKind, Fence, InstanceId, InstanceKey, IntentionSubject,
-    Node, NodeName, Protocol, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults, ServiceInstance,
+    Node, NodeName, Port, Protocol, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults, ServiceInstance,
     ServiceIntentions, ServiceName, SourceDecision, SourceIntention,
 };
 
@@ -148,6 +149,16 @@ pub enum Refusal {
         kind: &'static str,
         /// The identifier.
         id: String,
+    },
+    /// Two sidecars would be reached at one port of one address.
+    #[error("port {port} on node {node} is already that of sidecar {other}")]
+    PortTaken {
+        /// The port.
+        port: Port,
+        /// The node.
+        node: NodeName,
+        /// The sidecar that has it.
+        other: InstanceId,
     },
     /// A change of a node command is to another node.
     #[error("node {node} may not change {key}")]
@@ -285,6 +296,7 @@ fn decide_register(
         None => {}
     }
     for instance in instances {
+        refuse_taken_port(snapshot, node, instance, instances)?;
         decision.put(snapshot, Record::Instance(instance.clone()));
     }
     for check in checks {
@@ -310,6 +322,39 @@ fn refuse_duplicates<'a>(kind: &'static str, ids: impl Iterator<Item = &'a str>)
         }
     }
     Ok(())
+}
+
+/// Refuses a sidecar where another one is reached already; one that stays where it is may stay. A registration of another
+/// that is decided on the same state is not seen: callers would then reach either of the two.
+fn refuse_taken_port(
+    snapshot: &Snapshot,
+    node: Option<&Node>,
+    instance: &ServiceInstance,
+    along: &[ServiceInstance],
+) -> Result<(), Refusal> {
+    let (Some(_), Some(port)) = (instance.sidecar(), instance.port) else { return Ok(()) };
+    let name = &instance.key.node;
+    let stays =
+        |old: &ServiceInstance| old.sidecar().is_some() && (old.port, &old.address) == (Some(port), &instance.address);
+    if snapshot.instance(&instance.key).is_some_and(|old| stays(&old.value)) {
+        return Ok(());
+    }
+    let node = node.or_else(|| snapshot.node(name).map(|node| &node.value));
+    let node_address = node.map_or("", |node| node.address.as_str());
+    let stored = snapshot.sidecars_at(name, port).map(|other| &other.value);
+    let stored = stored.filter(|other| along.iter().all(|newer| newer.key != other.key));
+    let newer = along.iter().filter(|other| other.sidecar().is_some() && other.port == Some(port));
+    let address = host_of(instance.reachable_address(node_address));
+    let mut others = stored.chain(newer).filter(|other| other.key != instance.key);
+    match others.find(|other| host_of(other.reachable_address(node_address)) == address) {
+        Some(other) => Err(Refusal::PortTaken { port, node: name.clone(), other: other.key.id.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// An address in the form in which equal ones are equal.
+fn host_of(address: &str) -> String {
+    address.parse::<IpAddr>().map_or_else(|_| address.to_ascii_lowercase(), |ip| ip.to_string())
 }
 
 fn decide_deregister_instance(snapshot: &Snapshot, key: &InstanceKey, decision: &mut Decision) {

@@ -8,6 +8,7 @@
 pub mod apply;
 pub mod command;
 pub mod fan_out;
+pub mod mesh;
 pub mod receipts;
 pub mod snapshot;
 pub mod subject;
@@ -15,6 +16,9 @@ pub mod subject;
 pub use apply::{Applied, Event};
 pub use command::{Command, Decision, Refusal, Seen, decide};
 pub use fan_out::{FanOut, SubscriberId};
-pub use receipts::{ChangeReport, ProxyReport, Receipts, Refused};
+pub use mesh::{Front, MeshRead};
+pub use receipts::{
+    Barrier, ChangeReport, Counts, Progress, ProxyReport, Receipts, Refused, Reporter, ReporterId, Until,
+};
 pub use snapshot::{Health, Snapshot};
 pub use subject::Subject;

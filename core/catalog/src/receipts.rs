@@ -1,25 +1,48 @@
-//! Receipts: for every recent change, which proxies it concerns and which have applied or refused it.
+//! Receipts: for every recent change, whom it concerns and who has applied or refused it.
 //!
-//! A proxy reports one number, the revision up to which it has applied everything, and what it refused. The affected
-//! proxies of a change are those subscribed to a subject it touched; every other proxy has nothing to do and counts as
-//! applied. Proxies are known from their first stream on: after a restart of the server, one that is not yet back is not
-//! expected. Cost model: a change costs O(log) per affected proxy, a report O(log) per change that it settles.
+//! A reporter is a node whose agent is attached, or a proxy attached in this process. It reports one number, the
+//! revision up to which it has applied everything, and what was refused. A change concerns the reporters subscribed to
+//! a subject it touched; every other has nothing to do and counts as applied. Reporters are known from their first
+//! connection on: after a restart of the server, one that is not yet back is not expected.
+//!
+//! Cost model: reporters have small numbers. A change costs an array element per reporter that it concerns, about 4
+//! bytes, and a report a bit test per change since the last.
+
+mod change;
+mod id_set;
+mod report;
+mod reporter;
+mod until;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::Arc;
 
-use starling_model::{InstanceKey, Revision};
+use starling_model::{InstanceId, NodeName, Revision};
+
+pub use change::{Counts, Mark, Progress, REFUSALS_PER_REPORTER_MAX};
+pub use report::{ChangeReport, Latency, Reached};
+pub use reporter::{Reporter, ReporterId};
+pub use until::{Barrier, Until, UntilError};
 
 use crate::subject::Subject;
+use change::{Change, Outcome};
+use reporter::{Entry, Roll};
 
 /// Changes that are remembered; older receipts are forgotten.
 pub const CHANGES_MAX: usize = 1024;
 
-/// What a proxy refused, and why.
+/// Bytes that remembered changes take, the newest aside, so that a large fleet does not make the server large: some 800
+/// changes of concern to 10,000.
+pub const CHANGES_BYTES_MAX: usize = 32 << 20;
+
+/// What was refused, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     /// The revision whose rendering was refused.
     pub revision: Revision,
+    /// Which proxy of the node refused it; `None` where the reporter is the proxy.
+    pub proxy: Option<InstanceId>,
     /// The resource type, an Envoy type URL.
     pub type_url: String,
     /// The resources in the refused response.
@@ -28,169 +51,193 @@ pub struct Refused {
     pub text: String,
 }
 
-/// What is known of one proxy.
+impl Refused {
+    fn bytes(&self) -> usize {
+        let resources: usize = self.resources.iter().map(|name| size_of::<String>() + name.len()).sum();
+        size_of::<Self>() + self.type_url.len() + resources + self.text.len()
+    }
+}
+
+/// What is known of one reporter.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProxyReport {
     /// Whether its stream is open.
     pub connected: bool,
     /// Everything up to this revision is applied. Having nothing to do counts as applied.
     pub applied_through: Revision,
-    /// What it last refused, for as long as that stands.
-    pub refused: Option<Refused>,
+    /// What it, or a proxy of it, last refused, for as long as a refusal stands.
+    pub refused: Option<Arc<Refused>>,
+    /// When the oldest change that it owes was committed, on the clock of [`Receipts::committed`].
+    pub owes_since_us: Option<u64>,
 }
 
-#[derive(Debug, Clone, Default)]
-struct Change {
-    /// The earlier changes of the same command, if it took several; its receipt speaks of them too.
-    earlier: Vec<Revision>,
-    subjects: BTreeSet<Subject>,
-    affected: BTreeSet<InstanceKey>,
-    committed_us: u64,
-    /// When each affected proxy had applied it.
-    applied_us: BTreeMap<InstanceKey, u64>,
-    rejected: BTreeMap<InstanceKey, Refused>,
-}
-
-impl Change {
-    fn is_settled(&self) -> bool {
-        self.applied_us.len() + self.rejected.len() >= self.affected.len()
-    }
-}
-
-/// The receipt of one change.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ChangeReport {
-    /// The change.
-    pub revision: Revision,
-    /// Proxies that it concerns.
-    pub affected: BTreeSet<InstanceKey>,
-    /// Of those, the ones that have applied it, with microseconds from commit to report.
-    pub applied: BTreeMap<InstanceKey, u64>,
-    /// Of those, the connected ones that have neither applied nor rejected it.
-    pub pending: BTreeSet<InstanceKey>,
-    /// Of those, the ones that refused it, and why.
-    pub rejected: BTreeMap<InstanceKey, Refused>,
-}
-
-impl ChangeReport {
-    /// Whether nothing is outstanding.
-    #[must_use]
-    pub fn is_settled(&self) -> bool {
-        self.pending.is_empty()
-    }
-}
-
-/// Who has applied what.
+/// Who has applied what. Methods that take a [`ReporterId`] ignore one that was removed.
 #[derive(Debug, Default)]
 pub struct Receipts {
-    proxies: BTreeMap<InstanceKey, Proxy>,
+    roll: Roll,
     changes: BTreeMap<Revision, Change>,
+    /// What the changes take.
+    bytes: usize,
     newest: Revision,
 }
 
-#[derive(Debug, Default)]
-struct Proxy {
-    /// As it reported.
-    report: ProxyReport,
-    /// The remembered changes that concern it and that it has neither applied nor refused.
-    owes: BTreeSet<Revision>,
-}
-
 impl Receipts {
-    /// A change was committed, touched `subjects` and concerns `affected`.
+    /// A reporter's stream opened; it goes by this number until it is removed.
+    pub fn connected(&mut self, reporter: &Reporter) -> ReporterId {
+        let id = self.roll.enter(reporter);
+        if let Some(entry) = self.roll.get_mut(id) {
+            entry.connected = true;
+        }
+        id
+    }
+
+    /// A reporter's stream closed. What it has not applied stays outstanding until it is back or removed.
+    pub fn disconnected(&mut self, id: ReporterId) {
+        if let Some(entry) = self.roll.get_mut(id) {
+            entry.connected = false;
+        }
+    }
+
+    /// A reporter was deregistered or is lost: nothing more is expected of it.
+    pub fn removed(&mut self, id: ReporterId) -> Vec<Progress> {
+        let progress = self.settle(id, Revision(u64::MAX), |_| Outcome::Released);
+        self.roll.retire(id, self.oldest());
+        progress
+    }
+
+    /// The number of a known reporter.
+    #[must_use]
+    pub fn find(&self, reporter: &Reporter) -> Option<ReporterId> {
+        self.roll.find(reporter)
+    }
+
+    /// A change was committed at `now_us`, touched `subjects` and concerns `affected`.
     pub fn committed(
         &mut self,
         revision: Revision,
         subjects: BTreeSet<Subject>,
-        affected: BTreeSet<InstanceKey>,
+        mut affected: Vec<ReporterId>,
         now_us: u64,
-    ) {
+    ) -> Vec<Progress> {
         self.newest = self.newest.max(revision);
-        let change = Change { subjects, committed_us: now_us, ..Change::default() };
+        affected.sort_unstable();
+        affected.dedup();
+        let mut progress = Vec::new();
+        if self.changes.contains_key(&revision) {
+            // The catalog was read anew and found to be current.
+            affected.into_iter().for_each(|id| self.concern(id, revision, &mut progress));
+            return progress;
+        }
+        let mut members = Vec::with_capacity(affected.len());
+        for id in affected {
+            if let Some(outcome) = self.outcome_of_concern(id, revision) {
+                self.roll.concern(id, revision, outcome == Outcome::Pending);
+                members.push((id.0, outcome));
+            }
+        }
+        let mut change = Change::new(subjects, now_us, &members);
+        change.tell(revision, &mut progress);
+        self.bytes += change.bytes();
         self.changes.insert(revision, change);
-        for proxy in affected {
-            self.concern(&proxy, revision);
-        }
-        while self.changes.len() > CHANGES_MAX {
-            let Some((oldest, change)) = self.changes.pop_first() else { return };
-            for key in &change.affected {
-                if let Some(proxy) = self.proxies.get_mut(key) {
-                    proxy.owes.remove(&oldest);
-                }
-            }
-        }
+        self.forget_oldest();
+        progress
     }
 
-    /// A proxy, whose plan was made at `as_of`, subscribes to `subjects`: what has touched them since concerns it.
-    pub fn subscribed(&mut self, proxy: &InstanceKey, as_of: Revision, subjects: &BTreeSet<Subject>) {
+    /// A reporter that is current as of `as_of` subscribes to `subjects`: what has touched them since concerns it. The
+    /// caller sees to it that it reports on everything up to now, also where there turns out to be nothing to do.
+    pub fn subscribed(&mut self, id: ReporterId, as_of: Revision, subjects: &BTreeSet<Subject>) -> Vec<Progress> {
         let since = (Bound::Excluded(as_of), Bound::Unbounded);
-        let missed = self.changes.range(since).filter(|(_, change)| !change.subjects.is_disjoint(subjects));
+        let missed = self.changes.range(since).filter(|(_, change)| change.touches(subjects));
+        let mut progress = Vec::new();
         for revision in missed.map(|(revision, _)| *revision).collect::<Vec<_>>() {
-            self.concern(proxy, revision);
+            self.concern(id, revision, &mut progress);
         }
+        self.forget_oldest();
+        progress
     }
 
-    fn concern(&mut self, key: &InstanceKey, revision: Revision) {
+    fn concern(&mut self, id: ReporterId, revision: Revision, progress: &mut Vec<Progress>) {
+        let Some(outcome) = self.outcome_of_concern(id, revision) else { return };
         let Some(change) = self.changes.get_mut(&revision) else { return };
-        if !change.affected.insert(key.clone()) {
-            return;
+        let before = change.bytes();
+        if change.concern(id.0, outcome) {
+            self.roll.concern(id, revision, outcome == Outcome::Pending);
+            change.tell(revision, progress);
         }
-        let proxy = self.proxies.entry(key.clone()).or_default();
-        // Its feed may have seen the snapshot, and had nothing to send, before the change was announced.
-        if proxy.report.applied_through >= revision {
-            change.applied_us.insert(key.clone(), 0);
-        } else {
-            proxy.owes.insert(revision);
-        }
+        self.bytes += change.bytes() - before;
     }
 
-    /// A proxy's stream opened.
-    pub fn connected(&mut self, proxy: &InstanceKey) {
-        self.proxies.entry(proxy.clone()).or_default().report.connected = true;
+    /// How far a reporter is with a change of which it has just become known that it concerns it.
+    fn outcome_of_concern(&self, id: ReporterId, revision: Revision) -> Option<Outcome> {
+        let entry = self.roll.get(id)?;
+        // It may have seen the snapshot, and had nothing to send, before the change was announced.
+        Some(if entry.applied_through >= revision { Outcome::Applied(0) } else { Outcome::Pending })
     }
 
-    /// A proxy's stream closed. What it has not applied stays outstanding until it is back or deregistered.
-    pub fn disconnected(&mut self, proxy: &InstanceKey) {
-        if let Some(proxy) = self.proxies.get_mut(proxy) {
-            proxy.report.connected = false;
-        }
+    fn oldest(&self) -> Option<Revision> {
+        self.changes.first_key_value().map(|(revision, _)| *revision)
     }
 
-    /// A proxy was deregistered: nothing more is expected of it.
-    pub fn removed(&mut self, key: &InstanceKey) {
-        let Some(proxy) = self.proxies.remove(key) else { return };
-        for revision in proxy.owes {
-            if let Some(change) = self.changes.get_mut(&revision) {
-                change.affected.remove(key);
+    fn forget_oldest(&mut self) {
+        while self.changes.len() > CHANGES_MAX || (self.bytes > CHANGES_BYTES_MAX && self.changes.len() > 1) {
+            let Some((revision, change)) = self.changes.pop_first() else { return };
+            self.bytes -= change.bytes();
+            for (id, _) in change.outcomes().filter(|(_, outcome)| *outcome == Outcome::Pending) {
+                self.roll.settle(ReporterId(id), 1, Revision(revision.0 + 1));
             }
+            self.roll.free_before(self.oldest());
         }
     }
 
-    /// A proxy has applied everything up to `through`, except what it refused and was reported for. `refusals_stand`
-    /// says whether there is any such thing still.
-    pub fn applied(&mut self, key: &InstanceKey, through: Revision, refusals_stand: bool, now_us: u64) {
-        let proxy = self.proxies.entry(key.clone()).or_default();
-        proxy.report.applied_through = proxy.report.applied_through.max(through);
+    /// A reporter has applied everything up to `through`, except what was refused and reported. `refusals_stand` says
+    /// whether there is any such thing still.
+    pub fn applied(&mut self, id: ReporterId, through: Revision, refusals_stand: bool, now_us: u64) -> Vec<Progress> {
+        let Some(entry) = self.roll.get_mut(id) else { return Vec::new() };
+        entry.applied_through = entry.applied_through.max(through);
         if !refusals_stand {
-            proxy.report.refused = None;
+            entry.refused = None;
         }
-        for revision in proxy.take_owed(through) {
-            if let Some(change) = self.changes.get_mut(&revision) {
-                let elapsed = now_us.saturating_sub(change.committed_us);
-                change.applied_us.insert(key.clone(), elapsed);
-            }
-        }
+        self.settle(id, through, |change| Outcome::applied_after(now_us.saturating_sub(change.committed_us)))
     }
 
-    /// A proxy refused what was rendered for `refused.revision`; it keeps serving what it had.
-    pub fn rejected(&mut self, key: &InstanceKey, refused: Refused) {
-        let proxy = self.proxies.entry(key.clone()).or_default();
-        proxy.report.refused = Some(refused.clone());
-        for revision in proxy.take_owed(refused.revision) {
-            if let Some(change) = self.changes.get_mut(&revision) {
-                change.rejected.insert(key.clone(), refused.clone());
+    /// What was rendered for `refused.revision` was refused; the proxy keeps serving what it had. Comes before the
+    /// report of that revision as applied.
+    pub fn rejected(&mut self, id: ReporterId, refused: Refused) -> Vec<Progress> {
+        let Some(entry) = self.roll.get_mut(id) else { return Vec::new() };
+        let refused = Arc::new(refused);
+        entry.refused = Some(Arc::clone(&refused));
+        let reported = entry.applied_through;
+        let progress = self.settle(id, refused.revision, |_| Outcome::Rejected);
+        // Another proxy of the same node may have settled it already; what this one says is kept beside.
+        let unreported = (Bound::Excluded(reported), Bound::Included(refused.revision.max(reported)));
+        for (_, change) in self.changes.range_mut(unreported) {
+            if change.outcome(id.0) == Some(Outcome::Rejected) {
+                let before = change.bytes();
+                change.keep_refusal(id.0, &refused);
+                self.bytes += change.bytes() - before;
             }
         }
+        self.forget_oldest();
+        progress
+    }
+
+    /// Settles what a reporter owes up to `through`.
+    fn settle(&mut self, id: ReporterId, through: Revision, outcome: impl Fn(&Change) -> Outcome) -> Vec<Progress> {
+        let mut progress = Vec::new();
+        let Some(entry) = self.roll.get(id) else { return progress };
+        let Some(from) = entry.owes_from().filter(|from| *from <= through) else { return progress };
+        let (owes, mut settled) = (entry.owes(), 0);
+        for (revision, change) in self.changes.range_mut(from..=through) {
+            if settled == owes {
+                break;
+            }
+            if change.settle(id.0, outcome(change)) {
+                change.tell(*revision, &mut progress);
+                settled += 1;
+            }
+        }
+        self.roll.settle(id, settled, Revision(through.0.saturating_add(1)));
+        progress
     }
 
     /// One command was written as `earlier` and `last`: the receipt of the last speaks of all.
@@ -201,32 +248,114 @@ impl Receipts {
     }
 
     /// The remembered changes of which the command known as `revision` consists.
-    fn parts(&self, revision: Revision) -> Option<impl Iterator<Item = &Change>> {
+    fn parts(&self, revision: Revision) -> Option<impl Iterator<Item = &Change> + Clone> {
         let last = self.changes.get(&revision)?;
         Some(last.earlier.iter().filter_map(|earlier| self.changes.get(earlier)).chain([last]))
+    }
+
+    /// Everyone whom a command concerns, each once.
+    fn outcomes(&self, revision: Revision) -> Option<Vec<(u32, Outcome)>> {
+        let last = self.changes.get(&revision)?;
+        if last.earlier.is_empty() {
+            return Some(last.outcomes().collect());
+        }
+        let mut all: BTreeMap<u32, Outcome> = BTreeMap::new();
+        for (id, outcome) in self.parts(revision)?.flat_map(Change::outcomes) {
+            all.entry(id).and_modify(|earlier| *earlier = earlier.and(outcome)).or_insert(outcome);
+        }
+        Some(all.into_iter().collect())
+    }
+
+    fn counts(&self, revision: Revision) -> Option<Counts> {
+        let last = self.changes.get(&revision)?;
+        if last.earlier.is_empty() {
+            return Some(last.counts());
+        }
+        let mut counts = Counts::default();
+        self.outcomes(revision)?.iter().for_each(|(_, outcome)| counts.add(*outcome));
+        Some(counts)
     }
 
     /// Whether nothing is outstanding for a change; `None` if it is not remembered.
     #[must_use]
     pub fn is_settled(&self, revision: Revision) -> Option<bool> {
-        Some(self.parts(revision)?.all(Change::is_settled))
+        Some(self.parts(revision)?.all(|change| change.counts().pending == 0))
     }
 
-    /// The receipt of a change; `None` if it is not remembered. A proxy counts as having applied a command of several
-    /// parts once it has applied each that concerns it, and as having refused it if it refused one.
+    /// How it stands with a barrier behind a change; `None` if the change is not remembered.
     #[must_use]
-    pub fn report(&self, revision: Revision) -> Option<ChangeReport> {
-        let mut report = ChangeReport { revision, ..ChangeReport::default() };
-        for change in self.parts(revision)? {
-            let settled = |p: &&InstanceKey| change.applied_us.contains_key(*p) || change.rejected.contains_key(*p);
-            report.affected.extend(change.affected.iter().cloned());
-            report.pending.extend(change.affected.iter().filter(|proxy| !settled(proxy)).cloned());
-            report.rejected.extend(change.rejected.iter().map(|(proxy, refused)| (proxy.clone(), refused.clone())));
-            report.applied.extend(change.applied_us.iter().map(|(proxy, elapsed)| (proxy.clone(), *elapsed)));
+    pub fn holds(&self, revision: Revision, until: &Until) -> Option<Barrier> {
+        let percent = match until {
+            Until::AppliedAll => 100,
+            Until::AppliedPercent(percent) => usize::from(*percent),
+            Until::AppliedNode(node) => return self.holds_on(revision, node),
+        };
+        let counts = self.counts(revision)?;
+        Some(match (counts.has_applied(percent), counts.can_apply(percent)) {
+            (true, _) => Barrier::Met,
+            (false, true) => Barrier::NotYet,
+            (false, false) => Barrier::Never,
+        })
+    }
+
+    fn holds_on(&self, revision: Revision, node: &NodeName) -> Option<Barrier> {
+        let parts = self.parts(revision)?;
+        let outcomes = self.roll.on_node(node).map(|(id, entry)| {
+            // One that has not reported anything may not have said yet what concerns it.
+            let idle = if entry.applied_through > Revision(0) { Outcome::Applied(0) } else { Outcome::Pending };
+            parts.clone().filter_map(|change| change.outcome(id.0)).reduce(Outcome::and).unwrap_or(idle)
+        });
+        Some(match outcomes.reduce(Outcome::and) {
+            Some(Outcome::Applied(_)) => Barrier::Met,
+            Some(Outcome::Rejected) => Barrier::Never,
+            Some(Outcome::Pending | Outcome::Released) | None => Barrier::NotYet,
+        })
+    }
+
+    /// The receipt of a change, which names at most `names` of each kind; `None` if it is not remembered.
+    #[must_use]
+    pub fn report(&self, revision: Revision, names: usize) -> Option<ChangeReport> {
+        let outcomes = self.outcomes(revision)?;
+        let (counts, latency, reached) = report::numbers(&outcomes);
+        let mut report = ChangeReport { revision, counts, latency, reached, ..ChangeReport::default() };
+        if names > 0 {
+            self.name(&mut report, &outcomes, names);
         }
-        report.pending.retain(|proxy| !report.rejected.contains_key(proxy));
-        report.applied.retain(|proxy, _| !report.rejected.contains_key(proxy) && !report.pending.contains(proxy));
         Some(report)
+    }
+
+    fn name(&self, report: &mut ChangeReport, outcomes: &[(u32, Outcome)], names: usize) {
+        let mut applied = Vec::with_capacity(report.counts.applied);
+        for (id, outcome) in outcomes {
+            let Some(name) = self.roll.name(*id) else { continue };
+            match outcome {
+                Outcome::Applied(us) => applied.push((*us, name)),
+                Outcome::Pending if report.pending.len() < names => report.pending.push(name.clone()),
+                Outcome::Rejected if report.rejected.len() < names => {
+                    let said = self.refusals(report.revision, *id);
+                    report.rejected.extend(said.into_iter().map(|refused| (name.clone(), refused)));
+                }
+                Outcome::Pending | Outcome::Rejected | Outcome::Released => {}
+            }
+        }
+        applied.sort_unstable_by(|(us, name), (other_us, other)| other_us.cmp(us).then(name.cmp(other)));
+        applied.truncate(names);
+        report.applied = applied.into_iter().map(|(us, name)| (name.clone(), u64::from(us))).collect();
+        report.pending.sort_unstable();
+        report.rejected.sort_by(|(name, _), (other, _)| name.cmp(other));
+        report.rejected.truncate(names);
+    }
+
+    /// What a reporter that refused a command, or its proxies, said.
+    fn refusals(&self, revision: Revision, id: u32) -> Vec<Arc<Refused>> {
+        let mut said = Vec::new();
+        for refused in self.parts(revision).into_iter().flatten().flat_map(|change| change.refusals(id)) {
+            // One refusal settles every part that it came after.
+            if !said.contains(refused) {
+                said.push(Arc::clone(refused));
+            }
+        }
+        said
     }
 
     /// The remembered revisions, newest first.
@@ -234,22 +363,42 @@ impl Receipts {
         self.changes.keys().rev().copied()
     }
 
-    /// Every known proxy. One that has applied all that concerns it has applied everything there is.
-    pub fn proxies(&self) -> impl Iterator<Item = (&InstanceKey, ProxyReport)> {
-        self.proxies.iter().map(|(key, proxy)| {
-            let mut report = proxy.report.clone();
-            if proxy.owes.is_empty() && report.applied_through > Revision(0) && report.refused.is_none() {
-                report.applied_through = report.applied_through.max(self.newest);
-            }
-            (key, report)
+    /// Every known reporter. One that has applied all that concerns it has applied everything there is.
+    pub fn reporters(&self) -> impl Iterator<Item = (&Reporter, ProxyReport)> {
+        self.roll.known().map(|(id, entry)| {
+            let owes_since_us = self.owes_since_us(id, entry);
+            let current = owes_since_us.is_none() && entry.applied_through > Revision(0) && entry.refused.is_none();
+            let report = ProxyReport {
+                connected: entry.connected,
+                applied_through: if current { entry.applied_through.max(self.newest) } else { entry.applied_through },
+                refused: entry.refused.clone(),
+                owes_since_us,
+            };
+            (&entry.name, report)
         })
     }
-}
 
-impl Proxy {
-    /// Removes and returns what it owes up to `through`.
-    fn take_owed(&mut self, through: Revision) -> BTreeSet<Revision> {
-        let later = self.owes.split_off(&Revision(through.0.saturating_add(1)));
-        std::mem::replace(&mut self.owes, later)
+    fn owes_since_us(&self, id: ReporterId, entry: &Entry) -> Option<u64> {
+        let owed = self.changes.range(entry.owes_from()?..);
+        let mut pending = owed.filter(|(_, change)| change.outcome(id.0) == Some(Outcome::Pending));
+        pending.next().map(|(_, change)| change.committed_us)
+    }
+
+    /// How many reporters have yet to apply a change that concerns them.
+    #[must_use]
+    pub fn behind(&self) -> usize {
+        self.roll.behind()
+    }
+
+    /// When the oldest change was committed that someone has yet to apply.
+    #[must_use]
+    pub fn owed_since_us(&self) -> Option<u64> {
+        self.changes.values().find(|change| change.counts().pending > 0).map(|change| change.committed_us)
+    }
+
+    /// The bytes that the remembered changes take, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 }

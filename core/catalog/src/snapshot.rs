@@ -8,7 +8,7 @@ use std::sync::Arc;
 use imbl::{OrdMap, OrdSet};
 use starling_model::{
     CaRootRecord, Change, Check, CheckId, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, Fence, InstanceId,
-    InstanceKey, IntentionSubject, Node, NodeName, Protocol, ProxyDefaults, Record, RecordKey, Revision,
+    InstanceKey, IntentionSubject, Node, NodeName, Port, Protocol, ProxyDefaults, Record, RecordKey, Revision,
     ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, Versioned,
 };
 
@@ -40,12 +40,23 @@ pub(crate) struct NodeEntry {
     pub(crate) instances: OrdMap<InstanceId, Arc<Versioned<ServiceInstance>>>,
     pub(crate) checks: OrdMap<CheckId, Arc<Versioned<Check>>>,
     pub(crate) by_owner: OrdSet<OwnedCheck>,
+    pub(crate) by_port: OrdSet<PlacedSidecar>,
 }
 
 /// A check by the instance it speaks of; `None` is the node. No identifier comes before all others.
 pub(crate) type OwnedCheck = (Option<InstanceId>, Option<CheckId>);
 
+/// A sidecar by the port that it is reached at. No identifier comes before all others.
+pub(crate) type PlacedSidecar = (Port, Option<InstanceId>);
+
 impl NodeEntry {
+    /// The sidecars that are reached at `port`, by identifier.
+    fn sidecars_at(&self, port: Port) -> impl Iterator<Item = &Arc<Versioned<ServiceInstance>>> {
+        let from: PlacedSidecar = (port, None);
+        let placed = self.by_port.range(from..).take_while(move |(other, _)| *other == port);
+        placed.filter_map(|(_, id)| self.instances.get(id.as_ref()?))
+    }
+
     /// The checks that speak of one instance, or of the node, by identifier.
     fn owned_by(&self, owner: Option<InstanceId>) -> impl Iterator<Item = &Arc<Versioned<Check>>> {
         let from: OwnedCheck = (owner.clone(), None);
@@ -119,6 +130,11 @@ impl Snapshot {
     /// The instances on a node, by identifier.
     pub fn instances_on(&self, node: &NodeName) -> impl Iterator<Item = &Arc<Versioned<ServiceInstance>>> {
         self.nodes.get(node).into_iter().flat_map(|entry| entry.instances.values())
+    }
+
+    /// The sidecars on a node that are reached at `port`, by identifier.
+    pub fn sidecars_at(&self, node: &NodeName, port: Port) -> impl Iterator<Item = &Arc<Versioned<ServiceInstance>>> {
+        self.nodes.get(node).into_iter().flat_map(move |entry| entry.sidecars_at(port))
     }
 
     /// The checks on a node, by identifier; those of its instances included.

@@ -270,3 +270,27 @@ fn an_instance_that_is_gone_has_a_revision_not_before_its_end() {
     assert_eq!(gone.subject_revision(&Subject::Instance(key("n1", "web-1"))), gone.revision());
     assert_eq!(gone.subject_revision(&Subject::Instance(key("n2", "never"))), Revision(7));
 }
+
+#[test]
+fn two_sidecars_are_not_reached_at_one_port_of_one_address() {
+    let at = |id: &str, port, address: Option<&str>| ServiceInstance {
+        address: address.map(str::to_owned),
+        ..sidecar("n1", id, "proxy", "web", port)
+    };
+    let put = |snapshot: &Snapshot, instances| run(snapshot, register(None, instances, vec![]));
+    let first = put(&registered(), vec![at("first", 21_000, None)]).expect("registers");
+    let refusal = put(&first, vec![at("second", 21_000, None)]).expect_err("refused");
+    assert_eq!(refusal.to_string(), "port 21000 on node n1 is already that of sidecar first");
+    // The node's own address, written out.
+    assert!(put(&first, vec![at("second", 21_000, Some("10.0.0.1"))]).is_err());
+    assert!(put(&registered(), vec![at("a", 21_000, None), at("b", 21_000, None)]).is_err());
+
+    let tagged = ServiceInstance { tags: vec!["v2".to_owned()], ..at("first", 21_000, None) };
+    let again = put(&first, vec![tagged]).expect("it stays where it is");
+    let second = put(&again, vec![at("second", 21_001, None), at("third", 21_000, Some("10.0.0.7"))]);
+    let swapped = vec![at("first", 21_001, None), at("second", 21_000, None)];
+    let swapped = put(&second.expect("other places"), swapped).expect("both move at once");
+    put(&swapped, vec![at("second", 21_002, None)]).expect("moves away");
+    // Two plain services may share a port: one may be down while the other runs.
+    put(&swapped, vec![instance("n1", "plain", "web", 21_000)]).expect("registers");
+}

@@ -3,10 +3,15 @@
 #[path = "support/records.rs"]
 mod records;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use records::key;
-use starling_catalog::{Event, FanOut, Receipts, Refused, Subject};
+use starling_catalog::receipts::{CHANGES_BYTES_MAX, CHANGES_MAX, Latency, Mark, REFUSALS_PER_REPORTER_MAX, Reached};
+use starling_catalog::{
+    Barrier, ChangeReport, Event, FanOut, Progress, ProxyReport, Receipts, Refused, Reporter, ReporterId, Subject,
+    Until,
+};
 use starling_model::Revision;
 
 fn endpoints(name: &str) -> Subject {
@@ -33,102 +38,229 @@ fn a_write_wakes_only_its_own_subscribers_and_a_slow_one_coalesces() {
     assert_eq!(fan_out.publish(&[event("web", 4)]), BTreeSet::new());
 }
 
-#[test]
-fn a_receipt_moves_from_pending_to_applied_or_rejected() {
-    let (a, b, c) = (key("n1", "a"), key("n1", "b"), key("n1", "c"));
-    let mut receipts = Receipts::default();
-    for proxy in [&a, &b, &c] {
-        receipts.connected(proxy);
-        receipts.applied(proxy, Revision(1), false, 0);
+/// Receipts of proxies that are connected, by name.
+struct Proxies {
+    receipts: Receipts,
+    ids: BTreeMap<&'static str, ReporterId>,
+}
+
+impl Proxies {
+    fn connected(names: &[&'static str]) -> Self {
+        let mut receipts = Receipts::default();
+        let ids = names.iter().map(|name| (*name, receipts.connected(&reporter(name)))).collect();
+        Self { receipts, ids }
     }
-    receipts.committed(Revision(2), BTreeSet::new(), BTreeSet::from([a.clone(), b.clone(), c.clone()]), 100);
-    receipts.applied(&a, Revision(2), false, 150);
-    let refused = Refused {
-        revision: Revision(2),
+
+    fn committed(&mut self, revision: u64, affected: &[&str], now_us: u64) -> Vec<Progress> {
+        let affected = affected.iter().map(|name| self.ids[name]).collect();
+        self.receipts.committed(Revision(revision), BTreeSet::new(), affected, now_us)
+    }
+
+    fn applied(&mut self, name: &str, through: u64, now_us: u64) -> Vec<Progress> {
+        self.receipts.applied(self.ids[name], Revision(through), false, now_us)
+    }
+
+    fn rejected(&mut self, name: &str, refused: Refused) -> Vec<Progress> {
+        self.receipts.rejected(self.ids[name], refused)
+    }
+
+    fn report(&self, revision: u64) -> ChangeReport {
+        self.receipts.report(Revision(revision), usize::MAX).expect("remembered")
+    }
+
+    fn of(&self, name: &str) -> ProxyReport {
+        self.receipts.reporters().find(|(other, _)| **other == reporter(name)).expect("known").1
+    }
+
+    fn holds(&self, revision: u64, until: &str) -> Barrier {
+        self.receipts.holds(Revision(revision), &until.parse().expect("a barrier")).expect("remembered")
+    }
+}
+
+/// A proxy on node `n1`, or, in capitals, a node.
+fn reporter(name: &str) -> Reporter {
+    if name.starts_with(|c: char| c.is_ascii_uppercase()) {
+        Reporter::Node(name.parse().expect("a name"))
+    } else {
+        Reporter::Proxy(key("n1", name))
+    }
+}
+
+fn refused(revision: u64, proxy: Option<&str>, text: &str) -> Refused {
+    Refused {
+        revision: Revision(revision),
+        proxy: proxy.map(|id| id.parse().expect("an id")),
         type_url: "cds".to_owned(),
         resources: vec!["web".to_owned()],
-        text: "no".to_owned(),
-    };
-    receipts.rejected(&b, refused.clone());
-    let report = receipts.report(Revision(2)).expect("remembered");
-    assert_eq!(report.applied.get(&a), Some(&50));
-    assert_eq!(report.rejected.get(&b), Some(&refused));
-    assert_eq!(report.pending, BTreeSet::from([c.clone()]));
+        text: text.to_owned(),
+    }
+}
+
+#[test]
+fn a_receipt_moves_from_pending_to_applied_or_rejected() {
+    let mut proxies = Proxies::connected(&["a", "b", "c"]);
+    for name in ["a", "b", "c"] {
+        proxies.applied(name, 1, 0);
+    }
+    proxies.committed(2, &["a", "b", "c"], 100);
+    proxies.applied("a", 2, 150);
+    let no = refused(2, None, "no");
+    proxies.rejected("b", no.clone());
+    let report = proxies.report(2);
+    assert_eq!(report.applied, [(reporter("a"), 50)]);
+    assert_eq!(report.rejected, [(reporter("b"), Arc::new(no.clone()))]);
+    assert_eq!(report.pending, [reporter("c")]);
     assert!(!report.is_settled());
-    receipts.removed(&c);
-    assert!(receipts.report(Revision(2)).expect("remembered").is_settled(), "nothing is expected of the deregistered");
-    receipts.applied(&b, Revision(3), false, 200);
-    let report = receipts.report(Revision(2)).expect("remembered");
-    assert_eq!(report.rejected.get(&b), Some(&refused), "a later success does not rewrite history");
-    assert!(receipts.proxies().find(|(key, _)| **key == b).expect("known").1.refused.is_none());
+    assert_eq!(proxies.receipts.behind(), 1);
+    assert_eq!(proxies.of("c").owes_since_us, Some(100));
+    let told = proxies.receipts.removed(proxies.ids["c"]);
+    assert_eq!(told.last(), Some(&Progress::Settled(Revision(2))), "nothing is expected of the deregistered");
+    assert!(proxies.report(2).is_settled());
+    assert_eq!((proxies.receipts.behind(), proxies.receipts.owed_since_us()), (0, None));
+    proxies.applied("b", 3, 200);
+    let report = proxies.report(2);
+    assert_eq!(report.rejected, [(reporter("b"), Arc::new(no))], "a later success does not rewrite history");
+    assert!(proxies.of("b").refused.is_none());
 }
 
 #[test]
 fn the_receipt_of_a_command_in_several_parts_speaks_of_all_of_them() {
-    let (a, b, c) = (key("n1", "a"), key("n1", "b"), key("n1", "c"));
-    let mut receipts = Receipts::default();
-    receipts.committed(Revision(2), BTreeSet::new(), BTreeSet::from([a.clone(), b.clone()]), 100);
-    receipts.committed(Revision(3), BTreeSet::new(), BTreeSet::from([a.clone(), c.clone()]), 100);
-    receipts.join(Revision(3), &[Revision(2)]);
-    receipts.applied(&a, Revision(2), false, 120);
-    receipts.applied(&c, Revision(3), false, 130);
-    let report = receipts.report(Revision(3)).expect("remembered");
-    assert_eq!(report.affected, BTreeSet::from([a.clone(), b.clone(), c.clone()]));
-    assert_eq!(report.pending, BTreeSet::from([a.clone(), b.clone()]), "half of it is not applied");
-    assert_eq!(report.applied.keys().collect::<Vec<_>>(), [&c]);
-    receipts.applied(&a, Revision(3), false, 140);
-    assert_eq!(receipts.is_settled(Revision(3)), Some(false), "b still owes the first part");
-    receipts.applied(&b, Revision(2), false, 150);
-    assert_eq!(receipts.is_settled(Revision(3)), Some(true));
-    assert_eq!(receipts.report(Revision(3)).expect("remembered").applied.get(&a), Some(&40), "the last part counts");
+    let mut proxies = Proxies::connected(&["a", "b", "c"]);
+    proxies.committed(2, &["a", "b"], 100);
+    proxies.committed(3, &["a", "c"], 100);
+    proxies.receipts.join(Revision(3), &[Revision(2)]);
+    proxies.applied("a", 2, 120);
+    proxies.applied("c", 3, 130);
+    let report = proxies.report(3);
+    assert_eq!(report.counts.affected, 3);
+    assert_eq!(report.pending, [reporter("a"), reporter("b")], "half of it is not applied");
+    assert_eq!(report.applied, [(reporter("c"), 30)]);
+    assert_eq!(proxies.holds(3, "applied:33%"), Barrier::Met);
+    proxies.applied("a", 3, 140);
+    assert_eq!(proxies.receipts.is_settled(Revision(3)), Some(false), "b still owes the first part");
+    assert_eq!(proxies.holds(3, "applied:all"), Barrier::NotYet);
+    proxies.applied("b", 2, 150);
+    assert_eq!(proxies.receipts.is_settled(Revision(3)), Some(true));
+    assert_eq!(proxies.holds(3, "applied:all"), Barrier::Met);
+    let report = proxies.report(3);
+    assert!(report.applied.contains(&(reporter("a"), 40)), "the last part counts");
 }
 
 #[test]
 fn a_proxy_that_nothing_concerns_is_never_behind() {
-    let (a, b) = (key("n1", "a"), key("n1", "b"));
-    let mut receipts = Receipts::default();
-    for proxy in [&a, &b] {
-        receipts.connected(proxy);
-    }
-    receipts.applied(&a, Revision(1), false, 0);
-    receipts.committed(Revision(2), BTreeSet::new(), BTreeSet::new(), 0);
-    let through = |receipts: &Receipts| receipts.proxies().map(|(_, r)| r.applied_through).collect::<Vec<_>>();
-    assert_eq!(through(&receipts), [Revision(2), Revision(0)], "b has not reported anything yet");
-    receipts.committed(Revision(3), BTreeSet::new(), BTreeSet::from([a.clone()]), 0);
-    assert_eq!(through(&receipts)[0], Revision(1), "what it owes counts from its own report");
-    receipts.applied(&a, Revision(3), false, 1);
-    receipts.committed(Revision(4), BTreeSet::new(), BTreeSet::new(), 2);
-    assert_eq!(through(&receipts)[0], Revision(4));
+    let mut proxies = Proxies::connected(&["a", "b"]);
+    proxies.applied("a", 1, 0);
+    proxies.committed(2, &[], 0);
+    assert_eq!(proxies.of("a").applied_through, Revision(2));
+    assert_eq!(proxies.of("b").applied_through, Revision(0), "it has not reported anything yet");
+    proxies.committed(3, &["a"], 0);
+    assert_eq!(proxies.of("a").applied_through, Revision(1), "what it owes counts from its own report");
+    proxies.applied("a", 3, 1);
+    proxies.committed(4, &[], 2);
+    assert_eq!(proxies.of("a").applied_through, Revision(4));
 }
 
 #[test]
 fn a_refusal_stands_until_it_is_resolved_and_not_until_the_next_change() {
-    let a = key("n1", "a");
-    let mut receipts = Receipts::default();
-    receipts.connected(&a);
-    receipts.applied(&a, Revision(1), false, 0);
-    receipts.committed(Revision(2), BTreeSet::new(), BTreeSet::from([a.clone()]), 0);
-    let text = "cannot bind".to_owned();
-    let refused = Refused { revision: Revision(2), type_url: "lds".to_owned(), resources: Vec::new(), text };
-    receipts.rejected(&a, refused);
-    receipts.committed(Revision(3), BTreeSet::new(), BTreeSet::from([a.clone()]), 0);
-    receipts.applied(&a, Revision(3), true, 0);
-    assert!(receipts.proxies().next().expect("known").1.refused.is_some());
-    receipts.applied(&a, Revision(4), false, 0);
-    assert!(receipts.proxies().next().expect("known").1.refused.is_none());
+    let mut proxies = Proxies::connected(&["a"]);
+    proxies.applied("a", 1, 0);
+    proxies.committed(2, &["a"], 0);
+    proxies.rejected("a", refused(2, None, "cannot bind"));
+    proxies.committed(3, &["a"], 0);
+    proxies.receipts.applied(proxies.ids["a"], Revision(3), true, 0);
+    assert!(proxies.of("a").refused.is_some());
+    proxies.applied("a", 4, 0);
+    assert!(proxies.of("a").refused.is_none());
 }
 
 #[test]
 fn a_change_between_plan_and_subscription_is_expected_of_the_proxy_too() {
-    let a = key("n1", "a");
-    let mut receipts = Receipts::default();
-    receipts.connected(&a);
-    receipts.committed(Revision(2), BTreeSet::from([endpoints("web")]), BTreeSet::new(), 0);
-    receipts.subscribed(&a, Revision(1), &BTreeSet::from([endpoints("web")]));
-    assert_eq!(receipts.is_settled(Revision(2)), Some(false));
-    receipts.applied(&a, Revision(2), false, 5);
-    assert_eq!(receipts.is_settled(Revision(2)), Some(true));
+    let mut proxies = Proxies::connected(&["a"]);
+    let subjects = BTreeSet::from([endpoints("web")]);
+    proxies.receipts.committed(Revision(2), subjects.clone(), Vec::new(), 0);
+    proxies.receipts.subscribed(proxies.ids["a"], Revision(1), &subjects);
+    assert_eq!(proxies.receipts.is_settled(Revision(2)), Some(false));
+    proxies.applied("a", 2, 5);
+    assert_eq!(proxies.receipts.is_settled(Revision(2)), Some(true));
     // A feed that was awake already may report before the change is announced.
-    receipts.committed(Revision(1), BTreeSet::new(), BTreeSet::from([a.clone()]), 0);
-    assert_eq!(receipts.is_settled(Revision(1)), Some(true));
+    proxies.committed(1, &["a"], 0);
+    assert_eq!(proxies.receipts.is_settled(Revision(1)), Some(true));
+}
+
+#[test]
+fn each_proxy_of_a_node_has_its_say() {
+    let mut nodes = Proxies::connected(&["N1", "N2"]);
+    nodes.committed(2, &["N1", "N2"], 0);
+    for (proxy, text) in [("web", "no such port"), ("web", "no such host"), ("api", "no")] {
+        nodes.rejected("N2", refused(2, Some(proxy), text));
+    }
+    nodes.receipts.applied(nodes.ids["N2"], Revision(2), true, 10);
+    let report = nodes.report(2);
+    let said: Vec<_> = report.rejected.iter().map(|(_, refused)| refused.text.as_str()).collect();
+    assert_eq!(said, ["no such port", "no"]);
+    assert_eq!((report.counts.rejected, report.counts.pending), (1, 1), "nodes are counted, not proxies");
+    for proxy in 0..100 {
+        nodes.rejected("N1", refused(2, Some(&format!("p{proxy}")), "no"));
+    }
+    assert_eq!(nodes.report(2).rejected.len(), REFUSALS_PER_REPORTER_MAX + 2);
+    assert_eq!(nodes.receipts.report(Revision(2), 3).expect("remembered").rejected.len(), 3);
+}
+
+#[test]
+fn marks_are_told_once_each_as_they_are_reached() {
+    let names = ["N1", "N2", "N3", "N4"];
+    let mut nodes = Proxies::connected(&names);
+    assert_eq!(nodes.committed(2, &names, 1_000), []);
+    let reached = |mark, after_us| Progress::Reached { revision: Revision(2), mark, after_us };
+    assert_eq!(nodes.applied("N1", 2, 1_010), []);
+    assert_eq!(nodes.applied("N2", 2, 1_020), [reached(Mark::Half, 20)]);
+    assert_eq!(nodes.applied("N2", 2, 1_025), [], "a report that settles nothing is no progress");
+    assert_eq!(nodes.applied("N3", 2, 1_030), []);
+    let settled = Progress::Settled(Revision(2));
+    assert_eq!(nodes.applied("N4", 2, 1_040), [reached(Mark::Most, 40), reached(Mark::All, 40), settled]);
+    let report = nodes.report(2);
+    assert_eq!(report.latency, Some(Latency { p50: 20, p90: 40, p99: 40, max: 40 }));
+    assert_eq!(report.reached, Reached { half: Some(20), most: Some(40), all: Some(40) });
+    assert_eq!(report.applied[0], (reporter("N4"), 40), "the slowest first");
+}
+
+#[test]
+fn a_barrier_says_when_it_can_no_longer_hold() {
+    let mut nodes = Proxies::connected(&["N1", "N2", "N3"]);
+    nodes.committed(2, &["N1", "N2"], 0);
+    for until in ["applied:all", "applied:50%", "node=N1", "node=N3", "node=N9"] {
+        assert_eq!(nodes.holds(2, until), Barrier::NotYet, "{until}");
+    }
+    nodes.applied("N1", 2, 1);
+    nodes.rejected("N2", refused(2, Some("web"), "no"));
+    assert_eq!(nodes.holds(2, "applied:50%"), Barrier::Met);
+    assert_eq!(nodes.holds(2, "applied:51%"), Barrier::Never);
+    assert_eq!(nodes.holds(2, "applied:all"), Barrier::Never);
+    assert_eq!(nodes.holds(2, "node=N1"), Barrier::Met);
+    assert_eq!(nodes.holds(2, "node=N2"), Barrier::Never);
+    nodes.applied("N3", 1, 2);
+    assert_eq!(nodes.holds(2, "node=N3"), Barrier::Met, "nothing to do counts as applied");
+    assert_eq!(nodes.receipts.holds(Revision(1), &Until::AppliedAll), None);
+    nodes.committed(3, &[], 3);
+    assert_eq!(nodes.holds(3, "applied:all"), Barrier::Met);
+}
+
+#[test]
+fn old_receipts_make_room_by_count_and_by_bytes() {
+    let mut receipts = Receipts::default();
+    let a = receipts.connected(&reporter("a"));
+    let max = u64::try_from(CHANGES_MAX).expect("small");
+    for revision in 1..=max + 5 {
+        receipts.committed(Revision(revision), BTreeSet::new(), vec![a], 0);
+    }
+    assert_eq!(receipts.revisions().count(), CHANGES_MAX);
+    assert_eq!(receipts.revisions().last(), Some(Revision(6)));
+    let subjects: BTreeSet<_> = (0..50_000).map(|n| endpoints(&format!("s{n}"))).collect();
+    for revision in max + 6..max + 16 {
+        receipts.committed(Revision(revision), subjects.clone(), vec![a], 0);
+    }
+    assert!(receipts.bytes() <= CHANGES_BYTES_MAX, "{} bytes", receipts.bytes());
+    assert_eq!(receipts.revisions().count(), 5, "each of the last takes more than a sixth");
+    receipts.applied(a, Revision(u64::MAX), false, 1);
+    assert_eq!(receipts.behind(), 0, "what is forgotten is not owed");
 }

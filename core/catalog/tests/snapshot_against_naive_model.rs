@@ -170,6 +170,13 @@ proptest! {
                 let fronting: Vec<_> = real.sidecars_of(&name).map(|i| i.value.key.clone()).collect();
                 prop_assert_eq!(fronting, naive.instances(|i| i.sidecar().is_some_and(|p| p.destination == name)));
             }
+            for (node, port) in NODES.iter().flat_map(|node| (1..4).map(move |port| (node, port))) {
+                let node: NodeName = node.parse().expect("a name");
+                let port = Port::try_from(port).expect("a port");
+                let placed: Vec<_> = real.sidecars_at(&node, port).map(|i| i.value.key.clone()).collect();
+                let there = |i: &ServiceInstance| i.sidecar().is_some() && i.key.node == node && i.port == Some(port);
+                prop_assert_eq!(placed, naive.instances(there));
+            }
             for key in naive.instances(|_| true) {
                 prop_assert_eq!(real.health(&key).0, naive.worst(&key));
                 let checks: Vec<_> = real.checks_of(&key).map(|c| c.value.id.clone()).collect();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use starling_catalog::{Snapshot, Subject};
+use starling_catalog::{MeshRead, Subject};
 use starling_identity::Layout;
 use starling_model::{
     Action, Datacenter, InstanceKey, Namespace, ServiceInstance, ServiceName, SidecarProxy, TrustDomain,
@@ -70,7 +70,7 @@ pub struct Planner {
 
 /// A plan in the making: what was read and found so far.
 struct Draft<'a> {
-    snapshot: &'a Snapshot,
+    mesh: &'a dyn MeshRead,
     subjects: BTreeSet<Subject>,
     diagnostics: BTreeSet<Diagnostic>,
 }
@@ -115,19 +115,19 @@ impl Planner {
             + self.endpoints.len()
     }
 
-    /// What `proxy` must do as of `snapshot`.
+    /// What `proxy` must do as of `mesh`.
     ///
-    /// Snapshots must be of one catalog and must not go back, or memos of a later one are taken for current.
+    /// States must be of one catalog and must not go back, or memos of a later one are taken for current.
     ///
     /// # Errors
     /// [`PlanError`] if there is no such proxy; everything else that can be wrong is a diagnostic.
-    pub fn plan(&mut self, snapshot: &Snapshot, proxy: &InstanceKey) -> Result<Planned, PlanError> {
-        let mut view = View::new(snapshot);
+    pub fn plan(&mut self, mesh: &dyn MeshRead, proxy: &InstanceKey) -> Result<Planned, PlanError> {
+        let mut view = View::new(mesh);
         let (instance, node_address) = view.instance(proxy).ok_or_else(|| PlanError::UnknownProxy(proxy.clone()))?;
         let sidecar = instance.sidecar().ok_or_else(|| PlanError::NotASidecar(proxy.clone()))?;
-        let mut draft = Draft { snapshot, subjects: BTreeSet::new(), diagnostics: BTreeSet::new() };
+        let mut draft = Draft { mesh, subjects: BTreeSet::new(), diagnostics: BTreeSet::new() };
         let access_log = view.proxy_defaults().and_then(|entry| entry.access_logs).unwrap_or(true);
-        let trust = draft.take(self.trusts.fetch(&(), snapshot, build_trust));
+        let trust = draft.take(self.trusts.fetch(&(), mesh, build_trust));
         // A proxy that trusts nobody must not listen: it could verify no peer.
         let (inbound, calls) = if trust.roots_pem.is_empty() {
             (None, Calls::default())
@@ -138,7 +138,7 @@ impl Planner {
         };
         draft.subjects.extend(view.into_read().into_iter().map(|(subject, _)| subject));
         let plan = Plan {
-            revision: snapshot.revision(),
+            revision: mesh.revision(),
             proxy: proxy.clone(),
             service: sidecar.destination.clone(),
             trust,
@@ -163,7 +163,7 @@ impl Planner {
         sidecar.local_port?;
         let service = &sidecar.destination;
         let settings = &self.settings;
-        let policy = self.policies.fetch(service, draft.snapshot, |view| policy::build(view, settings, service));
+        let policy = self.policies.fetch(service, draft.mesh, |view| policy::build(view, settings, service));
         let policy = draft.take(policy);
         let (built, diagnostics) = inbound::build(view, instance, sidecar, node_address, policy);
         draft.diagnostics.extend(diagnostics);
@@ -193,7 +193,7 @@ impl Planner {
             let service = &upstream.destination;
             let (settings, diagnostics) = CallSettings::of(proxy, upstream);
             draft.diagnostics.extend(diagnostics);
-            let outbound = self.outbounds.fetch(&(service.clone(), bind), draft.snapshot, |view| {
+            let outbound = self.outbounds.fetch(&(service.clone(), bind), draft.mesh, |view| {
                 (Outbound { service: service.clone(), bind, protocol: view.protocol(service) }, Vec::new())
             });
             let outbound = draft.take(outbound);
@@ -215,15 +215,14 @@ impl Planner {
     }
 
     fn call(&mut self, draft: &mut Draft<'_>, calls: &mut Calls, service: &ServiceName, settings: &CallSettings) {
-        let mesh = &self.settings;
+        let own = &self.settings;
         let key = (service.clone(), *settings);
-        let cluster = self
-            .clusters
-            .fetch(&key, draft.snapshot, |view| (cluster::build(view, mesh, service, settings), Vec::new()));
+        let cluster =
+            self.clusters.fetch(&key, draft.mesh, |view| (cluster::build(view, own, service, settings), Vec::new()));
         calls.clusters.push(draft.take(cluster));
         let endpoints = self
             .endpoints
-            .fetch(service, draft.snapshot, |view| endpoints::build(view, service, cluster::sni(mesh, service)));
+            .fetch(service, draft.mesh, |view| endpoints::build(view, service, cluster::sni(own, service)));
         calls.endpoints.push(draft.take(endpoints));
     }
 }

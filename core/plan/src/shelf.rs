@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use starling_catalog::{Snapshot, Subject};
+use starling_catalog::{MeshRead, Subject};
 use starling_model::Revision;
 
 use crate::diagnostic::Diagnostic;
@@ -41,11 +41,11 @@ impl<K: Ord + Clone, T> Shelf<K, T> {
         Self { parts: BTreeMap::new(), sweep_at: SWEEP_LABELS_MIN }
     }
 
-    /// The part under `key` as of `snapshot`, built only if something it was read from has moved.
+    /// The part under `key` as of `mesh`, built only if something it was read from has moved.
     pub(crate) fn fetch(
         &mut self,
         key: &K,
-        snapshot: &Snapshot,
+        mesh: &dyn MeshRead,
         build: impl FnOnce(&mut View<'_>) -> (T, Vec<Diagnostic>),
     ) -> (Arc<T>, Arc<Origin>)
     where
@@ -53,11 +53,11 @@ impl<K: Ord + Clone, T> Shelf<K, T> {
     {
         let old = self.parts.get(key).and_then(|shelved| Some((shelved.part.upgrade()?, shelved.origin.as_ref()?)));
         if let Some((part, origin)) = &old
-            && origin.read.iter().all(|(subject, revision)| snapshot.subject_revision(subject) == *revision)
+            && origin.read.iter().all(|(subject, revision)| mesh.subject_revision(subject) == *revision)
         {
             return (Arc::clone(part), Arc::clone(origin));
         }
-        let mut view = View::new(snapshot);
+        let mut view = View::new(mesh);
         let (built, diagnostics) = build(&mut view);
         let origin = Arc::new(Origin { read: view.into_read(), diagnostics });
         let part = match old {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use starling_catalog::{Refused, Snapshot, Subject};
+use starling_catalog::{MeshRead, Refused, Subject};
 use starling_identity::Identity;
 use starling_model::{InstanceId, InstanceKey, Revision, ServiceName};
 use starling_plan::{Diagnostic, MeshSettings, Plan, PlanError, Planned, Planner};
@@ -22,7 +22,7 @@ use crate::leaves::Leaf;
 /// The catalog as the feeds need it: the whole of it in a server's process, a replica of what concerns the node elsewhere.
 pub trait MeshView: Send + Sync + 'static {
     /// The catalog as it is now.
-    fn snapshot(&self) -> Arc<Snapshot>;
+    fn mesh(&self) -> Arc<dyn MeshRead + Send + Sync>;
 
     /// Attaches a proxy. It counts as connected until the watch is dropped.
     fn attach(&self, proxy: &InstanceKey) -> Box<dyn ProxyWatch>;
@@ -110,9 +110,9 @@ impl Inner {
     /// Plans a proxy at the newest snapshot.
     fn plan(&self, feed: u64, proxy: &InstanceKey) -> Result<Planned, PlanError> {
         let mut shared = self.lock();
-        // Read under the lock: the planner must never see snapshots go back.
-        let snapshot = self.view.snapshot();
-        let planned = shared.planner.plan(&snapshot, proxy)?;
+        // Read under the lock: the planner must never see the mesh go back.
+        let mesh = self.view.mesh();
+        let planned = shared.planner.plan(&*mesh, proxy)?;
         shared.diagnostics.insert(feed, planned.diagnostics.clone());
         Ok(planned)
     }
@@ -271,7 +271,7 @@ impl Feed {
     fn await_registration(&mut self) {
         self.watch = self.proxies.view.attach(&self.key).into();
         self.subjects = BTreeSet::from([Subject::Instance(self.key.clone())]);
-        self.watch.resubscribe(self.proxies.view.snapshot().revision(), self.subjects.clone());
+        self.watch.resubscribe(self.proxies.view.mesh().revision(), self.subjects.clone());
         *self.reports.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&self.watch);
     }
 
@@ -301,7 +301,7 @@ fn pass_on(watch: &dyn ProxyWatch, report: Report) {
         Report::Applied { revision, refusals_stand } => watch.applied(revision, refusals_stand),
         Report::Rejected { revision, type_url, resources, text, .. } => {
             let resources = resources.iter().map(|name| name.to_string()).collect();
-            watch.rejected(Refused { revision, type_url: type_url.to_owned(), resources, text });
+            watch.rejected(Refused { revision, proxy: None, type_url: type_url.to_owned(), resources, text });
         }
     }
 }

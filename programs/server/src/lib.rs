@@ -5,10 +5,11 @@
 //! so that whoever wrote can read it.
 
 mod commit;
+mod convergence;
 mod hub;
 mod server;
 mod turn;
 
 pub use commit::CommitFailure;
-pub use hub::{Next, ProxySubscription, Subscription};
-pub use server::{Server, ServerConfig, default_namespace};
+pub use hub::{AttachedNode, Next, ProxySubscription, Subscription};
+pub use server::{NodeStanding, Server, ServerConfig, default_namespace};

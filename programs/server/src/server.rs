@@ -7,17 +7,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
-use starling_catalog::{ChangeReport, Command, ProxyReport, Snapshot, Subject};
+use starling_catalog::{Barrier, ChangeReport, Command, ProxyReport, Reporter, Snapshot, Subject, Until};
 use starling_identity::{ClusterId, IssuanceRules, Layout, SpiffeId};
-use starling_model::{Datacenter, InstanceKey, Namespace, Revision, ServiceName, UnixSeconds};
+use starling_model::{Datacenter, InstanceKey, Namespace, NodeName, Revision, ServiceName, UnixSeconds};
 use starling_store::{EmbeddedOptions, EmbeddedStore, Store};
 use starling_telemetry::{Counter, Gauge, Registry};
 use starling_tls::{CertificateAuthority, IssueError, IssuedLeaf, OpenError};
 use tokio::sync::watch;
 
 use crate::commit::CommitFailure;
-use crate::hub::{Hub, ProxySubscription, Subscription};
+use crate::convergence::{self, Convergence};
+use crate::hub::{AttachedNode, Hub, ProxySubscription, Subscription};
 use crate::turn;
+
+/// How often those who wait for a receipt look at what has come since the last mark. Settling wakes them at once.
+const PROGRESS_STEP: Duration = Duration::from_millis(50);
 
 /// How a server is set up.
 #[derive(Debug, Clone)]
@@ -42,6 +46,19 @@ pub struct Server {
     metrics: Metrics,
 }
 
+/// How far a node is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeStanding {
+    /// The node.
+    pub node: NodeName,
+    /// What its agent reported.
+    pub report: ProxyReport,
+    /// Revisions between what it has applied and the newest; 0 if it owes nothing.
+    pub behind_by: u64,
+    /// Since when the oldest change that it owes waits; zero if it owes nothing.
+    pub behind_for: Duration,
+}
+
 struct Metrics {
     changes: Counter,
     revision: Gauge,
@@ -62,13 +79,15 @@ impl Server {
         let authority = open_authority(&config)?;
         let revision = snapshot.revision();
         let watch = store.watch(starling_store::Revision(revision.0)).await?;
+        let hub = Arc::new(Hub::new(Convergence::new(registry)));
+        convergence::register_staleness(registry, &hub);
         let server = Arc::new(Self {
             config,
             store,
             snapshot: ArcSwap::from_pointee(snapshot),
             published: watch::Sender::new(revision),
             halted: watch::Sender::new(None),
-            hub: Arc::new(Hub::new()),
+            hub,
             authority,
             metrics: Metrics::new(registry),
         });
@@ -134,6 +153,17 @@ impl Server {
         self.hub.attach(proxy)
     }
 
+    /// A node's agent has attached; receipts speak of the node from now on.
+    #[must_use]
+    pub fn attach_node(&self, node: NodeName) -> AttachedNode {
+        self.hub.attach_node(node)
+    }
+
+    /// A node is lost or deregistered: receipts expect nothing more of it until it attaches anew.
+    pub fn remove_node(&self, node: &NodeName) {
+        self.hub.remove_node(node);
+    }
+
     /// Returns the snapshot as soon as one of the subjects is past `after`, or when the time is over.
     pub async fn wait(&self, subjects: &[Subject], after: Revision, timeout: Duration) -> Arc<Snapshot> {
         // Subscribe before looking, so that nothing falls between.
@@ -149,18 +179,30 @@ impl Server {
         self.snapshot()
     }
 
-    /// The receipt of a change, as soon as nothing is outstanding or the time is over; `None` if it is not remembered.
-    pub async fn change(&self, revision: Revision, timeout: Duration) -> Option<ChangeReport> {
-        let mut reports = self.hub.reports();
-        let settled = async {
-            while self.hub.is_settled(revision) == Some(false) {
-                if reports.changed().await.is_err() {
-                    return;
-                }
+    /// The receipt of a change, as soon as nothing is outstanding or the time is over, with at most `names` names of
+    /// each kind; `None` if it is not remembered.
+    pub async fn change(&self, revision: Revision, timeout: Duration, names: usize) -> Option<ChangeReport> {
+        self.look_until(timeout, || self.hub.is_settled(revision) != Some(false)).await;
+        self.hub.report(revision, names)
+    }
+
+    /// How it stands with a barrier behind a change, as soon as that is decided or the time is over; `None` if the change
+    /// is not remembered.
+    pub async fn until(&self, revision: Revision, until: &Until, timeout: Duration) -> Option<Barrier> {
+        self.look_until(timeout, || self.hub.holds(revision, until) != Some(Barrier::NotYet)).await;
+        self.hub.holds(revision, until)
+    }
+
+    /// Looks at the receipts until what is waited for is decided or the time is over.
+    async fn look_until(&self, timeout: Duration, is_decided: impl Fn() -> bool) {
+        let mut progress = self.hub.progress();
+        let decided = async {
+            while !is_decided() {
+                // Whichever comes first, it is time for another look.
+                let _ = tokio::time::timeout(PROGRESS_STEP, progress.changed()).await;
             }
         };
-        let _ = tokio::time::timeout(timeout, settled).await;
-        self.hub.report(revision)
+        let _ = tokio::time::timeout(timeout, decided).await;
     }
 
     /// The revisions whose receipts are remembered, newest first.
@@ -169,20 +211,38 @@ impl Server {
         self.hub.revisions()
     }
 
-    /// The receipt of a change as it stands.
+    /// The receipt of a change as it stands, with at most `names` names of each kind.
     #[must_use]
-    pub fn report(&self, revision: Revision) -> Option<ChangeReport> {
-        self.hub.report(revision)
+    pub fn report(&self, revision: Revision, names: usize) -> Option<ChangeReport> {
+        self.hub.report(revision, names)
     }
 
     /// Every proxy that was attached and is registered.
     #[must_use]
     pub fn proxies(&self) -> Vec<(InstanceKey, ProxyReport)> {
         let snapshot = self.snapshot();
-        let mut proxies = self.hub.proxies();
-        // One that waits to be registered again is none of the mesh's meanwhile.
-        proxies.retain(|(key, _)| snapshot.instance(key).is_some());
-        proxies
+        let proxies = self.hub.reporters().into_iter().filter_map(|(reporter, report)| match reporter {
+            // One that waits to be registered again is none of the mesh's meanwhile.
+            Reporter::Proxy(key) => snapshot.instance(&key).is_some().then_some((key, report)),
+            Reporter::Node(_) => None,
+        });
+        proxies.collect()
+    }
+
+    /// Every node whose agent was attached and that is not removed, by name.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<NodeStanding> {
+        let newest = self.snapshot().revision();
+        let nodes = self.hub.reporters().into_iter().filter_map(|(reporter, report)| match reporter {
+            Reporter::Node(node) => Some(NodeStanding {
+                node,
+                behind_by: report.owes_since_us.map_or(0, |_| newest.0.saturating_sub(report.applied_through.0)),
+                behind_for: report.owes_since_us.map(|since| self.hub.age(since)).unwrap_or_default(),
+                report,
+            }),
+            Reporter::Proxy(_) => None,
+        });
+        nodes.collect()
     }
 
     /// Returns when the catalog can no longer follow the store, with the reason. Nothing can be written from then on.

@@ -54,7 +54,7 @@ fn publish(server: &Server, revision: Revision, changes: &[Change]) {
     let applied = server.snapshot().apply(revision, changes);
     let snapshot = Arc::new(applied.snapshot);
     server.advance(Arc::clone(&snapshot));
-    server.hub().publish(&snapshot, &applied.events);
+    server.hub().publish(&snapshot, &applied.events, &[]);
     server.announce(revision);
 }
 

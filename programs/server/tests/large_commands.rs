@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use starling_catalog::{Command, Subject};
+use starling_catalog::{Command, Reporter, Subject};
 use starling_model::{
     Change, InstanceKey, InstanceKind, Node, NodeName, Port, Record, ServiceInstance, SidecarProxy, Weights,
 };
@@ -102,8 +102,8 @@ async fn the_receipt_of_such_a_command_names_the_proxies_of_every_part() {
         attached.resubscribe(server.snapshot().revision(), BTreeSet::from([subject]));
     }
     let revision = server.commit(&register(many())).await.expect("committed");
-    let report = server.report(revision).expect("remembered");
-    assert_eq!(report.pending, proxies.into_iter().collect());
+    let report = server.report(revision, 10).expect("remembered");
+    assert_eq!(report.pending, proxies.into_iter().map(Reporter::Proxy).collect::<Vec<_>>());
 }
 
 #[tokio::test]

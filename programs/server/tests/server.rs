@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use starling_catalog::{Command, Subject};
+use starling_catalog::{Barrier, Command, Refused, Reporter, Subject, Until};
 use starling_model::{InstanceKey, InstanceKind, Node, Port, Revision, ServiceInstance, SidecarProxy, Weights};
 use starling_server::{CommitFailure, Next, Server, ServerConfig};
 use starling_telemetry::Registry;
@@ -15,8 +15,12 @@ use starling_telemetry::Registry;
 const DEADLINE: Duration = Duration::from_secs(20);
 
 async fn start(directory: &Path) -> Arc<Server> {
+    start_with(directory, &Registry::default()).await
+}
+
+async fn start_with(directory: &Path, registry: &Registry) -> Arc<Server> {
     let config = ServerConfig { data_dir: directory.to_owned(), datacenter: "dc1".parse().expect("a name") };
-    Server::start(config, &Registry::default()).await.expect("the server starts")
+    Server::start(config, registry).await.expect("the server starts")
 }
 
 fn register(service: &str, port: i64) -> Command {
@@ -147,20 +151,20 @@ async fn a_receipt_settles_when_the_proxy_reports() {
     let attached = server.attach(proxy.clone());
     attached.resubscribe(Revision(0), BTreeSet::from([endpoints("web")]));
     let elsewhere = server.commit(&register("db", 5432)).await.expect("committed");
-    let report = server.change(elsewhere, Duration::ZERO).await.expect("remembered");
-    assert!(report.affected.is_empty() && report.is_settled(), "nothing to do counts as applied");
+    let report = server.change(elsewhere, Duration::ZERO, 10).await.expect("remembered");
+    assert!(report.counts.affected == 0 && report.is_settled(), "nothing to do counts as applied");
 
     let revision = server.commit(&register("web", 81)).await.expect("committed");
-    let report = server.change(revision, Duration::ZERO).await.expect("remembered");
-    assert_eq!(report.pending, BTreeSet::from([proxy.clone()]));
+    let report = server.change(revision, Duration::ZERO, 10).await.expect("remembered");
+    assert_eq!(report.pending, [Reporter::Proxy(proxy.clone())]);
     attached.next().await;
     let waiting = {
         let server = Arc::clone(&server);
-        tokio::spawn(async move { server.change(revision, DEADLINE).await })
+        tokio::spawn(async move { server.change(revision, DEADLINE, 10).await })
     };
     attached.applied(revision, false);
     let report = waiting.await.expect("no panic").expect("remembered");
-    assert!(report.applied.contains_key(&proxy));
+    assert_eq!(report.applied[0].0, Reporter::Proxy(proxy));
     drop(attached);
     assert!(!server.proxies()[0].1.connected);
 }
@@ -175,8 +179,8 @@ async fn a_proxy_that_comes_back_is_woken_by_the_next_change() {
     first.resubscribe(Revision(0), BTreeSet::from([endpoints("web")]));
     drop(first);
     let missed = server.commit(&register("web", 81)).await.expect("committed");
-    let report = server.change(missed, Duration::ZERO).await.expect("remembered");
-    assert_eq!(report.pending, BTreeSet::from([proxy.clone()]), "it is away, and owes the change");
+    let report = server.change(missed, Duration::ZERO, 10).await.expect("remembered");
+    assert_eq!(report.pending, [Reporter::Proxy(proxy.clone())], "it is away, and owes the change");
 
     let second = server.attach(proxy);
     second.resubscribe(Revision(0), BTreeSet::from([endpoints("web")]));
@@ -212,4 +216,76 @@ async fn a_later_stream_of_a_proxy_ends_the_earlier_and_deregistration_ends_both
     assert!(server.proxies().is_empty());
     server.commit(&register("web", 80)).await.expect("committed");
     assert_eq!(tokio::time::timeout(DEADLINE, waiting.next()).await.expect("told"), Next::Changed);
+}
+
+/// The value of a metric in the text form.
+fn metric(registry: &Registry, name: &str) -> f64 {
+    let text = registry.encode();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().expect("a number")
+}
+
+#[tokio::test]
+async fn a_receipt_speaks_of_nodes_and_barriers_wait_for_them() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let registry = Registry::default();
+    let server = start_with(directory.path(), &registry).await;
+    let before = server.snapshot().revision();
+    let revision = server.commit(&register("web", 80)).await.expect("committed");
+    let subjects = BTreeSet::from([endpoints("web")]);
+    let names = ["n1", "n2", "n3", "n4"].map(|name| name.parse::<starling_model::NodeName>().expect("a name"));
+    let nodes = names.clone().map(|name| server.attach_node(name));
+    nodes.iter().for_each(|node| node.subscribed(before, &subjects));
+    let until = |text: &str| text.parse::<Until>().expect("a barrier");
+    let waiting = {
+        let server = Arc::clone(&server);
+        let half = until("applied:50%");
+        tokio::spawn(async move { server.until(revision, &half, DEADLINE).await })
+    };
+    nodes[0].applied(revision, false);
+    nodes[1].applied(revision, false);
+    assert_eq!(waiting.await.expect("no panic"), Some(Barrier::Met));
+    let now = |barrier: &str| {
+        let (server, barrier) = (Arc::clone(&server), until(barrier));
+        async move { server.until(revision, &barrier, Duration::ZERO).await }
+    };
+    assert_eq!(now("node=n1").await, Some(Barrier::Met));
+    assert_eq!(now("node=n3").await, Some(Barrier::NotYet));
+    assert_eq!(now("applied:all").await, Some(Barrier::NotYet));
+    assert_eq!(metric(&registry, "starling_reporters_behind"), 2.0);
+    assert!(metric(&registry, "starling_staleness_seconds_max") > 0.0);
+    assert_eq!(server.nodes().iter().filter(|node| node.behind_by > 0).count(), 2);
+
+    let proxy = Some("web".parse().expect("an id"));
+    let (type_url, text) = ("lds".to_owned(), "no such port".to_owned());
+    nodes[2].rejected(Refused { revision, proxy: proxy.clone(), type_url, resources: Vec::new(), text });
+    nodes[2].applied(revision, true);
+    assert_eq!(now("applied:all").await, Some(Barrier::Never));
+    assert_eq!(now("node=n3").await, Some(Barrier::Never));
+    server.remove_node(&names[3]);
+    let report = server.change(revision, DEADLINE, 10).await.expect("remembered");
+    assert_eq!((report.counts.affected, report.counts.applied, report.counts.rejected), (3, 2, 1));
+    assert_eq!((&report.rejected[0].0, &report.rejected[0].1.proxy), (&Reporter::Node(names[2].clone()), &proxy));
+    assert_eq!(metric(&registry, "starling_reporters_behind"), 0.0);
+    assert_eq!(metric(&registry, "starling_change_convergence_seconds_count{quantile=\"0.5\"}"), 1.0);
+    assert_eq!(metric(&registry, "starling_change_convergence_seconds_count{quantile=\"1\"}"), 0.0);
+}
+
+#[tokio::test]
+async fn the_end_of_an_earlier_stream_of_a_node_is_not_the_end_of_the_later() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = start(directory.path()).await;
+    let name: starling_model::NodeName = "n1".parse().expect("a name");
+    let first = server.attach_node(name.clone());
+    let second = server.attach_node(name.clone());
+    assert_eq!(first.reporter(), second.reporter(), "a node keeps its number");
+    first.applied(Revision(900), false);
+    drop(first);
+    let standing = |server: &Server| server.nodes().into_iter().next().expect("known").report;
+    assert!(standing(&server).connected);
+    assert_eq!(standing(&server).applied_through, Revision(0), "what the superseded says no longer counts");
+    drop(second);
+    assert!(!standing(&server).connected);
+    server.remove_node(&name);
+    assert!(server.nodes().is_empty());
 }

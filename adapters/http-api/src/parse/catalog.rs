@@ -7,6 +7,7 @@ use starling_model::{
 };
 
 use super::field::{FieldError, Fields};
+use super::opaque::refuse_contradicted_protocols;
 use super::service::{instance_of, parse_plain, parse_proxy};
 
 /// Reads a registration. Checks take service name and tags from the body, else from `snapshot`.
@@ -27,11 +28,15 @@ pub fn parse_register(mut fields: Fields<'_>, snapshot: &Snapshot) -> Result<Com
         Some(address) => Some(Node { name: name.clone(), id, address, tagged_addresses, meta }),
         // Without an address the body speaks of what runs on a node that is already there.
         None if snapshot.node(&name).is_some() => None,
-        None => return Err(fields.error("Address", "must be given for a new node")),
+        None => return Err(fields.missing("Address", "must be given for a new node")),
     };
     let mut instances = Vec::new();
     if let Some(service) = fields.object("Service")? {
-        instances.push(parse_instance(service, &name)?);
+        let instance = parse_instance(service, &name)?;
+        if let Some(proxy) = instance.sidecar() {
+            refuse_contradicted_protocols("Service.Proxy", proxy, snapshot)?;
+        }
+        instances.push(instance);
     }
     let mut checks = Vec::new();
     if let Some(check) = fields.object("Check")? {
@@ -72,7 +77,7 @@ pub fn parse_deregister(mut fields: Fields<'_>) -> Result<Command, FieldError> {
 }
 
 fn required_node(fields: &mut Fields<'_>) -> Result<NodeName, FieldError> {
-    let name = fields.text("Node")?.ok_or_else(|| fields.error("Node", "must be given"))?;
+    let name = fields.required_text("Node")?;
     NodeName::new(&name).map_err(|error| fields.error("Node", error))
 }
 
@@ -87,7 +92,7 @@ fn check_datacenter(fields: &mut Fields<'_>) -> Result<(), FieldError> {
 
 fn parse_instance(mut fields: Fields<'_>, node: &NodeName) -> Result<ServiceInstance, FieldError> {
     let name = fields.take_any(&["Service", "Name"])?.map(|field| field.text()).transpose()?;
-    let name = name.filter(|name| !name.is_empty()).ok_or_else(|| fields.error("Service", "must be given"))?;
+    let name = name.filter(|name| !name.is_empty()).ok_or_else(|| fields.missing("Service", "must be given"))?;
     let name = ServiceName::new(&name).map_err(|error| fields.error("Service", error))?;
     let id = fields.text("ID")?.unwrap_or_else(|| name.to_string());
     let id = InstanceId::new(&id).map_err(|error| fields.error("ID", error))?;
@@ -112,9 +117,9 @@ fn parse_instance(mut fields: Fields<'_>, node: &NodeName) -> Result<ServiceInst
             InstanceKind::Typical
         }
         Some("connect-proxy") => {
-            let proxy = fields.object("Proxy")?.ok_or_else(|| fields.error("Proxy", "must be given"))?;
+            let proxy = fields.object("Proxy")?.ok_or_else(|| fields.missing("Proxy", "must be given"))?;
             if port.is_none() {
-                return Err(fields.error("Port", "must be given for a proxy"));
+                return Err(fields.missing("Port", "must be given for a proxy"));
             }
             InstanceKind::Sidecar(Box::new(parse_proxy(proxy, None)?))
         }
@@ -140,7 +145,7 @@ fn parse_catalog_check(
     }
     let name = fields.text("Name")?;
     let id = fields.text("CheckID")?.or_else(|| name.clone());
-    let id = id.ok_or_else(|| fields.error("CheckID", "must be given"))?;
+    let id = id.ok_or_else(|| fields.missing("CheckID", "must be given"))?;
     let id = CheckId::new(&id).map_err(|error| fields.error("CheckID", error))?;
     let status = match fields.text("Status")? {
         Some(text) => text.parse::<CheckStatus>().map_err(|error| fields.error("Status", error))?,

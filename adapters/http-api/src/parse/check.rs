@@ -184,6 +184,7 @@ fn parse_kind(mut fields: Fields<'_>, ttl: Option<Duration>) -> Result<CheckKind
     } else if alias_node.is_some() || alias_service.is_some() {
         parse_alias(&fields, alias_node, alias_service)?
     } else {
+        fields.finish()?;
         return Err(fields.error("TTL", "a check needs one of HTTP, TCP, GRPC, TTL, ScriptArgs or AliasService"));
     };
     fields.finish()?;

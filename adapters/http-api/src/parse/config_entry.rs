@@ -11,7 +11,8 @@ use starling_model::{
 
 use super::field::{FieldError, Fields};
 use super::intention::parse_sources;
-use super::service::{check_config, parse_mesh_gateway};
+use super::opaque::{Place, parse_config, protocol_of};
+use super::service::parse_mesh_gateway;
 
 /// Consul's kinds that this release does not have; a list of them is empty, a write is refused.
 pub const KINDS_UNSUPPORTED: &[&str] = &[
@@ -38,7 +39,7 @@ pub const KINDS_UNSUPPORTED: &[&str] = &[
 /// # Errors
 /// [`FieldError`] at the first field that is wrong.
 pub fn parse_config_entry(mut fields: Fields<'_>) -> Result<ConfigEntry, FieldError> {
-    let kind = fields.text("Kind")?.ok_or_else(|| fields.error("Kind", "must be given"))?;
+    let kind = fields.required_text("Kind")?;
     if KINDS_UNSUPPORTED.contains(&kind.as_str()) {
         return Err(fields.error("Kind", format!("{kind:?} is not supported in this release")));
     }
@@ -60,9 +61,8 @@ fn parse_proxy_defaults(fields: &mut Fields<'_>) -> Result<ProxyDefaults, FieldE
     {
         return Err(fields.error("Name", format!("{name:?} is not \"global\", the only proxy-defaults entry")));
     }
-    let config_path = fields.path("Config");
-    let config = fields.opaque("Config")?;
-    let protocol = check_config(&config_path, &config)?;
+    let config = parse_config(fields, Place::ProxyDefaults)?;
+    let protocol = protocol_of(&config);
     let access_logs = parse_access_logs(fields)?;
     parse_shared(fields)?;
     fields.unsupported("FailoverPolicy")?;
@@ -94,7 +94,7 @@ fn parse_shared(fields: &mut Fields<'_>) -> Result<(), FieldError> {
 }
 
 fn parse_service_defaults(fields: &mut Fields<'_>) -> Result<ServiceDefaults, FieldError> {
-    let name = fields.text("Name")?.ok_or_else(|| fields.error("Name", "must be given"))?;
+    let name = fields.required_text("Name")?;
     if name == "*" {
         return Err(fields.error("Name", "must be the name of a service, not the wildcard *"));
     }
@@ -130,7 +130,7 @@ fn parse_milliseconds(fields: &mut Fields<'_>, name: &str) -> Result<Option<Dura
 }
 
 fn parse_service_intentions(fields: &mut Fields<'_>) -> Result<ServiceIntentions, FieldError> {
-    let name = fields.text("Name")?.ok_or_else(|| fields.error("Name", "must be given"))?;
+    let name = fields.required_text("Name")?;
     if name != "*" && name.contains('*') {
         return Err(fields.error("Name", "the wildcard * stands alone or not at all"));
     }

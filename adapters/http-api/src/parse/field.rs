@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use starling_model::{Datacenter, NodeName, Port};
 
 use super::duration::parse_duration_value;
+use super::nearest::nearest;
 
 /// Metadata pairs on one object, and bytes of a key and a value; Consul's limits.
 const META_PAIRS_MAX: usize = 64;
@@ -38,6 +39,12 @@ impl FieldError {
         let path = path.to_string();
         let path = if path.is_empty() { "body".to_owned() } else { path };
         Self { path, reason: reason.to_string() }
+    }
+
+    /// An error at a field that nobody knows and whose name looks like that of `meant`.
+    #[must_use]
+    pub fn misspelt(path: impl fmt::Display, meant: &str) -> Self {
+        Self::new(path, format!("unknown field; did you mean {meant}?"))
     }
 }
 
@@ -153,6 +160,15 @@ impl<'c> Fields<'c> {
         FieldError::new(self.path(name), reason)
     }
 
+    /// An error at a required field that is not there: at the field that looks like it if there is one, else at its own
+    /// path with `reason`.
+    pub fn missing(&self, name: &str, reason: &str) -> FieldError {
+        match nearest(&normal(name), self.values.keys().map(String::as_str)) {
+            Some(found) => FieldError::misspelt(self.path(&self.values[found].0), name),
+            None => self.error(name, reason),
+        }
+    }
+
     /// Takes a field; `None` if it is absent or null. `name` is Consul's own spelling.
     pub fn take(&mut self, name: &str) -> Option<Field<'c>> {
         let (_, value) = self.values.remove(&normal(name))?;
@@ -190,6 +206,14 @@ impl<'c> Fields<'c> {
         }
     }
 
+    /// A text that must be given.
+    ///
+    /// # Errors
+    /// [`FieldError`] if it is absent, empty or no string.
+    pub fn required_text(&mut self, name: &str) -> Result<String, FieldError> {
+        self.text(name)?.ok_or_else(|| self.missing(name, "must be given"))
+    }
+
     /// A boolean, false if absent.
     ///
     /// # Errors
@@ -215,7 +239,7 @@ impl<'c> Fields<'c> {
         u32::try_from(number).map(Some).map_err(|_| self.error(name, format!("{number} is outside 0 to {}", u32::MAX)))
     }
 
-    /// A port, where 0 means none as in Consul's zero values.
+    /// A port, where 0 means none: Consul's own types write it there.
     ///
     /// # Errors
     /// [`FieldError`] if it is no port.
@@ -226,15 +250,25 @@ impl<'c> Fields<'c> {
         }
     }
 
-    /// A port, where 0 is refused.
+    /// A port, where 0 is refused. `left_out` is what leaving it out stands for.
     ///
     /// # Errors
     /// [`FieldError`] if it is no port.
-    pub fn port(&mut self, name: &str) -> Result<Option<Port>, FieldError> {
+    pub fn port(&mut self, name: &str, left_out: &str) -> Result<Option<Port>, FieldError> {
         match self.integer(name)? {
             None => Ok(None),
+            Some(0) => Err(self.error(name, format!("port 0 is outside 1 to 65535; leave it out {left_out}"))),
             Some(number) => Port::try_from(number).map(Some).map_err(|error| self.error(name, error)),
         }
+    }
+
+    /// A port that must be given.
+    ///
+    /// # Errors
+    /// [`FieldError`] if it is absent or no port.
+    pub fn required_port(&mut self, name: &str, absent: &str) -> Result<Port, FieldError> {
+        let number = self.integer(name)?.ok_or_else(|| self.missing(name, absent))?;
+        Port::try_from(number).map_err(|error| self.error(name, error))
     }
 
     /// A duration; zero counts as absent.
@@ -396,13 +430,13 @@ impl<'c> Fields<'c> {
         self.only("Partition", &["default"])
     }
 
-    /// Ends the object.
+    /// Ends the object; what is wrong with it as a whole can still be told after.
     ///
     /// # Errors
     /// [`FieldError`] if a field was given that nobody took.
-    pub fn finish(self) -> Result<(), FieldError> {
-        match self.values.into_values().next() {
-            Some((name, _)) => Err(FieldError::new(join(&self.path, &name), "unknown field")),
+    pub fn finish(&self) -> Result<(), FieldError> {
+        match self.values.values().next() {
+            Some((name, _)) => Err(FieldError::new(self.path(name), "unknown field")),
             None => Ok(()),
         }
     }

@@ -43,7 +43,7 @@ pub fn parse_sources(
         sources.push(source);
     }
     if sources.is_empty() {
-        return Err(fields.error("Sources", "at least one source must be given"));
+        return Err(fields.missing("Sources", "at least one source must be given"));
     }
     sources.sort_by_key(|source| std::cmp::Reverse(source.precedence(destination)));
     Ok(sources)
@@ -63,7 +63,7 @@ fn parse_source(mut fields: Fields<'_>, destination: &IntentionSubject) -> Resul
 }
 
 fn required_subject(fields: &mut Fields<'_>, name: &str) -> Result<IntentionSubject, FieldError> {
-    let text = fields.text(name)?.ok_or_else(|| fields.error(name, "must be given"))?;
+    let text = fields.required_text(name)?;
     parse_subject(&text).map_err(|reason| fields.error(name, reason))
 }
 
@@ -96,7 +96,7 @@ fn parse_decision(
         (Some(_), false) => {
             return Err(fields.error("Action", "must be left out where Permissions are given"));
         }
-        (None, true) => return Err(fields.error("Action", "must be \"allow\" or \"deny\"")),
+        (None, true) => return Err(fields.missing("Action", "must be \"allow\" or \"deny\"")),
         (None, false) if *destination == IntentionSubject::Any => {
             return Err(fields.error("Permissions", "must not be given for the destination *"));
         }
@@ -124,18 +124,18 @@ fn parse_action(fields: &mut Fields<'_>) -> Result<Option<Action>, FieldError> {
 
 fn parse_permission(mut fields: Fields<'_>) -> Result<IntentionPermission, FieldError> {
     let action = parse_action(&mut fields)?;
-    let action = action.ok_or_else(|| fields.error("Action", "must be \"allow\" or \"deny\""))?;
+    let action = action.ok_or_else(|| fields.missing("Action", "must be \"allow\" or \"deny\""))?;
     fields.unsupported("JWT")?;
-    let mut http = fields.object("HTTP")?.ok_or_else(|| fields.error("HTTP", "must be given"))?;
+    let mut http = fields.object("HTTP")?.ok_or_else(|| fields.missing("HTTP", "must be given"))?;
     let path = parse_path(&mut http)?;
     let headers: Result<Vec<_>, FieldError> =
         http.list("Header")?.into_iter().map(|item| parse_header(item.fields()?)).collect();
     let headers = headers?;
     let methods = parse_methods(&mut http)?;
+    http.finish()?;
     if path.is_none() && headers.is_empty() && methods.is_empty() {
         return Err(fields.error("HTTP", "must say something of path, headers or methods"));
     }
-    http.finish()?;
     fields.finish()?;
     Ok(IntentionPermission { action, path, methods, headers })
 }
@@ -191,7 +191,7 @@ fn parse_methods(http: &mut Fields<'_>) -> Result<Vec<String>, FieldError> {
 }
 
 fn parse_header(mut fields: Fields<'_>) -> Result<HeaderMatch, FieldError> {
-    let name = fields.text("Name")?.ok_or_else(|| fields.error("Name", "must be given"))?;
+    let name = fields.required_text("Name")?;
     let name = name.to_ascii_lowercase();
     if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
         return Err(fields.error("Name", format!("{name:?} is no header field name")));
@@ -215,6 +215,7 @@ fn parse_header(mut fields: Fields<'_>) -> Result<HeaderMatch, FieldError> {
     }
     let invert = fields.flag("Invert")?;
     let ignore_case = fields.flag("IgnoreCase")?;
+    fields.finish()?;
     let (Some(test), None) = (tests.pop(), tests.pop()) else {
         let reason = "exactly one of Present, Exact, Prefix, Suffix, Contains and Regex must be given";
         return Err(fields.error("Present", reason));
@@ -222,7 +223,6 @@ fn parse_header(mut fields: Fields<'_>) -> Result<HeaderMatch, FieldError> {
     if ignore_case && matches!(test, HeaderTest::Present | HeaderTest::Regex(_)) {
         return Err(fields.error("IgnoreCase", "is for Exact, Prefix, Suffix and Contains only"));
     }
-    fields.finish()?;
     Ok(HeaderMatch { name, test, invert, ignore_case })
 }
 

@@ -1,44 +1,26 @@
 //! Service registrations as Consul's clients and files write them.
 //!
-//! Ports: everything outside 0 to 65535 is refused. 0 is Go's zero value, which Consul's own types write where there is no
-//! port; it is taken as "none" for `Port` of a plain service, `LocalServicePort` and tagged addresses, and refused where a
-//! listener must have one: `LocalBindPort`, the port of a proxy, and `Port` of a service with a `Connect` block.
+//! Ports: everything outside 1 to 65535 is refused. Only in tagged addresses, and in the catalog's registrations, is 0 taken
+//! for "none", since Consul's own types write it there; everywhere else they leave the field out.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use starling_model::{
-    CheckSpec, InstanceId, InstanceKey, InstanceKind, Port, Protocol, ServiceInstance, ServiceName,
-    ServiceRegistration, SidecarProxy, TaggedAddress, Upstream, Weights,
+    CheckSpec, InstanceId, InstanceKey, InstanceKind, Port, ServiceInstance, ServiceName, ServiceRegistration,
+    SidecarProxy, TaggedAddress, Upstream, Weights,
 };
 
 use super::check::parse_service_check;
 use super::field::{Field, FieldError, Fields, is_zero};
+use super::opaque::{Place, parse_config};
 
 /// What Consul calls a sidecar unless told otherwise: the service's name, or its identifier, with this behind it.
 const SIDECAR_SUFFIX: &str = "-sidecar-proxy";
 
 /// The largest weight that Consul takes.
 const WEIGHT_MAX: u32 = 65_535;
-
-/// Keys in opaque settings that replace or limit what a proxy does; unread, they would be a broken promise.
-const CONFIG_REFUSED: &[&str] = &[
-    "envoy_public_listener_json",
-    "envoy_listener_json",
-    "envoy_local_cluster_json",
-    "envoy_cluster_json",
-    "envoy_listener_tracing_json",
-    "limits",
-    "passive_health_check",
-    "mesh_gateway",
-    "balance_inbound_connections",
-    "balance_outbound_connections",
-    "max_inbound_connections",
-];
-
-/// Keys in opaque settings that are times in milliseconds.
-const CONFIG_MILLISECONDS: &[&str] = &["connect_timeout_ms", "local_connect_timeout_ms", "local_request_timeout_ms"];
 
 /// Reads a registration for an agent, its nested sidecar included.
 ///
@@ -48,8 +30,10 @@ pub fn parse_service(mut fields: Fields<'_>) -> Result<ServiceRegistration, Fiel
     let name = required_name(&mut fields, "Name")?;
     let id = parse_id(&mut fields, &name)?;
     let kind = fields.text("Kind")?;
-    let port_path = fields.path("Port");
-    let port = fields.integer("Port")?;
+    let port = match kind.as_deref() {
+        Some("connect-proxy") => Some(fields.required_port("Port", "must be given for a proxy")?),
+        Some(_) | None => fields.port("Port", "for none")?,
+    };
     // Zero values are what Consul's own types write where there is no proxy.
     let proxy = fields.take("Proxy").filter(|field| !is_zero(&field.value)).map(Field::fields).transpose()?;
     let connect = parse_connect(&mut fields)?;
@@ -61,19 +45,11 @@ pub fn parse_service(mut fields: Fields<'_>) -> Result<ServiceRegistration, Fiel
         (None, None) => InstanceKind::Typical,
         (None, Some(_)) => return Err(FieldError::new(own_path("Proxy"), "is for Kind \"connect-proxy\" only")),
         (Some("connect-proxy"), Some(proxy)) => InstanceKind::Sidecar(Box::new(parse_proxy(proxy, None)?)),
-        (Some("connect-proxy"), None) => {
-            return Err(FieldError::new(own_path("Proxy.DestinationServiceName"), "must be given"));
-        }
+        (Some("connect-proxy"), None) => return Err(fields.missing("Proxy", "must be given")),
         (Some(other), _) => return Err(unsupported_kind(own_path("Kind"), other)),
     };
-    let is_proxy = matches!(kind, InstanceKind::Sidecar(_));
-    if is_proxy && (connect.native || connect.sidecar.is_some()) {
+    if matches!(kind, InstanceKind::Sidecar(_)) && (connect.native || connect.sidecar.is_some()) {
         return Err(FieldError::new(own_path("Connect"), "a proxy has no Connect block of its own"));
-    }
-    let zero_is_none = !is_proxy && !connect.native && connect.sidecar.is_none();
-    let port = parse_port(&port_path, port, zero_is_none)?;
-    if is_proxy && port.is_none() {
-        return Err(FieldError::new(port_path, "must be given for a proxy"));
     }
     let key = InstanceKey { node: context.node.clone(), id };
     let mut instance = instance_of(key, name, kind, port, rest);
@@ -98,7 +74,7 @@ fn unsupported_kind(path: String, kind: &str) -> FieldError {
 }
 
 fn required_name(fields: &mut Fields<'_>, field: &str) -> Result<ServiceName, FieldError> {
-    let text = fields.text(field)?.ok_or_else(|| fields.error(field, "must be given"))?;
+    let text = fields.required_text(field)?;
     ServiceName::new(&text).map_err(|error| fields.error(field, error))
 }
 
@@ -106,14 +82,6 @@ fn parse_id(fields: &mut Fields<'_>, name: &ServiceName) -> Result<InstanceId, F
     match fields.text("ID")? {
         Some(id) => InstanceId::new(&id).map_err(|error| fields.error("ID", error)),
         None => InstanceId::new(name.as_str()).map_err(|error| fields.error("Name", error)),
-    }
-}
-
-fn parse_port(path: &str, number: Option<i64>, zero_is_none: bool) -> Result<Option<Port>, FieldError> {
-    match number {
-        None => Ok(None),
-        Some(0) if zero_is_none => Ok(None),
-        Some(number) => Port::try_from(number).map(Some).map_err(|error| FieldError::new(path, error)),
     }
 }
 
@@ -189,7 +157,7 @@ fn parse_tagged_addresses(fields: &mut Fields<'_>) -> Result<BTreeMap<String, Ta
     let mut addresses = BTreeMap::new();
     for (tag, value) in field.opaque()? {
         let mut entry = Field { context, path: format!("{path}.{tag}"), value }.fields()?;
-        let address = entry.address("Address")?.ok_or_else(|| entry.error("Address", "must be given"))?;
+        let address = entry.address("Address")?.ok_or_else(|| entry.missing("Address", "must be given"))?;
         let port = entry.port_or_zero("Port")?;
         entry.finish()?;
         addresses.insert(tag, TaggedAddress { address, port });
@@ -270,7 +238,7 @@ fn parse_sidecar(mut fields: Fields<'_>, parent: &ServiceInstance) -> Result<Ser
     if fields.take("Connect").is_some_and(|field| !is_zero(&field.value)) {
         return Err(fields.error("Connect", "a sidecar has no sidecar of its own"));
     }
-    let port = fields.port("Port")?;
+    let port = fields.port("Port", "to be given one")?;
     let checks = parse_checks(&mut fields)?;
     let mut plain = parse_plain(&mut fields)?;
     if plain.tags.is_empty() {
@@ -301,17 +269,18 @@ pub(super) fn parse_proxy(
     let destination = match (fields.text("DestinationServiceName")?, parent) {
         (Some(text), _) => ServiceName::new(&text).map_err(|error| fields.error("DestinationServiceName", error))?,
         (None, Some(parent)) => parent.name.clone(),
-        (None, None) => return Err(fields.error("DestinationServiceName", "must be given")),
+        (None, None) => return Err(fields.missing("DestinationServiceName", "must be given")),
     };
     let destination_id = match (fields.text("DestinationServiceID")?, parent) {
         (Some(text), _) => Some(InstanceId::new(&text).map_err(|error| fields.error("DestinationServiceID", error))?),
         (None, parent) => parent.map(|parent| parent.key.id.clone()),
     };
     let local_address = fields.address("LocalServiceAddress")?.unwrap_or_else(|| Ipv4Addr::LOCALHOST.to_string());
-    let local_port = fields.port_or_zero("LocalServicePort")?.or_else(|| parent.and_then(|parent| parent.port));
-    let config_path = fields.path("Config");
-    let config = fields.opaque("Config")?;
-    check_config(&config_path, &config)?;
+    let local_port = match (fields.port("LocalServicePort", "for none")?, parent) {
+        (None, Some(parent)) => parent.port,
+        (port, _) => port,
+    };
+    let config = parse_config(&mut fields, Place::Sidecar)?;
     let upstreams = parse_upstreams(&mut fields, &destination)?;
     fields.only("Mode", &["direct"])?;
     fields.only("MutualTLSMode", &["strict"])?;
@@ -328,28 +297,6 @@ pub(super) fn parse_mesh_gateway(fields: &mut Fields<'_>) -> Result<(), FieldErr
     let Some(mut gateway) = fields.object("MeshGateway")? else { return Ok(()) };
     gateway.only("Mode", &["none"])?;
     gateway.finish()
-}
-
-/// Checks what is read from opaque settings, and refuses what would be a broken promise.
-pub(super) fn check_config(path: &str, config: &Map<String, Value>) -> Result<Option<Protocol>, FieldError> {
-    let mut protocol = None;
-    for (key, value) in config {
-        let path = format!("{path}.{key}");
-        let name = key.to_ascii_lowercase();
-        if name == "protocol" {
-            let text = value.as_str().ok_or_else(|| FieldError::new(&path, "must be a string"))?;
-            let parsed = text.to_ascii_lowercase().parse().map_err(|error| FieldError::new(&path, error))?;
-            protocol = Some(parsed);
-        } else if CONFIG_MILLISECONDS.contains(&name.as_str()) {
-            let fits = value.as_u64().is_some_and(|number| u32::try_from(number).is_ok());
-            if !fits {
-                return Err(FieldError::new(path, "must be a whole number of milliseconds"));
-            }
-        } else if CONFIG_REFUSED.contains(&name.as_str()) && !is_zero(value) {
-            return Err(FieldError::new(path, "is not supported in this release; remove it"));
-        }
-    }
-    Ok(protocol)
 }
 
 fn parse_upstreams(fields: &mut Fields<'_>, own: &ServiceName) -> Result<Vec<Upstream>, FieldError> {
@@ -398,13 +345,10 @@ fn parse_upstream(mut fields: Fields<'_>) -> Result<Upstream, FieldError> {
         }
         None => IpAddr::V4(Ipv4Addr::LOCALHOST),
     };
-    let bind_port = fields.port("LocalBindPort")?;
+    let bind_port = fields.required_port("LocalBindPort", "must be given")?;
     fields.unsupported("LocalBindSocketPath")?;
     fields.unsupported("LocalBindSocketMode")?;
-    let bind_port = bind_port.ok_or_else(|| fields.error("LocalBindPort", "must be given"))?;
-    let config_path = fields.path("Config");
-    let config = fields.opaque("Config")?;
-    check_config(&config_path, &config)?;
+    let config = parse_config(&mut fields, Place::Upstream)?;
     parse_mesh_gateway(&mut fields)?;
     fields.unsupported("IngressHosts")?;
     fields.ignored(&["CentrallyConfigured"]);

@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use serde_json::{Map, Value, json};
-use starling_model::{Check, CheckStatus, Revision, ServiceInstance};
+use starling_catalog::Snapshot;
+use starling_model::{Check, CheckStatus, Revision, ServiceInstance, ServiceRegistration};
 
 use crate::answer::{Answer, forms};
 use crate::blocking::jittered;
 use crate::call::{Call, log_notices};
 use crate::error::ApiError;
-use crate::parse::parse_service;
+use crate::parse::opaque::refuse_contradicted_protocols;
+use crate::parse::{FieldError, parse_service};
 use crate::ports::AgentFailure;
 use crate::router::{Api, Outcome};
 
@@ -110,11 +112,22 @@ pub(super) async fn register(api: Arc<Api>, call: Call) -> Outcome {
     let registration = {
         let context = Call::context(&api.catalog.authority());
         let registration = parse_service(call.fields(&context)?)?;
+        refuse_contradictions(&registration, &api.catalog.snapshot())?;
         log_notices(&context);
         registration
     };
     let revision = api.agent.register_service(registration, replace).await?;
     Ok(Answer::empty().written_at(revision))
+}
+
+fn refuse_contradictions(registration: &ServiceRegistration, snapshot: &Snapshot) -> Result<(), FieldError> {
+    let nested = registration.sidecar.as_ref().and_then(|sidecar| sidecar.instance.sidecar());
+    for (path, proxy) in [("Proxy", registration.instance.sidecar()), ("Connect.SidecarService.Proxy", nested)] {
+        if let Some(proxy) = proxy {
+            refuse_contradicted_protocols(path, proxy, snapshot)?;
+        }
+    }
+    Ok(())
 }
 
 pub(super) async fn deregister(api: Arc<Api>, call: Call) -> Outcome {

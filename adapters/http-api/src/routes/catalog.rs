@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use starling_catalog::{Snapshot, Subject};
+use starling_catalog::{Refusal, Snapshot, Subject};
 use starling_model::{NodeName, ServiceInstance, ServiceName, Versioned};
 
 use crate::answer::{Answer, forms};
 use crate::blocking::view;
 use crate::call::{Call, Query, log_notices};
+use crate::error::ApiError;
 use crate::parse::catalog::{parse_deregister, parse_register};
+use crate::ports::CommitFailure;
 use crate::router::{Api, Outcome};
 
 pub(super) async fn register(api: Arc<Api>, call: Call) -> Outcome {
@@ -20,8 +22,13 @@ pub(super) async fn register(api: Arc<Api>, call: Call) -> Outcome {
         log_notices(&context);
         command
     };
-    let revision = api.catalog.commit(command).await?;
-    Ok(Answer::json(json!(true)).written_at(revision))
+    match api.catalog.commit(command).await {
+        Ok(revision) => Ok(Answer::json(json!(true)).written_at(revision)),
+        Err(CommitFailure::Refused(refusal @ Refusal::PortTaken { .. })) => {
+            Err(ApiError::bad_request(format!("Service.Port: {refusal}")))
+        }
+        Err(failure) => Err(failure.into()),
+    }
 }
 
 pub(super) async fn deregister(api: Arc<Api>, call: Call) -> Outcome {

@@ -55,9 +55,9 @@ pub(super) async fn authorize(api: Arc<Api>, call: Call) -> Outcome {
     let (target, uri) = {
         let context = Call::context(&facts);
         let mut fields = call.fields(&context)?;
-        let target = fields.text("Target")?.ok_or_else(|| fields.error("Target", "must be given"))?;
+        let target = fields.required_text("Target")?;
         let target = ServiceName::new(&target).map_err(|error| fields.error("Target", error))?;
-        let uri = fields.text("ClientCertURI")?.ok_or_else(|| fields.error("ClientCertURI", "must be given"))?;
+        let uri = fields.required_text("ClientCertURI")?;
         let uri = uri.parse::<Identity>().map_err(|error| fields.error("ClientCertURI", error))?;
         // Certificates are not revoked one by one, so the serial number decides nothing.
         fields.ignored(&["ClientCertSerial"]);

@@ -1,10 +1,11 @@
 //! Starling's own endpoints: receipts, proxies, diagnostics, and which rule decides.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use starling_catalog::{ChangeReport, ProxyReport, Refused};
+use starling_catalog::{ChangeReport, ProxyReport, Refused, Reporter};
 use starling_model::{Action, InstanceKey, Revision};
 use starling_traffic::{Policy, Request, Verdict, authorise};
 
@@ -38,35 +39,41 @@ pub(super) async fn change(api: Arc<Api>, call: Call) -> Outcome {
 }
 
 fn change_form(report: &ChangeReport) -> Value {
-    let names = |keys: &mut dyn Iterator<Item = &InstanceKey>| keys.map(ToString::to_string).collect::<Vec<_>>();
-    let applied = report.applied.iter().map(|(key, us)| json!({"proxy": key.to_string(), "latency_us": us}));
-    let rejected = report.rejected.iter().map(|(key, refused)| refused_form(Some(key), refused));
-    let mut latencies: Vec<u64> = report.applied.values().copied().collect();
-    latencies.sort_unstable();
+    let ChangeReport { revision, counts, latency, reached, applied, pending, rejected } = report;
+    let named = applied.iter().map(|(who, _)| who).chain(pending).chain(rejected.iter().map(|(who, _)| who));
+    let affected: BTreeSet<&Reporter> = named.collect();
+    let applied = applied.iter().map(|(who, us)| json!({"proxy": who.to_string(), "latency_us": us}));
+    let rejected = rejected.iter().map(|(who, refused)| refused_form(who, refused));
     json!({
-        "revision": report.revision.0,
+        "revision": revision.0,
         "settled": report.is_settled(),
-        "affected": names(&mut report.affected.iter()),
+        "counts": {
+            "affected": counts.affected,
+            "applied": counts.applied,
+            "pending": counts.pending,
+            "rejected": counts.rejected,
+        },
+        "affected": affected.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "applied": applied.collect::<Vec<_>>(),
-        "pending": names(&mut report.pending.iter()),
+        "pending": pending.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "rejected": rejected.collect::<Vec<_>>(),
         "latency_us": {
-            "p50": nearest_rank(&latencies, 50),
-            "p99": nearest_rank(&latencies, 99),
-            "max": latencies.last(),
+            "p50": latency.map(|latency| latency.p50),
+            "p90": latency.map(|latency| latency.p90),
+            "p99": latency.map(|latency| latency.p99),
+            "max": latency.map(|latency| latency.max),
         },
+        "reached_us": {"50%": reached.half, "99%": reached.most, "100%": reached.all},
     })
 }
 
-/// The nearest-rank percentile of sorted values; `None` of none.
-fn nearest_rank(sorted: &[u64], percent: usize) -> Option<u64> {
-    let rank = (sorted.len() * percent).div_ceil(100);
-    sorted.get(rank.saturating_sub(1)).copied()
-}
-
-fn refused_form(proxy: Option<&InstanceKey>, refused: &Refused) -> Value {
+fn refused_form(who: &Reporter, refused: &Refused) -> Value {
+    let proxy = match &refused.proxy {
+        Some(proxy) => format!("{}/{proxy}", who.node()),
+        None => who.to_string(),
+    };
     json!({
-        "proxy": proxy.map(ToString::to_string),
+        "proxy": proxy,
         "revision": refused.revision.0,
         "type_url": refused.type_url,
         "resources": refused.resources,
@@ -90,7 +97,7 @@ pub(super) async fn proxies(api: Arc<Api>, _: Call) -> Outcome {
             "service": service,
             "connected": report.connected,
             "applied_through": report.applied_through.0,
-            "refused": report.refused.as_ref().map(|refused| refused_form(Some(key), refused)),
+            "refused": report.refused.as_ref().map(|refused| refused_form(&Reporter::Proxy(key.clone()), refused)),
         })
     };
     let proxies: Vec<Value> = api.catalog.proxies().iter().map(form).collect();

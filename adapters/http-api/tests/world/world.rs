@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
-use starling_catalog::{ChangeReport, Command, ProxyReport, Receipts, Refused, Snapshot, Subject, decide};
+use starling_catalog::{ChangeReport, Command, ProxyReport, Receipts, Refused, Reporter, Snapshot, Subject, decide};
 use starling_http_api::parse::CheckRegistration;
 use starling_http_api::{
     AgentFailure, AgentPort, AllowEverything, Authoriser, CatalogPort, CommitFailure, DiagnosticRow, Leaf, MeshFacts,
@@ -95,6 +95,21 @@ impl World {
         (Response::from_parts(head, ()), String::from_utf8(bytes.to_vec()).unwrap())
     }
 
+    /// Sends what must be refused with `wanted`, and sees that nothing has changed. A `*` at its end stands for anything.
+    pub async fn refuses(self: &Arc<Self>, target: &str, body: &str, wanted: &str) {
+        let before = self.snapshot().revision();
+        let (answer, text) = self.send("PUT", target, body).await;
+        assert_eq!(answer.status(), 400, "{body}: {text}");
+        assert_eq!(answer.headers()["content-type"], "text/plain; charset=utf-8");
+        match wanted.strip_suffix('*') {
+            Some(beginning) if !wanted.ends_with("wildcard *") && !wanted.ends_with("destination *") => {
+                assert!(text.starts_with(beginning) && text.len() > beginning.len(), "{body}: {text}");
+            }
+            Some(_) | None => assert_eq!(text, wanted, "{body}"),
+        }
+        assert_eq!(self.snapshot().revision(), before, "{body} changed something");
+    }
+
     pub fn apply(&self, changes: &[Change]) -> Revision {
         let now = Arc::clone(&self.snapshot.borrow());
         if changes.is_empty() {
@@ -113,18 +128,17 @@ impl World {
         let keys = [proxy("api-sidecar-proxy"), proxy("db-sidecar-proxy"), proxy("web-sidecar-proxy")];
         let revision = self.snapshot.borrow().revision();
         let mut receipts = held(&self.receipts);
-        receipts.committed(revision, Default::default(), keys.iter().cloned().collect(), 1_000);
-        for key in &keys {
-            receipts.connected(key);
-        }
-        receipts.applied(&keys[0], revision, false, 1_750);
+        let ids = keys.map(|key| receipts.connected(&Reporter::Proxy(key)));
+        receipts.committed(revision, Default::default(), ids.to_vec(), 0);
+        receipts.applied(ids[0], revision, false, 750);
         let refused = Refused {
             revision,
+            proxy: None,
             type_url: "type.googleapis.com/envoy.config.listener.v3.Listener".to_owned(),
             resources: vec!["public_listener".to_owned()],
             text: "error adding listener: address in use".to_owned(),
         };
-        receipts.rejected(&keys[1], refused);
+        receipts.rejected(ids[1], refused);
         revision
     }
 
@@ -180,16 +194,21 @@ impl CatalogPort for World {
     }
 
     async fn change(&self, revision: Revision, _: Duration) -> Option<ChangeReport> {
-        held(&self.receipts).report(revision)
+        held(&self.receipts).report(revision, usize::MAX)
     }
 
     fn changes(&self) -> Vec<ChangeReport> {
         let receipts = held(&self.receipts);
-        receipts.revisions().filter_map(|revision| receipts.report(revision)).collect()
+        receipts.revisions().filter_map(|revision| receipts.report(revision, usize::MAX)).collect()
     }
 
     fn proxies(&self) -> Vec<(InstanceKey, ProxyReport)> {
-        held(&self.receipts).proxies().map(|(key, report)| (key.clone(), report.clone())).collect()
+        let receipts = held(&self.receipts);
+        let proxies = receipts.reporters().filter_map(|(reporter, report)| match reporter {
+            Reporter::Proxy(key) => Some((key.clone(), report)),
+            Reporter::Node(_) => None,
+        });
+        proxies.collect()
     }
 
     fn diagnostics(&self) -> Vec<DiagnosticRow> {
@@ -337,6 +356,9 @@ impl AgentPort for World {
     }
 
     async fn leaf(&self, service: &ServiceName, after: Revision, timeout: Duration) -> Result<Leaf, AgentFailure> {
+        if !held(&self.local).services.values().any(|instance| instance.identity() == service) {
+            return Err(AgentFailure::NotFound);
+        }
         let modified = Revision(5);
         if after >= modified {
             tokio::time::sleep(timeout).await;

@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
+use starling_catalog::Front;
 use starling_model::{CheckStatus, ServiceName};
 
 use crate::diagnostic::{Diagnostic, Object, Severity};
 use crate::plan::{Endpoint, Endpoints};
-use crate::view::{Front, View};
+use crate::view::View;
 
 /// Share of load of one endpoint at most: RFC 2782 weights have 16 bits, and 65,536 such endpoints stay within the 32 bits
 /// that Envoy allows a locality.
@@ -18,26 +19,28 @@ const UNUSABLE_NAMED_MAX: usize = 10;
 
 /// Builds the endpoints of `service`, under the cluster name `cluster`.
 pub(crate) fn build(view: &mut View<'_>, service: &ServiceName, cluster: String) -> (Endpoints, Vec<Diagnostic>) {
-    let fronts = view.fronts(service);
-    let mut endpoints = Vec::with_capacity(fronts.len());
-    let mut diagnostics = Vec::new();
-    for front in fronts.iter().filter(|front| front.health != CheckStatus::Critical) {
+    let (mut endpoints, mut diagnostics, mut fronts) = (Vec::new(), Vec::new(), 0_usize);
+    view.visit_fronts(service, &mut |front| {
+        fronts += 1;
+        if front.health == CheckStatus::Critical {
+            return;
+        }
         match endpoint(front) {
             Ok(endpoint) => endpoints.extend(endpoint),
             Err(diagnostic) => diagnostics.push(*diagnostic),
         }
-    }
+    });
     bound(&mut diagnostics, service);
     // The heavier comes first, so that it stays where two share an address.
     endpoints.sort_by_key(|endpoint: &Endpoint| (endpoint.address, endpoint.port, u32::MAX - endpoint.weight));
     endpoints.dedup_by_key(|endpoint| (endpoint.address, endpoint.port));
-    if fronts.is_empty() {
+    if fronts == 0 {
         diagnostics.push(unreachable(view, service));
     } else if endpoints.is_empty() && diagnostics.is_empty() {
         diagnostics.push(Diagnostic {
             object: Object::Service(service.clone()),
             field: String::new(),
-            reason: format!("none of its {} sidecars and native instances is in health", fronts.len()),
+            reason: format!("none of its {fronts} sidecars and native instances is in health"),
             fix: "see its checks".to_owned(),
             severity: Severity::Warning,
         });
@@ -46,20 +49,20 @@ pub(crate) fn build(view: &mut View<'_>, service: &ServiceName, cluster: String)
 }
 
 /// The endpoint of a front in health; `None` if its weight asks for no load.
-fn endpoint(front: &Front<'_>) -> Result<Option<Endpoint>, Box<Diagnostic>> {
+fn endpoint(front: &Front) -> Result<Option<Endpoint>, Box<Diagnostic>> {
     let unusable = |field: &str, reason: String, fix: &str| {
         Box::new(Diagnostic {
-            object: Object::Instance(front.instance.key.clone()),
+            object: Object::Instance(front.key.clone()),
             field: field.to_owned(),
             reason: format!("{reason}, so nobody calls it"),
             fix: fix.to_owned(),
             severity: Severity::Error,
         })
     };
-    let Some(port) = front.instance.port else {
+    let Some(port) = front.port else {
         return Err(unusable("Port", "it has no port".to_owned(), "register it with the port it listens on"));
     };
-    let Some(address) = front.instance.address.as_deref().or(front.node_address) else {
+    let Some(address) = front.address.as_deref() else {
         return Err(unusable("Address", "neither it nor its node has an address".to_owned(), "register its node"));
     };
     let fix = "register it, or its node, with the IP at which peers reach it";
@@ -69,8 +72,8 @@ fn endpoint(front: &Front<'_>) -> Result<Option<Endpoint>, Box<Diagnostic>> {
         return Err(unusable("Address", format!("{ip} is where to listen, not where to call"), fix));
     }
     let weight = match front.health {
-        CheckStatus::Passing => front.instance.weights.passing,
-        CheckStatus::Warning => front.instance.weights.warning,
+        CheckStatus::Passing => front.weights.passing,
+        CheckStatus::Warning => front.weights.warning,
         CheckStatus::Critical => 0,
     };
     let weight = weight.min(WEIGHT_MAX);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use starling_agent::{
-    Agent, CheckRegistration, DeregisterError, ExistingChecks, LeafError, RegisterError, UpdateCheckError, WriteError,
+    Agent, CheckRegistration, DeregisterError, ExistingChecks, RegisterError, UpdateCheckError, WriteError,
 };
 use starling_http_api::{AgentFailure, AgentPort, Leaf, PrivateKeyText};
 use starling_model::{
@@ -79,14 +79,13 @@ impl AgentPort for LocalAgent {
     }
 
     async fn leaf(&self, service: &ServiceName, after: Revision, timeout: Duration) -> Result<Leaf, AgentFailure> {
-        let mut leaves = self.agent.leaves().leaf(service).await.map_err(|error| match error {
-            LeafError::Link(starling_agent::LinkError::Refused(reason)) => {
-                AgentFailure::BadRequest { path: "service".to_owned(), reason }
-            }
-            other @ (LeafError::Key(_) | LeafError::Link(_) | LeafError::Lifetime(_)) => {
-                AgentFailure::Internal(format!("{:#}", anyhow::Error::from(other)))
-            }
-        })?;
+        let snapshot = self.server.snapshot();
+        let mut here = snapshot.instances_on(&self.agent.node().name);
+        if !here.any(|instance| instance.value.identity() == service) {
+            return Err(AgentFailure::NotFound);
+        }
+        let leaves = self.agent.leaves().leaf(service).await;
+        let mut leaves = leaves.map_err(|error| AgentFailure::Internal(format!("{:#}", anyhow::Error::from(error))))?;
         let _ = tokio::time::timeout(timeout, leaves.wait_for(|leaf| index(leaf) > after)).await;
         let leaf = Arc::clone(&leaves.borrow());
         Ok(Leaf {

@@ -11,6 +11,12 @@ use starling_model::{Datacenter, InstanceKey, Revision};
 use starling_server::Server;
 use starling_telemetry::Registry;
 
+/// Names of each kind that a receipt gives; beyond them its counts speak.
+const RECEIPT_NAMES_MAX: usize = 1_000;
+
+/// Names of each kind that each receipt in a list of up to a thousand gives.
+const LISTED_NAMES_MAX: usize = 100;
+
 /// The catalog behind the doors of this process.
 pub(super) struct Catalog {
     pub(super) server: Arc<Server>,
@@ -41,11 +47,12 @@ impl CatalogPort for Catalog {
     }
 
     async fn change(&self, revision: Revision, wait: Duration) -> Option<ChangeReport> {
-        self.server.change(revision, wait).await
+        self.server.change(revision, wait, RECEIPT_NAMES_MAX).await
     }
 
     fn changes(&self) -> Vec<ChangeReport> {
-        self.server.changes().into_iter().filter_map(|revision| self.server.report(revision)).collect()
+        let report = |revision| self.server.report(revision, LISTED_NAMES_MAX);
+        self.server.changes().into_iter().filter_map(report).collect()
     }
 
     fn proxies(&self) -> Vec<(InstanceKey, ProxyReport)> {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use starling_agent::{AliasView, IssuedLeaf, LinkError, MeshView, OwnRecords, ProxyNext, ProxyWatch, ServerLink};
-use starling_catalog::{Command, Refused, Snapshot, Subject};
+use starling_catalog::{Command, MeshRead, Refused, Snapshot, Subject};
 use starling_model::{Change, InstanceId, InstanceKey, NodeName, Record, Revision, ServiceName};
 use starling_server::{CommitFailure, Next, ProxySubscription, Server};
 
@@ -90,7 +90,7 @@ fn view(snapshot: &Snapshot, node: &NodeName, service: Option<&InstanceId>) -> A
 pub(super) struct View(pub(super) Arc<Server>);
 
 impl MeshView for View {
-    fn snapshot(&self) -> Arc<Snapshot> {
+    fn mesh(&self) -> Arc<dyn MeshRead + Send + Sync> {
         self.0.snapshot()
     }
 

@@ -1,0 +1,149 @@
+//! The catalog as planners read it, whether the whole of it is at hand or a replica of what concerns one node.
+//!
+//! Owns what a planner may ask, and what an instance looks like to those who call it. Whoever implements [`MeshRead`]
+//! answers alike for equal catalogs, so plans do not depend on where they are made.
+
+use starling_model::{
+    CheckStatus, IntentionSubject, NodeName, Port, Protocol, ProxyDefaults, Revision, ServiceDefaults, ServiceInstance,
+    ServiceIntentions, ServiceName, Weights,
+};
+use starling_model::{ConfigEntry, InstanceKey};
+
+use crate::snapshot::Snapshot;
+use crate::subject::Subject;
+
+/// An instance through which a service is reached in the mesh, as its callers see it: a sidecar or a native instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Front {
+    /// Which instance.
+    pub key: InstanceKey,
+    /// Its own address, or else its node's; `None` if neither is known. An IP or a host name, as registered.
+    pub address: Option<String>,
+    /// Where it listens; `None` where it was registered without a port.
+    pub port: Option<Port>,
+    /// Share of load while passing and while warning.
+    pub weights: Weights,
+    /// The worst of its own checks, its node's, and those of the instance behind it.
+    pub health: CheckStatus,
+}
+
+/// What a planner reads.
+pub trait MeshRead {
+    /// The revision of which this is the state.
+    fn revision(&self) -> Revision;
+
+    /// When `subject` last changed; it moves whenever an answer that depends on the subject does.
+    fn subject_revision(&self, subject: &Subject) -> Revision;
+
+    /// An instance of this node; [`Subject::Instance`].
+    fn instance(&self, key: &InstanceKey) -> Option<&ServiceInstance>;
+
+    /// The address of a node; [`Subject::Instance`] of what is on it.
+    fn node_address(&self, node: &NodeName) -> Option<&str>;
+
+    /// Shows each front of a service to `visit`, sidecars before native instances, each by node and identifier;
+    /// [`Subject::Endpoints`].
+    fn visit_fronts(&self, service: &ServiceName, visit: &mut dyn FnMut(&Front));
+
+    /// Whether any instance bears this name; [`Subject::Service`].
+    fn has_instances(&self, service: &ServiceName) -> bool;
+
+    /// The settings of one service; [`Subject::Routing`].
+    fn service_defaults(&self, service: &ServiceName) -> Option<&ServiceDefaults>;
+
+    /// The settings of every proxy; [`Subject::ProxyDefaults`].
+    fn proxy_defaults(&self) -> Option<&ProxyDefaults>;
+
+    /// The intentions written for exactly this destination; [`Subject::Intentions`].
+    fn intentions(&self, destination: &IntentionSubject) -> Option<&ServiceIntentions>;
+
+    /// Trusted roots in PEM, the active one first; [`Subject::Roots`].
+    fn roots_pem(&self) -> Vec<&str>;
+
+    /// What a service speaks: its service-defaults, else proxy-defaults, else TCP.
+    fn protocol(&self, service: &ServiceName) -> Protocol {
+        let own = self.service_defaults(service).and_then(|entry| entry.protocol);
+        own.or_else(|| self.proxy_defaults().and_then(|entry| entry.protocol)).unwrap_or_default()
+    }
+}
+
+impl MeshRead for Snapshot {
+    fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    fn subject_revision(&self, subject: &Subject) -> Revision {
+        Self::subject_revision(self, subject)
+    }
+
+    fn instance(&self, key: &InstanceKey) -> Option<&ServiceInstance> {
+        Self::instance(self, key).map(|instance| &instance.value)
+    }
+
+    fn node_address(&self, node: &NodeName) -> Option<&str> {
+        self.node(node).map(|node| node.value.address.as_str())
+    }
+
+    fn visit_fronts(&self, service: &ServiceName, visit: &mut dyn FnMut(&Front)) {
+        let natives = self.instances_of(service).filter(|instance| is_native_front(&instance.value));
+        for instance in self.sidecars_of(service).chain(natives) {
+            visit(&self.as_front(&instance.value));
+        }
+    }
+
+    fn has_instances(&self, service: &ServiceName) -> bool {
+        self.instances_of(service).next().is_some()
+    }
+
+    fn service_defaults(&self, service: &ServiceName) -> Option<&ServiceDefaults> {
+        Self::service_defaults(self, service)
+    }
+
+    fn proxy_defaults(&self) -> Option<&ProxyDefaults> {
+        Self::proxy_defaults(self)
+    }
+
+    fn intentions(&self, destination: &IntentionSubject) -> Option<&ServiceIntentions> {
+        match &Self::intentions(self, destination)?.value {
+            ConfigEntry::ServiceIntentions(entry) => Some(entry),
+            ConfigEntry::ProxyDefaults(_) | ConfigEntry::ServiceDefaults(_) => None,
+        }
+    }
+
+    fn roots_pem(&self) -> Vec<&str> {
+        self.roots().into_iter().map(|root| root.value.certificate_pem.as_str()).collect()
+    }
+}
+
+impl Snapshot {
+    /// An instance as those see it who call the service that it fronts, with that service; `None` if it is not there or
+    /// fronts nothing.
+    #[must_use]
+    pub fn front(&self, key: &InstanceKey) -> Option<(&ServiceName, Front)> {
+        let instance = &Self::instance(self, key)?.value;
+        let fronts = instance.sidecar().is_some() || is_native_front(instance);
+        fronts.then(|| (instance.identity(), self.as_front(instance)))
+    }
+
+    fn as_front(&self, instance: &ServiceInstance) -> Front {
+        let key = &instance.key;
+        let behind = instance.sidecar().and_then(|proxy| {
+            let behind = InstanceKey { node: key.node.clone(), id: proxy.destination_id.clone()? };
+            // An instance of another service has a subject of its own; its health is not this service's.
+            let same = Self::instance(self, &behind).is_some_and(|behind| behind.value.name == proxy.destination);
+            same.then(|| self.health(&behind).0)
+        });
+        let node_address = || self.node_address(&key.node).map(str::to_owned);
+        Front {
+            key: key.clone(),
+            address: instance.address.clone().or_else(node_address),
+            port: instance.port,
+            weights: instance.weights,
+            health: self.health(key).0.max(behind.unwrap_or(CheckStatus::Passing)),
+        }
+    }
+}
+
+fn is_native_front(instance: &ServiceInstance) -> bool {
+    instance.native && instance.sidecar().is_none()
+}
