@@ -24,7 +24,7 @@ pub use http::{Answer, Connection, Method, request};
 pub use mesh::{Mesh, MeshOptions};
 pub use ports::free_port;
 pub use process::Process;
-pub use sidecar::Sidecar;
+pub use sidecar::{Sidecar, Xds};
 pub use traffic::Traffic;
 pub use wait::{DEADLINE, eventually, eventually_within};
 pub use workload::{Instance, Workload};

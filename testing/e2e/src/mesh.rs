@@ -24,6 +24,8 @@ pub struct MeshOptions {
     pub default_policy: Option<&'static str>,
     /// `--config-dir`.
     pub config_dir: Option<PathBuf>,
+    /// `--enable-script-checks`.
+    pub enable_script_checks: bool,
 }
 
 /// The addresses of one server.
@@ -263,6 +265,9 @@ fn spawn(data: &Path, addresses: &Addresses, options: &MeshOptions) -> Process {
     }
     if let Some(folder) = &options.config_dir {
         command.arg("--config-dir").arg(folder);
+    }
+    if options.enable_script_checks {
+        command.arg("--enable-script-checks");
     }
     Process::spawn("dev", command)
 }

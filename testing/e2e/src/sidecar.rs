@@ -1,4 +1,6 @@
-//! Envoy, started by `starling connect envoy`.
+//! Envoy, started by `starling connect envoy`, or with the bootstrap that it prints.
+
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -6,7 +8,28 @@ use crate::http::{self, Answer};
 use crate::mesh::Mesh;
 use crate::ports::free_port;
 use crate::process::Process;
-use crate::wait;
+use crate::{tools, wait};
+
+/// What every Envoy is told on its command line.
+const ENVOY_ARGUMENTS: [&str; 6] = [
+    "--concurrency",
+    "1",
+    "-l",
+    "warning",
+    // The access log is looked at soon after the request.
+    "--file-flush-interval-msec",
+    "100",
+];
+
+/// In which of its two forms an Envoy speaks xDS.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Xds {
+    /// Only what differs; what `starling connect envoy` tells it to do.
+    #[default]
+    Incremental,
+    /// All resources of a type in each response.
+    StateOfTheWorld,
+}
 
 /// One running Envoy.
 #[derive(Debug)]
@@ -19,25 +42,22 @@ pub struct Sidecar {
 
 impl Sidecar {
     /// Starts the sidecar of the instance `id`; it need not be ready when this returns.
-    #[must_use]
-    pub fn spawn(mesh: &Mesh, id: &str) -> Self {
+    ///
+    /// # Panics
+    /// If there is no bootstrap for it.
+    pub async fn spawn(mesh: &Mesh, id: &str, xds: Xds) -> Self {
         let admin = format!("127.0.0.1:{}", free_port());
-        let command = mesh.command(&[
-            "connect",
-            "envoy",
-            "-sidecar-for",
-            id,
-            "-admin-bind",
-            &admin,
-            "--",
-            "--concurrency",
-            "1",
-            "-l",
-            "warning",
-            // The access log is looked at soon after the request.
-            "--file-flush-interval-msec",
-            "100",
-        ]);
+        let connect = ["connect", "envoy", "-sidecar-for", id, "-admin-bind", &admin];
+        let command = match xds {
+            Xds::Incremental => mesh.command(&[&connect[..], &["--"], &ENVOY_ARGUMENTS].concat()),
+            Xds::StateOfTheWorld => {
+                let mut bootstrap = mesh.cli(&[&connect[..], &["-bootstrap"]].concat()).await.success().json();
+                bootstrap["dynamic_resources"]["ads_config"]["api_type"] = "GRPC".into();
+                let mut command = Command::new(tools::envoy());
+                command.args(["--config-yaml", &bootstrap.to_string(), "--disable-hot-restart"]).args(ENVOY_ARGUMENTS);
+                command
+            }
+        };
         Self { process: Process::spawn(&format!("envoy-{id}"), command), admin }
     }
 
@@ -45,8 +65,8 @@ impl Sidecar {
     ///
     /// # Panics
     /// If it does not.
-    pub async fn start(mesh: &Mesh, id: &str, ports: &[u16]) -> Self {
-        let mut sidecar = Self::spawn(mesh, id);
+    pub async fn start(mesh: &Mesh, id: &str, ports: &[u16], xds: Xds) -> Self {
+        let mut sidecar = Self::spawn(mesh, id, xds).await;
         sidecar.live(id, ports).await;
         sidecar
     }

@@ -1,13 +1,17 @@
 //! One instance of a service: registered, with its application and its sidecar running.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::mesh::Mesh;
 use crate::ports::free_port;
-use crate::sidecar::Sidecar;
+use crate::sidecar::{Sidecar, Xds};
+use crate::{http, wait};
+
+/// Requests that show who answers: with two instances in turn, the chance that one of them is missed is below 10⁻⁹.
+const SAMPLE: usize = 30;
 
 /// What an instance shall be.
 #[derive(Debug, Clone)]
@@ -18,6 +22,7 @@ pub struct Workload {
     environment: Vec<(String, String)>,
     fields: Value,
     upstream_fields: Value,
+    xds: Xds,
 }
 
 /// A running instance.
@@ -42,7 +47,15 @@ impl Workload {
     #[must_use]
     pub fn new(name: &str) -> Self {
         let (name, id) = (name.to_owned(), name.to_owned());
-        Self { name, id, upstreams: Vec::new(), environment: Vec::new(), fields: json!({}), upstream_fields: json!({}) }
+        Self {
+            name,
+            id,
+            upstreams: Vec::new(),
+            environment: Vec::new(),
+            fields: json!({}),
+            upstream_fields: json!({}),
+            xds: Xds::default(),
+        }
     }
 
     /// With another id.
@@ -87,6 +100,13 @@ impl Workload {
         self
     }
 
+    /// With a sidecar that speaks this form of xDS.
+    #[must_use]
+    pub fn xds(mut self, xds: Xds) -> Self {
+        self.xds = xds;
+        self
+    }
+
     /// Registers it and starts its application and its sidecar; all is ready when this returns.
     ///
     /// # Panics
@@ -105,8 +125,10 @@ impl Workload {
         let mut environment = vec![("UPSTREAM_URIS", uris.as_str())];
         environment.extend(self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let ports: Vec<_> = upstream_ports.values().copied().chain([public_port]).collect();
-        let (app, sidecar) =
-            tokio::join!(App::start(&self.id, app_port, &environment), Sidecar::start(mesh, &self.id, &ports));
+        let (app, sidecar) = tokio::join!(
+            App::start(&self.id, app_port, &environment),
+            Sidecar::start(mesh, &self.id, &ports, self.xds)
+        );
         Instance { id: self.id, app, sidecar, public_port, upstream_ports, registration }
     }
 
@@ -148,5 +170,24 @@ impl Instance {
     #[must_use]
     pub fn public(&self) -> String {
         format!("127.0.0.1:{}", self.public_port)
+    }
+
+    /// Waits until its calls of `upstream` are all answered, by exactly the instances `expected`.
+    ///
+    /// # Panics
+    /// If they are not in time.
+    pub async fn served_by(&self, upstream: &str, expected: &[&str], when: &str) {
+        let expected: BTreeSet<_> = expected.iter().map(|name| (*name).to_owned()).collect();
+        wait::eventually(&format!("{expected:?} serve when {when}"), async || {
+            let mut names = BTreeSet::new();
+            for _ in 0..SAMPLE {
+                let answer = http::get(&self.upstream(upstream), "/").await?;
+                anyhow::ensure!(answer.status == 200, "{}", answer.status);
+                names.extend(answer.json()["name"].as_str().map(str::to_owned));
+            }
+            anyhow::ensure!(names == expected, "{names:?}");
+            Ok(())
+        })
+        .await;
     }
 }

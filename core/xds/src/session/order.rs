@@ -160,8 +160,11 @@ impl AdsSession {
             list.insert(name, old);
         }
         push.resources = list.into_values().cloned().collect();
-        let changed =
+        // Of a whole that it refused the client may have taken parts, so what it had before is news to it, too.
+        let undone = state.rejected_set.is_some() && !push.waits;
+        let differs =
             push.resources.len() != state.held.len() || push.resources.iter().any(|resource| !state.has(resource));
+        let changed = differs || undone;
         let refused = state.rejected_set == Some(set_version(&push.resources));
         let first = state.owes_reply && !(push.resources.is_empty() && push.waits);
         push.is_due = (changed || first) && !refused;

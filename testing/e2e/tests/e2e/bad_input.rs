@@ -38,7 +38,9 @@ fn registrations(taken_port: u16) -> Vec<(Value, String)> {
         (json!({"Name": "web", "Port": 70_000}), "Port"),
         (json!({"Name": "web", "Port": -1}), "Port"),
         (json!({"Name": "web", "Port": 8.5}), "Port"),
+        (json!({"Name": "web", "Port": 0}), "Port"),
         (json!({"Name": "web", "Port": 0, "Connect": {"SidecarService": {}}}), "Port"),
+        (json!({"Nmae": "web"}), "Nmae"),
         (json!({"Name": "web", "Tags": "blue"}), "Tags"),
         (json!({"Name": "web", "Meta": {"weight": 1}}), "Meta.weight"),
         (json!({"Name": "web", "Address": "10.0.0.1; rm -rf"}), "Address"),
@@ -86,6 +88,15 @@ fn registrations(taken_port: u16) -> Vec<(Value, String)> {
             "Port".to_owned(),
         ),
         (json!({"Name": "web", "Port": 80, "Connect": {"SidecarServce": {}}}), "Connect.SidecarServce".to_owned()),
+        (
+            json!({"Name": "web", "Port": 80, "Connect": {"SidecarService": {"Proxy": {"Config": {"protocl": "http"}}}}}),
+            "Connect.SidecarService.Proxy.Config.protocl".to_owned(),
+        ),
+        (
+            json!({"Name": "web", "Port": 80, "Connect": {"SidecarService": {"Proxy": {
+                "Upstreams": [{"DestinationName": "l7", "LocalBindPort": 9000, "Config": {"protocol": "tcp"}}]}}}}),
+            format!("{UPSTREAMS}[0].Config.protocol"),
+        ),
     ];
     let plain = plain.map(|(body, path)| (body, path.to_owned()));
     let checks = checks.map(|(check, path)| (json!({"Name": "web", "Checks": [check]}), format!("Checks[0]{path}")));
@@ -179,6 +190,11 @@ async fn mistakes_are_refused_with_the_fields_path() {
     }
     let deep = format!("{{\"Name\": \"web\", \"Meta\": {}{}}}", "[".repeat(50_000), "]".repeat(50_000));
     assert_refused(&mesh, REGISTER, deep, "").await;
+    // Where the sidecar of `first` is already, though no agent is asked.
+    let node = mesh.get("/v1/agent/self").await.success().json()["Config"]["NodeName"].clone();
+    let second = json!({"Node": node, "Service": {"Service": "second", "Port": taken_port, "Kind": "connect-proxy",
+        "Proxy": {"DestinationServiceName": "web"}}});
+    assert_refused(&mesh, "/v1/catalog/register", second.to_string(), "Service.Port").await;
     let regex = json!({"Permissions": [{"Action": "deny", "HTTP": {"PathRegex": "("}}]});
     assert_refused(&mesh, EXACT, regex.to_string(), "Permissions[0].HTTP.PathRegex").await;
     assert_refused(&mesh, EXACT, json!({"Action": "deny", "Acton": "deny"}).to_string(), "Acton").await;
@@ -217,11 +233,14 @@ async fn bodies_that_are_too_large_are_refused() {
         let before = mesh.revision().await;
         let body = json!({"Name": "web", "Kind": "service-defaults", "Notes": "x".repeat(limit)}).to_string();
         let answer = mesh.call(Method::PUT, target, body.clone()).await;
-        assert_eq!(answer.status, 413, "{target}: {}", answer.text());
-        assert!(answer.text().contains(&limit.to_string()), "{target}: the limit is not told: {}", answer.text());
+        assert_eq!(answer.status, 400, "{target}: {}", answer.text());
+        let told =
+            |what: &str| assert!(answer.text().contains(what), "{target}: {what} is not told: {}", answer.text());
+        told(&limit.to_string());
+        told(target.split('?').next().expect("a path"));
         let chunked = [("transfer-encoding", "chunked")];
         let answer = request(Method::PUT, &mesh.addresses.http, target, &chunked, body).await.expect("an answer");
-        assert_eq!(answer.status, 413, "{target} without a length: {}", answer.text());
+        assert_eq!(answer.status, 400, "{target} without a length: {}", answer.text());
         assert_eq!(mesh.revision().await, before);
     }
     let long = format!("/v1/catalog/services?filter={}", "x".repeat(9000));

@@ -6,13 +6,11 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use starling_e2e::{Instance, Mesh, MeshOptions, Traffic, Workload, eventually, free_port, http};
+use starling_e2e::{App, Mesh, MeshOptions, Traffic, Workload, eventually, free_port};
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-
-/// Requests that show who answers: with two instances in turn, the chance that one of them is missed is below 10⁻⁹.
-const SAMPLE: usize = 30;
 
 /// An address that a check looks at, which answers what the test wants.
 struct Patient {
@@ -51,22 +49,7 @@ impl Drop for Patient {
     }
 }
 
-/// Waits until exactly these instances answer.
-async fn served_by(web: &Instance, expected: &[&str], when: &str) {
-    let expected: BTreeSet<_> = expected.iter().map(|name| (*name).to_owned()).collect();
-    eventually(&format!("{expected:?} serve when {when}"), async || {
-        let mut names = BTreeSet::new();
-        for _ in 0..SAMPLE {
-            let answer = http::get(&web.upstream("api"), "/").await?;
-            anyhow::ensure!(answer.status == 200, "{}", answer.status);
-            names.extend(answer.json()["name"].as_str().map(str::to_owned));
-        }
-        anyhow::ensure!(names == expected, "{names:?}");
-        Ok(())
-    })
-    .await;
-}
-
+/// The list of this one check.
 fn check(id: &str, fields: Value) -> Value {
     let mut check = json!({"CheckID": id, "Name": id, "Status": "passing"});
     for (name, value) in fields.as_object().expect("an object") {
@@ -95,31 +78,111 @@ async fn unhealthy_instances_leave_traffic_and_come_back() {
         Workload::new("api").id("api-tcp").field("Checks", tcp_check).start(&mesh),
         Workload::new("api").id("api-ttl").field("Checks", ttl_check).start(&mesh),
     );
-    served_by(&web, &["api-http", "api-tcp", "api-ttl"], "all are well").await;
+    web.served_by("api", &["api-http", "api-tcp", "api-ttl"], "all are well").await;
     // Whoever is called is up: no request may fail, whatever the checks say.
     let traffic = Traffic::start(&web.upstream("api"), "/");
 
     http_patient.feels(500);
-    served_by(&web, &["api-tcp", "api-ttl"], "one answers 500").await;
+    web.served_by("api", &["api-tcp", "api-ttl"], "one answers 500").await;
     http_patient.feels(429);
     // A warning is no failure; Consul lets such instances serve.
-    served_by(&web, &["api-http", "api-tcp", "api-ttl"], "one answers 429").await;
+    web.served_by("api", &["api-http", "api-tcp", "api-ttl"], "one answers 429").await;
     http_patient.feels(200);
 
     let tcp_port = tcp_patient.port;
     drop(tcp_patient);
-    served_by(&web, &["api-http", "api-ttl"], "one is not listened on").await;
+    web.served_by("api", &["api-http", "api-ttl"], "one is not listened on").await;
     let _listener =
         eventually("the port is free", async || Ok(TcpListener::bind(("127.0.0.1", tcp_port)).await?)).await;
-    served_by(&web, &["api-http", "api-tcp", "api-ttl"], "it is again").await;
+    web.served_by("api", &["api-http", "api-tcp", "api-ttl"], "it is again").await;
 
     ttl(&mesh, "fail", "by-ttl").await;
-    served_by(&web, &["api-http", "api-tcp"], "one says that it fails").await;
+    web.served_by("api", &["api-http", "api-tcp"], "one says that it fails").await;
     let passing = mesh.get("/v1/health/service/api?passing").await.success().json();
     assert_eq!(passing.as_array().map(Vec::len), Some(2), "{passing:#}");
     ttl(&mesh, "warn", "by-ttl").await;
-    served_by(&web, &["api-http", "api-tcp", "api-ttl"], "it only warns").await;
+    web.served_by("api", &["api-http", "api-tcp", "api-ttl"], "it only warns").await;
     ttl(&mesh, "pass", "by-ttl").await;
+
+    traffic.stop_without_failure().await;
+}
+
+/// A gRPC server whose health service answers by this status of HTTP: SERVING for 200.
+async fn grpc_patient(port: u16, status: &str) -> App {
+    App::start("grpc-patient", port, &[("SERVER_TYPE", "grpc"), ("HEALTH_CHECK_RESPONSE_CODE", status)]).await
+}
+
+/// Waits until the output of a check has `text` in it.
+async fn check_says(mesh: &Mesh, id: &str, text: &str) {
+    eventually(&format!("{id} says {text:?}"), async || {
+        let checks = mesh.get("/v1/agent/checks").await.success().json();
+        anyhow::ensure!(checks[id]["Output"].as_str().is_some_and(|output| output.contains(text)), "{:#}", checks[id]);
+        Ok(())
+    })
+    .await;
+}
+
+/// Reports a check of the service `cache` on the node `elsewhere`, as whoever watches over that node would.
+async fn elsewhere(mesh: &Mesh, status: &str) {
+    let check = json!({"CheckID": "cache-alive", "Name": "cache-alive", "ServiceID": "cache", "Status": status});
+    let cache = json!({"Node": "elsewhere", "Address": "192.0.2.7", "Service": {"Service": "cache"}, "Check": check});
+    let _ = mesh.put("/v1/catalog/register", &cache).await.success();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grpc_script_and_alias_checks_decide_as_well() {
+    let mesh = Mesh::start(MeshOptions { enable_script_checks: true, ..MeshOptions::default() }).await;
+    mesh.protocol("api", "http").await;
+    let grpc_port = free_port();
+    let patient = grpc_patient(grpc_port, "200").await;
+    let by_grpc = json!({"GRPC": format!("127.0.0.1:{grpc_port}/FakeService"), "Interval": "50ms"});
+    // 0 if the file says so, 1 if it does not, 2 if there is none.
+    let files = TempDir::with_prefix("starling-e2e-health-").expect("a temporary directory");
+    let diary = files.path().join("diary");
+    let write = |text: &str| std::fs::write(&diary, text).expect("a written file");
+    write("well");
+    let by_script = json!({"Args": ["grep", "well", diary], "Interval": "50ms"});
+    mesh.register(&json!({"Name": "database", "Check": {"CheckID": "database-alive", "TTL": "1h"}})).await;
+    ttl(&mesh, "pass", "database-alive").await;
+    elsewhere(&mesh, "passing").await;
+    let by_alias = json!([
+        {"CheckID": "by-alias", "AliasService": "database"},
+        {"CheckID": "by-remote-alias", "AliasNode": "elsewhere", "AliasService": "cache"},
+    ]);
+    let (web, _first, _second, _third) = tokio::join!(
+        Workload::new("web").calls("api").start(&mesh),
+        Workload::new("api").id("api-grpc").field("Checks", check("by-grpc", by_grpc)).start(&mesh),
+        Workload::new("api").id("api-script").field("Checks", check("by-script", by_script)).start(&mesh),
+        Workload::new("api").id("api-alias").field("Checks", by_alias).start(&mesh),
+    );
+    let all = ["api-grpc", "api-script", "api-alias"];
+    web.served_by("api", &all, "all are well").await;
+    let traffic = Traffic::start(&web.upstream("api"), "/");
+
+    drop(patient);
+    let patient = grpc_patient(grpc_port, "503").await;
+    check_says(&mesh, "by-grpc", "NotServing").await;
+    web.served_by("api", &["api-script", "api-alias"], "one is not SERVING").await;
+    drop(patient);
+    let _patient = grpc_patient(grpc_port, "200").await;
+    web.served_by("api", &all, "it is again").await;
+
+    std::fs::remove_file(&diary).expect("a file");
+    check_says(&mesh, "by-script", "No such file").await;
+    web.served_by("api", &["api-grpc", "api-alias"], "a script exits 2").await;
+    write("so so");
+    web.served_by("api", &all, "the script exits 1, which only warns").await;
+    write("well");
+    check_says(&mesh, "by-script", "well").await;
+
+    ttl(&mesh, "fail", "database-alive").await;
+    web.served_by("api", &["api-grpc", "api-script"], "whom an alias follows fails").await;
+    ttl(&mesh, "pass", "database-alive").await;
+    web.served_by("api", &all, "it does not any more").await;
+    elsewhere(&mesh, "critical").await;
+    web.served_by("api", &["api-grpc", "api-script"], "whom an alias follows on another node fails").await;
+    elsewhere(&mesh, "passing").await;
+    web.served_by("api", &all, "it does not any more").await;
 
     traffic.stop_without_failure().await;
 }

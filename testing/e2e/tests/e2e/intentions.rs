@@ -197,3 +197,86 @@ async fn the_most_exact_intention_decides() {
         assert_answered(&mesh, &web, &root, left == "allow", &why).await;
     }
 }
+
+/// Calls a method with an empty message, which every method of the fake service takes; the code that it ends with.
+async fn call_grpc(authority: &str, path: &str) -> anyhow::Result<u32> {
+    let headers = [("content-type", "application/grpc"), ("te", "trailers")];
+    let no_fields = vec![0; 5];
+    let answer = Connection::open_http2(authority).await?.send(Method::POST, path, &headers, no_fields).await?;
+    anyhow::ensure!(answer.status == 200, "{}", answer.status);
+    // A call that fails has its code in the header, there being no message before it; one that succeeds has a message.
+    match answer.header("grpc-status") {
+        Some(code) => Ok(code.parse()?),
+        None => {
+            anyhow::ensure!(answer.body.len() > 5, "neither a code nor a message");
+            Ok(GRPC_OK)
+        }
+    }
+}
+
+const HANDLE: &str = "/FakeService/Handle";
+const HEALTH: &str = "/grpc.health.v1.Health/Check";
+const GRPC_OK: u32 = 0;
+const PERMISSION_DENIED: u32 = 7;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grpc_methods_are_told_apart_by_their_path() {
+    let mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.protocol("rpc", "grpc").await;
+    let (web, _rpc) = tokio::join!(
+        Workload::new("web").calls_grpc("rpc").start(&mesh),
+        Workload::new("rpc").env("SERVER_TYPE", "grpc").start(&mesh),
+    );
+    let code = async |path: &str, expected: u32| {
+        eventually(&format!("{path} ends with code {expected}"), async || {
+            let code = call_grpc(&web.upstream("rpc"), path).await?;
+            anyhow::ensure!(code == expected, "{code}");
+            Ok(())
+        })
+        .await;
+        let can = mesh.can("web", "rpc", &["--path", path, "--method", "POST"]).await;
+        assert_eq!(can, expected == GRPC_OK, "`starling can` {path}");
+    };
+    code(HANDLE, GRPC_OK).await;
+    code(HEALTH, GRPC_OK).await;
+
+    let deny_handle = json!([{"Action": "deny", "HTTP": {"PathExact": HANDLE, "Methods": ["POST"]}}]);
+    mesh.permissions("web", "rpc", &deny_handle).await;
+    code(HANDLE, PERMISSION_DENIED).await;
+    code(HEALTH, GRPC_OK).await;
+    // What web itself sends is refused as well.
+    let answer = http::get(&web.app.authority(), "/").await.expect("an answer").json();
+    let calls = answer["upstream_calls"].as_object().expect("nested answers");
+    assert!(calls.values().all(|call| call["code"] == PERMISSION_DENIED), "{answer:#}");
+
+    let only_handle = json!([
+        {"Action": "allow", "HTTP": {"PathPrefix": "/FakeService/"}},
+        {"Action": "deny", "HTTP": {"PathPrefix": "/"}},
+    ]);
+    mesh.permissions("web", "rpc", &only_handle).await;
+    code(HANDLE, GRPC_OK).await;
+    code(HEALTH, PERMISSION_DENIED).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_over_http2_are_told_apart() {
+    let mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.protocol("h2", "http2").await;
+    let (web, _h2) = tokio::join!(Workload::new("web").calls("h2").start(&mesh), Workload::new("h2").start(&mesh));
+    let mut connection = Connection::open_http2(&web.upstream("h2")).await.expect("HTTP/2 at the outbound listener");
+    let mut answers = async |path: &str, expected: u16| {
+        eventually(&format!("{path} is answered {expected}"), async || {
+            let answer = connection.get(path).await?;
+            anyhow::ensure!(answer.status == expected, "{}", answer.status);
+            Ok(())
+        })
+        .await;
+    };
+    answers("/admin", 200).await;
+    mesh.permissions("web", "h2", &json!([{"Action": "deny", "HTTP": {"PathPrefix": "/admin"}}])).await;
+    answers("/admin", 403).await;
+    answers("/shop/../admin/users", 403).await;
+    answers("/shop", 200).await;
+    mesh.delete_intention("web", "h2").await;
+    answers("/admin", 200).await;
+}

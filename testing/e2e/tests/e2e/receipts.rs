@@ -1,7 +1,7 @@
 //! Every change has a receipt: who has applied it, and who has refused it and why.
 
 use serde_json::{Value, json};
-use starling_e2e::{Mesh, MeshOptions, Workload, eventually, free_port, http};
+use starling_e2e::{Mesh, MeshOptions, Workload, Xds, eventually, free_port, http};
 
 /// An address that no machine has (RFC 5737), so that Envoy cannot listen on it.
 const NOBODYS_ADDRESS: &str = "192.0.2.1";
@@ -49,9 +49,19 @@ fn names(receipt: &Value, field: &str) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_is_told_and_the_previous_version_keeps_serving() {
+    a_refusal_is_told(Xds::Incremental).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_of_the_state_of_the_world_is_told_as_well() {
+    a_refusal_is_told(Xds::StateOfTheWorld).await;
+}
+
+async fn a_refusal_is_told(xds: Xds) {
     let mesh = Mesh::start(MeshOptions::default()).await;
     mesh.protocol("api", "http").await;
-    let (web, _api) = tokio::join!(Workload::new("web").calls("api").start(&mesh), Workload::new("api").start(&mesh));
+    let (web, _api) =
+        tokio::join!(Workload::new("web").calls("api").xds(xds).start(&mesh), Workload::new("api").start(&mesh));
     let serves = async || {
         let answer = http::get(&web.upstream("api"), "/").await?;
         anyhow::ensure!(answer.status == 200, "{}", answer.status);

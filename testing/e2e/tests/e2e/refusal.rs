@@ -83,6 +83,47 @@ async fn the_door_opens_for_the_right_certificate_only() {
     assert!(refused >= 1, "no certificate failed verification");
 }
 
+/// What is answered to those who are let in: by a service of HTTP, and by one of TCP.
+const LET_IN: [Option<u16>; 2] = [Some(200), Some(200)];
+
+/// What is answered to those who are not; of TCP the connection is closed.
+const SHUT_OUT: [Option<u16>; 2] = [Some(403), None];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_all_is_denied_the_door_opens_for_those_who_are_named_only() {
+    let mesh = Mesh::start(MeshOptions { default_policy: Some("deny"), ..MeshOptions::default() }).await;
+    mesh.protocol("web", "http").await;
+    let (web, raw) = tokio::join!(Workload::new("web").start(&mesh), Workload::new("raw").start(&mesh));
+    register(&mesh, "friend").await;
+    register(&mesh, "stranger").await;
+    let (friend, stranger) = (leaf(&mesh, "friend").await, leaf(&mesh, "stranger").await);
+    let answered = async |credentials: Option<&Credentials>| {
+        let answers = [ask(&web.public(), credentials, &TLS13).await, ask(&raw.public(), credentials, &TLS13).await];
+        answers.map(|answer| answer.ok().map(|answer| answer.status))
+    };
+    let friend_is = async |expected: [Option<u16>; 2], when: &str| {
+        eventually(&format!("the friend is answered {expected:?} when {when}"), async || {
+            let answered = answered(Some(&friend)).await;
+            anyhow::ensure!(answered == expected, "{answered:?}");
+            Ok(())
+        })
+        .await;
+    };
+
+    friend_is(SHUT_OUT, "nobody is named").await;
+    for destination in ["web", "raw"] {
+        mesh.intention("friend", destination, "allow").await;
+    }
+    friend_is(LET_IN, "named").await;
+    // Of the same authority, valid, and not enough.
+    assert_eq!(answered(Some(&stranger)).await, SHUT_OUT);
+    assert_eq!(answered(None).await, [None, None]);
+    for destination in ["web", "raw"] {
+        mesh.delete_intention("friend", destination).await;
+    }
+    friend_is(SHUT_OUT, "named no more").await;
+}
+
 /// Stands where the sidecar of a service should be, with whatever certificate it is given; answers 200 to everything.
 struct Impostor {
     attempts: Arc<AtomicU64>,
