@@ -56,15 +56,7 @@ impl Surroundings {
     /// # Errors
     /// As [`Client::new`].
     pub(crate) fn client(&self, args: &ApiArgs) -> anyhow::Result<Client> {
-        let has_token = args.token.is_some() || args.token_file.is_some();
-        let token_from = if has_token { args } else { &self.api };
-        let merged = ApiArgs {
-            http_addr: args.http_addr.clone().or_else(|| self.api.http_addr.clone()),
-            token: token_from.token.clone(),
-            token_file: token_from.token_file.clone(),
-            ca_file: args.ca_file.clone().or_else(|| self.api.ca_file.clone()),
-        };
-        Client::new(&merged, &self.environment)
+        Client::new(&args.over(&self.api), &self.environment)
     }
 }
 

@@ -1,10 +1,11 @@
 //! The client of the HTTP API: one connection per request, everything bounded.
 
 pub(crate) mod address;
+mod args;
+mod authorities;
 mod tls;
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 pub(crate) use address::Address;
+pub(crate) use args::ApiArgs;
+pub(crate) use authorities::Authorities;
+pub(crate) use tls::TlsSettings;
 
 use crate::environment::Environment;
 use crate::outcome::usage;
@@ -40,29 +44,6 @@ const ERROR_TEXT_MAX: usize = 2_000;
 
 /// What may stand as it is in a segment of a path and in a query.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-
-/// Which API is meant, and with what rights.
-#[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "API")]
-pub(crate) struct ApiArgs {
-    /// Where the API is: HOST:PORT, a URL, or unix://PATH [default: STARLING_HTTP_ADDR, CONSUL_HTTP_ADDR, or
-    /// 127.0.0.1:8500]
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) http_addr: Option<String>,
-
-    /// Token sent with every request [default: STARLING_HTTP_TOKEN or CONSUL_HTTP_TOKEN]
-    #[arg(long, value_name = "TOKEN", conflicts_with = "token_file")]
-    pub(crate) token: Option<String>,
-
-    /// File that holds the token [default: STARLING_HTTP_TOKEN_FILE or CONSUL_HTTP_TOKEN_FILE]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) token_file: Option<PathBuf>,
-
-    /// For https: the CA certificates that the API's certificate must chain to [default: STARLING_CACERT or
-    /// CONSUL_CACERT]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) ca_file: Option<PathBuf>,
-}
 
 /// Why a request has no good answer.
 #[derive(Debug, thiserror::Error)]
@@ -157,11 +138,18 @@ impl Call {
 
     /// With a parameter, escaped.
     #[must_use]
-    pub(crate) fn query(mut self, name: &str, value: &str) -> Self {
+    pub(crate) fn query(self, name: &str, value: &str) -> Self {
+        let mut call = self.switch(name);
+        call.target.push('=');
+        call.target.extend(utf8_percent_encode(value, PLAIN));
+        call
+    }
+
+    /// With a parameter that has no value.
+    #[must_use]
+    fn switch(mut self, name: &str) -> Self {
         self.target.push(if self.target.contains('?') { '&' } else { '?' });
         self.target.push_str(name);
-        self.target.push('=');
-        self.target.extend(utf8_percent_encode(value, PLAIN));
         self
     }
 
@@ -185,6 +173,11 @@ impl Call {
 pub(crate) struct Client {
     address: Address,
     token: Option<HeaderValue>,
+    /// Parameters of every request: the datacentre and what it is divided into.
+    scope: Vec<(&'static str, String)>,
+    /// Whether reads may be answered by any server.
+    stale: bool,
+    settings: TlsSettings,
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
 }
 
@@ -206,11 +199,12 @@ impl Client {
                 Some(value)
             }
         };
+        let settings = TlsSettings::given(args, environment);
         let tls = match &address {
-            Address::Tcp { host, tls: true, .. } => Some(tls_to(host, args, environment)?),
+            Address::Tcp { host, tls: true, .. } => Some(tls_to(host, &settings, environment)?),
             Address::Tcp { .. } | Address::Unix(_) => None,
         };
-        Ok(Self { address, token, tls })
+        Ok(Self { address, token, scope: scope(args, environment), stale: args.stale, settings, tls })
     }
 
     /// Where it connects to.
@@ -221,6 +215,11 @@ impl Client {
     /// The token that it sends.
     pub(crate) fn token(&self) -> Option<&str> {
         self.token.as_ref().and_then(|token| token.to_str().ok())
+    }
+
+    /// What it speaks TLS with, where TLS is spoken.
+    pub(crate) fn tls_settings(&self) -> &TlsSettings {
+        &self.settings
     }
 
     /// The answer to a call, read as JSON.
@@ -250,12 +249,18 @@ impl Client {
     /// # Errors
     /// [`ApiError`].
     pub(crate) async fn send(&self, call: Call) -> Result<Bytes, ApiError> {
+        let call = self.scoped(call);
         let stream = self.connect().await?;
         let patience = ANSWER_WITHIN + call.wait;
         match timeout(patience, self.exchange(stream, call)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(ApiError::Silent { address: self.address.to_string(), seconds: patience.as_secs() }),
         }
+    }
+
+    fn scoped(&self, call: Call) -> Call {
+        let call = self.scope.iter().fold(call, |call, (name, value)| call.query(name, value));
+        if self.stale && call.method == Method::GET { call.switch("stale") } else { call }
     }
 
     async fn connect(&self) -> Result<Box<dyn Stream>, ApiError> {
@@ -365,20 +370,24 @@ fn switch(name: &str, text: Option<&str>, default: bool) -> anyhow::Result<bool>
     }
 }
 
+fn scope(args: &ApiArgs, environment: &Environment) -> Vec<(&'static str, String)> {
+    let given = [
+        ("dc", args.datacenter.as_ref()),
+        ("ns", args.namespace.as_ref().or(environment.namespace.as_ref())),
+        ("partition", args.partition.as_ref().or(environment.partition.as_ref())),
+    ];
+    given.into_iter().filter_map(|(name, value)| Some((name, value?.clone()))).collect()
+}
+
 fn tls_to(
     host: &str,
-    args: &ApiArgs,
+    settings: &TlsSettings,
     environment: &Environment,
 ) -> anyhow::Result<(Arc<ClientConfig>, ServerName<'static>)> {
     if !switch("CONSUL_HTTP_SSL_VERIFY", environment.ssl_verify.as_deref(), true)? {
         return Err(usage("CONSUL_HTTP_SSL_VERIFY=false is not supported: give the CA's certificate with --ca-file"));
     }
-    let files = tls::TlsFiles {
-        ca: args.ca_file.as_deref().or(environment.ca_file.as_deref()),
-        certificate: environment.client_cert.as_deref(),
-        key: environment.client_key.as_deref(),
-    };
-    let name = environment.tls_server_name.as_deref().unwrap_or(host).to_owned();
+    let name = settings.server_name.as_deref().unwrap_or(host).to_owned();
     let name = ServerName::try_from(name.clone()).map_err(|_| usage(format!("{name:?} is no name for TLS")))?;
-    Ok((tls::client_config(files)?, name))
+    Ok((tls::client_config(settings)?, name))
 }

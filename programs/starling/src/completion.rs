@@ -54,7 +54,16 @@ mod tests {
     fn every_shell_learns_commands_and_flags() {
         for shell in [CompletedShell::Bash, CompletedShell::Zsh, CompletedShell::Fish] {
             let script = script(shell);
-            for word in ["intention", "fake-service", "sidecar-for", "default-intention-policy"] {
+            for word in [
+                "intention",
+                "fake-service",
+                "sidecar-for",
+                "default-intention-policy",
+                "prometheus-scrape-path",
+                "tagged-address",
+                "ca-path",
+                "filename",
+            ] {
                 assert!(script.contains(word), "{shell:?} does not know {word}");
             }
         }

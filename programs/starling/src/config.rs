@@ -1,5 +1,7 @@
 //! `starling config`: config entries, with Consul's flags and output.
 
+use std::fmt;
+
 use anyhow::{Context, bail};
 use serde_json::Value;
 
@@ -43,6 +45,11 @@ struct WriteArgs {
 struct ReadArgs {
     #[command(flatten)]
     entry: Entry,
+
+    /// Form of the output
+    #[arg(short = 'o', long = "output", alias = "format", value_enum, default_value_t, value_name = "FORMAT")]
+    format: EntryFormat,
+
     #[command(flatten)]
     api: ApiArgs,
 }
@@ -60,12 +67,30 @@ struct ListArgs {
 
 #[derive(Debug, clap::Args)]
 struct DeleteArgs {
-    #[command(flatten)]
-    entry: Entry,
+    /// The kind, such as service-defaults
+    #[arg(long, value_name = "KIND", required_unless_present = "filename")]
+    kind: Option<String>,
+
+    /// The name: a service, *, or global
+    #[arg(long, value_name = "NAME", required_unless_present = "filename")]
+    name: Option<String>,
+
+    /// A file that describes the entry, in place of kind and name; - for standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["kind", "name"])]
+    filename: Option<String>,
+
     #[command(flatten)]
     condition: Condition,
     #[command(flatten)]
     api: ApiArgs,
+}
+
+/// The form of one entry, which no table could hold.
+#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
+enum EntryFormat {
+    /// One JSON document.
+    #[default]
+    Json,
 }
 
 /// Names an entry.
@@ -81,8 +106,22 @@ struct Entry {
 }
 
 impl Entry {
+    /// The entry that a file describes. The one whose name may be left out is `proxy-defaults/global`.
+    fn described(document: &Document, value: &Value) -> anyhow::Result<Self> {
+        let text = |name: &str| field(value.as_object()?, name)?.as_str().map(str::to_owned);
+        let kind = text("kind")
+            .ok_or_else(|| usage(format!("{}: Kind must be given, such as \"service-defaults\"", document.name)))?;
+        Ok(Self { kind, name: text("name").unwrap_or_else(|| "global".to_owned()) })
+    }
+
     fn at(&self, call: Call) -> Call {
         call.segment(&self.kind).segment(&self.name)
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind, self.name)
     }
 }
 
@@ -110,17 +149,16 @@ impl Condition {
 pub(crate) async fn run(args: ConfigArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
     match args.command {
         ConfigCommand::Write(args) => write(&surroundings.client(&args.api)?, &args).await,
-        ConfigCommand::Read(args) => read(&surroundings.client(&args.api)?, &args.entry).await,
+        ConfigCommand::Read(args) => read(&surroundings.client(&args.api)?, &args).await,
         ConfigCommand::List(args) => list(&surroundings.client(&args.api)?, &args).await,
-        ConfigCommand::Delete(args) => delete(&surroundings.client(&args.api)?, &args).await,
+        ConfigCommand::Delete(args) => delete(&surroundings.client(&args.api)?, args).await,
     }
 }
 
 async fn write(client: &Client, args: &WriteArgs) -> anyhow::Result<Outcome> {
     let document = Document::read(&args.file)?;
     let value = document.value()?;
-    let entry = described(&value)
-        .ok_or_else(|| usage(format!("{}: Kind must be given, such as \"service-defaults\"", document.name)))?;
+    let entry = Entry::described(&document, &value)?;
     let call = args.condition.on(Call::put("/v1/config").json(&value));
     let written: bool =
         client.read(call).await.with_context(|| format!("cannot write {entry} from {}", document.name))?;
@@ -131,19 +169,13 @@ async fn write(client: &Client, args: &WriteArgs) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// `KIND/NAME`. The one entry whose name may be left out is `proxy-defaults/global`.
-fn described(value: &Value) -> Option<String> {
-    let fields = value.as_object()?;
-    let kind = field(fields, "kind")?.as_str()?;
-    let name = field(fields, "name").and_then(Value::as_str).unwrap_or("global");
-    Some(format!("{kind}/{name}"))
-}
-
-async fn read(client: &Client, entry: &Entry) -> anyhow::Result<Outcome> {
-    let Entry { kind, name } = entry;
+async fn read(client: &Client, args: &ReadArgs) -> anyhow::Result<Outcome> {
+    let entry = &args.entry;
     let value: Value =
-        client.read(entry.at(Call::get("/v1/config"))).await.with_context(|| format!("cannot read {kind}/{name}"))?;
-    print::json(&value)?;
+        client.read(entry.at(Call::get("/v1/config"))).await.with_context(|| format!("cannot read {entry}"))?;
+    match args.format {
+        EntryFormat::Json => print::json(&value)?,
+    }
     Ok(Outcome::Done)
 }
 
@@ -161,14 +193,22 @@ async fn list(client: &Client, args: &ListArgs) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-async fn delete(client: &Client, args: &DeleteArgs) -> anyhow::Result<Outcome> {
-    let Entry { kind, name } = &args.entry;
-    let call = args.condition.on(args.entry.at(Call::delete("/v1/config")));
+async fn delete(client: &Client, args: DeleteArgs) -> anyhow::Result<Outcome> {
+    let DeleteArgs { kind, name, filename, condition, .. } = args;
+    let entry = match (kind, name, filename) {
+        (Some(kind), Some(name), _) => Entry { kind, name },
+        (_, _, Some(file)) => {
+            let document = Document::read(&file)?;
+            Entry::described(&document, &document.value()?)?
+        }
+        (_, _, None) => return Err(usage("either --kind and --name must be given, or --filename")),
+    };
+    let call = condition.on(entry.at(Call::delete("/v1/config")));
     // `{}` without a condition, and whether it held with one.
-    let answer: Value = client.read(call).await.with_context(|| format!("cannot delete {kind}/{name}"))?;
+    let answer: Value = client.read(call).await.with_context(|| format!("cannot delete {entry}"))?;
     if answer == Value::Bool(false) {
-        bail!("config entry not deleted: {kind}/{name}: its ModifyIndex is another by now");
+        bail!("config entry not deleted: {entry}: its ModifyIndex is another by now");
     }
-    print::line(&format!("Config entry deleted: {kind}/{name}"))?;
+    print::line(&format!("Config entry deleted: {entry}"))?;
     Ok(Outcome::Done)
 }

@@ -3,28 +3,34 @@
 //! Looks the sidecar up at the local agent, writes Envoy's bootstrap, and becomes Envoy. Everything else Envoy learns
 //! over xDS.
 
+mod arguments;
 mod binary;
 mod bootstrap;
+mod exposure;
 mod sidecar;
+mod xds;
 
 use std::ffi::OsString;
 use std::io::{Seek, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Context;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use serde_json::Map;
 
 use crate::arguments::Surroundings;
+use crate::client::Client;
 use crate::client::address::host_and_port;
-use crate::client::{Address, ApiArgs, Client};
 use crate::environment::Environment;
 use crate::outcome::{Outcome, usage};
 use crate::print;
+use arguments::EnvoyArgs;
 use bootstrap::{Bootstrap, Endpoint};
-use sidecar::{Agent, Wanted};
+use exposure::Exposure;
+use sidecar::Wanted;
+use xds::Xds;
 
 /// Run a data plane for a registered service
 #[derive(Debug, clap::Args)]
@@ -38,50 +44,9 @@ enum ConnectCommand {
     Envoy(Box<EnvoyArgs>),
 }
 
-/// Run Envoy as the sidecar of a service that is registered with the local agent
-///
-/// The process becomes Envoy; signals and exit code are Envoy's.
-#[derive(Debug, clap::Args)]
-pub(crate) struct EnvoyArgs {
-    /// ID of the service whose sidecar it shall be
-    #[arg(long, value_name = "ID", required_unless_present = "proxy_id", conflicts_with = "proxy_id")]
-    sidecar_for: Option<String>,
-
-    /// ID of the sidecar itself, where a service has several
-    #[arg(long, value_name = "ID")]
-    proxy_id: Option<String>,
-
-    /// Where Envoy's admin interface listens; Prometheus finds its metrics there, under /stats/prometheus
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:19000")]
-    admin_bind: String,
-
-    /// File for the admin interface's access log
-    #[arg(long, value_name = "FILE", default_value = "/dev/null")]
-    admin_access_log_path: PathBuf,
-
-    /// Print the bootstrap as JSON instead of running Envoy
-    #[arg(long)]
-    bootstrap: bool,
-
-    /// Where xDS is served, IP:PORT or unix://PATH [default: STARLING_GRPC_ADDR, CONSUL_GRPC_ADDR, or what the agent
-    /// says]
-    #[arg(long, value_name = "ADDR")]
-    grpc_addr: Option<String>,
-
-    /// The Envoy binary [default: STARLING_ENVOY, envoy on PATH, or .tools/bin/envoy]
-    #[arg(long, value_name = "FILE")]
-    envoy_binary: Option<PathBuf>,
-
-    /// Arguments for Envoy
-    #[arg(last = true, value_name = "ENVOY ARGS")]
-    envoy_args: Vec<OsString>,
-
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
 pub(crate) async fn run(args: ConnectArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
     let ConnectCommand::Envoy(args) = args.command;
+    args.refuse_gateways()?;
     let client = surroundings.client(&args.api)?;
     let bootstrap = compose(&args, &client, &surroundings.environment).await?;
     if args.bootstrap {
@@ -95,24 +60,49 @@ pub(crate) async fn run(args: ConnectArgs, surroundings: &Surroundings) -> anyho
 
 async fn compose(args: &EnvoyArgs, client: &Client, environment: &Environment) -> anyhow::Result<serde_json::Value> {
     let admin = admin_address(&args.admin_bind)?;
-    let wanted = match (&args.proxy_id, &args.sidecar_for) {
-        (Some(id), _) => Wanted::Proxy(id),
-        (None, Some(id)) => Wanted::SidecarFor(id),
-        (None, None) => return Err(usage("one of --sidecar-for and --proxy-id must be given")),
-    };
+    let wanted = wanted(args, environment)?;
     let agent = sidecar::agent(client).await?;
-    let sidecar = sidecar::find(client, wanted).await?;
-    let xds = xds_address(args, client, environment, &agent)?;
-    let admin_access_log = args.admin_access_log_path.to_string_lossy();
+    let elsewhere = args.node_name.as_deref().filter(|node| *node != agent.node);
+    let sidecar = match elsewhere {
+        None => sidecar::find(client, wanted).await?,
+        Some(node) if args.grpc_addr.is_some() || environment.grpc_addr.is_some() => {
+            sidecar::find_on(client, node, wanted).await?
+        }
+        Some(node) => {
+            return Err(usage(format!(
+                "proxies of {node} get their configuration from its own agent: give --grpc-addr"
+            )));
+        }
+    };
+    let settings = if args.no_central_config { Map::new() } else { sidecar::settings(client, &sidecar).await? };
     Ok(Bootstrap {
         sidecar: &sidecar,
-        agent: &agent,
+        node: elsewhere.unwrap_or(&agent.node),
+        datacenter: &agent.datacenter,
         admin: &admin,
-        admin_access_log: &admin_access_log,
-        xds: &xds,
+        admin_access_log: &args.admin_access_log_path.to_string_lossy(),
+        xds: &Xds::find(args, client, environment, &agent)?,
+        exposure: &Exposure::new(&args.exposure, &settings)?,
         token: client.token(),
     }
     .render())
+}
+
+/// A flag wins over a variable, and a sidecar's own ID over that of its service.
+fn wanted<'a>(args: &'a EnvoyArgs, environment: &'a Environment) -> anyhow::Result<Wanted<'a>> {
+    let wanted = match (&args.proxy_id, &args.sidecar_for) {
+        (Some(id), _) => Wanted::Proxy(id),
+        (None, Some(id)) => Wanted::SidecarFor(id),
+        (None, None) => match (&environment.proxy_id, &environment.sidecar_for) {
+            (Some(id), _) => Wanted::Proxy(id),
+            (None, Some(id)) => Wanted::SidecarFor(id),
+            (None, None) => return Err(usage("one of --sidecar-for and --proxy-id must be given")),
+        },
+    };
+    match (wanted, &args.node_name) {
+        (Wanted::SidecarFor(_), Some(_)) => Err(usage("--node-name needs --proxy-id")),
+        (Wanted::SidecarFor(_), None) | (Wanted::Proxy(_), _) => Ok(wanted),
+    }
 }
 
 fn admin_address(text: &str) -> anyhow::Result<Endpoint> {
@@ -127,32 +117,6 @@ fn admin_address(text: &str) -> anyhow::Result<Endpoint> {
         }
         Some((_, None)) | None => Err(usage(format!("--admin-bind {text:?} is not of the form IP:PORT"))),
     }
-}
-
-/// Where Envoy finds xDS: as given, else where the API is, at the port that the agent tells.
-fn xds_address(
-    args: &EnvoyArgs,
-    client: &Client,
-    environment: &Environment,
-    agent: &Agent,
-) -> anyhow::Result<Endpoint> {
-    if let Some(text) = args.grpc_addr.as_ref().or(environment.grpc_addr.as_ref()) {
-        if let Some(path) = text.strip_prefix("unix://") {
-            return Ok(Endpoint::Unix { path: path.to_owned() });
-        }
-        if text.starts_with("https://") {
-            return Err(usage(format!("--grpc-addr {text:?}: Envoy speaks to the agent in plaintext, on loopback")));
-        }
-        let text = text.strip_prefix("http://").unwrap_or(text);
-        let (host, port) =
-            host_and_port(text).ok_or_else(|| usage(format!("--grpc-addr {text:?} is not of the form IP:PORT")))?;
-        return Ok(Endpoint::Tcp { host, port: port.unwrap_or(bootstrap::XDS_PORT) });
-    }
-    let host = match client.address() {
-        Address::Tcp { host, .. } => host.clone(),
-        Address::Unix(_) => "127.0.0.1".to_owned(),
-    };
-    Ok(Endpoint::Tcp { host, port: agent.xds_port.unwrap_or(bootstrap::XDS_PORT) })
 }
 
 /// Replaces this process; returns only if that fails.

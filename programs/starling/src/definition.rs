@@ -99,6 +99,18 @@ pub(crate) fn plain(name: &str) -> String {
     name.chars().filter(|c| *c != '_').map(|c| c.to_ascii_lowercase()).collect()
 }
 
+/// The values of a flag that takes `KEY=VALUE` and may be given again.
+///
+/// # Errors
+/// [`crate::outcome::UsageError`] with the flag, if one is of another form.
+pub(crate) fn pairs(flag: &str, texts: &[String]) -> anyhow::Result<Map<String, Value>> {
+    let pair = |text: &String| match text.split_once('=') {
+        Some((key, value)) => Ok((key.to_owned(), value.into())),
+        None => Err(usage(format!("{flag} {text:?} is not of the form KEY=VALUE"))),
+    };
+    texts.iter().map(pair).collect()
+}
+
 fn settle(value: &mut Value) {
     match value {
         Value::Object(fields) => {

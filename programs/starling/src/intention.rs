@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::arguments::Surroundings;
 use crate::client::{ApiArgs, Call, Client};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, usage};
 use crate::print::{self, Format, OutputArgs};
 
 /// Where one intention is, by source and destination.
@@ -28,13 +28,15 @@ pub(crate) struct IntentionArgs {
 enum IntentionCommand {
     Create(create::CreateArgs),
     /// Delete an intention
-    Delete(PairArgs),
+    #[command(override_usage = "starling intention delete [OPTIONS] SRC DST")]
+    Delete(NamedArgs),
     /// List every intention, the deciding ones first
     List(ListArgs),
     /// Tell whether a connection is allowed: exits 0 if it is, 1 if not
     Check(PairArgs),
     /// Show one intention
-    Get(PairArgs),
+    #[command(override_usage = "starling intention get [OPTIONS] SRC DST")]
+    Get(NamedArgs),
     Match(MatchArgs),
 }
 
@@ -53,6 +55,32 @@ struct PairArgs {
     output: OutputArgs,
     #[command(flatten)]
     api: ApiArgs,
+}
+
+/// A source and a destination, as [`PairArgs`], where Consul also takes an ID.
+#[derive(Debug, clap::Args)]
+struct NamedArgs {
+    /// Source: a service, or * for every one
+    #[arg(value_name = "SRC")]
+    source: String,
+
+    /// Destination: a service, or * for every one
+    #[arg(value_name = "DST")]
+    destination: Option<String>,
+
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+impl NamedArgs {
+    /// Consul's intentions had IDs until they became config entries; those of its present releases have none, either.
+    fn names(&self) -> anyhow::Result<(&str, &str)> {
+        let Self { source, destination, .. } = self;
+        let no_id = || usage(format!("{source:?} alone names no intention: they have no IDs; give SRC and DST"));
+        Ok((source, destination.as_deref().ok_or_else(no_id)?))
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -134,8 +162,8 @@ fn pair(call: Call, source: &str, destination: &str) -> Call {
     call.query("source", source).query("destination", destination)
 }
 
-async fn delete(client: &Client, args: &PairArgs) -> anyhow::Result<Outcome> {
-    let PairArgs { source, destination, .. } = args;
+async fn delete(client: &Client, args: &NamedArgs) -> anyhow::Result<Outcome> {
+    let (source, destination) = args.names()?;
     let cannot = || format!("cannot delete the intention {source} => {destination}");
     // The API takes the deletion of what is not there for done, as Consul does; a typing error deserves better.
     let there: Option<Value> = client.find(pair(Call::get(EXACT), source, destination)).await.with_context(cannot)?;
@@ -195,8 +223,8 @@ async fn check(client: &Client, args: &PairArgs) -> anyhow::Result<Outcome> {
     Ok(if allowed { Outcome::Done } else { Outcome::No })
 }
 
-async fn get(client: &Client, args: &PairArgs) -> anyhow::Result<Outcome> {
-    let PairArgs { source, destination, .. } = args;
+async fn get(client: &Client, args: &NamedArgs) -> anyhow::Result<Outcome> {
+    let (source, destination) = args.names()?;
     let call = pair(Call::get(EXACT), source, destination);
     let found: Option<Value> =
         client.find(call).await.with_context(|| format!("cannot read the intention {source} => {destination}"))?;

@@ -33,6 +33,7 @@ use clap::{CommandFactory, FromArgMatches};
 use starling_telemetry::{LogFormat, start_log};
 
 use crate::arguments::{Arguments, Command, Surroundings};
+use crate::client::ApiArgs;
 use crate::environment::Environment;
 use crate::outcome::{report, usage};
 
@@ -86,8 +87,8 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 
 async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Result<ExitCode> {
     let outcome = match command {
-        Command::Dev(_) if surroundings.api.http_addr.is_some() => {
-            return Err(usage("--http-addr in front of `dev` is where a client connects; write `dev --http-addr …`"));
+        Command::Dev(_) if surroundings.api != ApiArgs::default() => {
+            return Err(usage("flags in front of `dev` are those of a client; write `dev --http-addr …`"));
         }
         Command::Dev(args) => return dev::run(*args).await.map(|()| ExitCode::SUCCESS),
         Command::FakeService => return starling_fake_service::run_from_env().await.map(|()| ExitCode::SUCCESS),

@@ -20,11 +20,14 @@ Written from `starling --help` by a test (`make golden` writes it anew).
 
 Flags of Consul's commands may be written with one dash (`-sidecar-for web-1`, `-kind=service-defaults`, `-cas=true`).
 Environment: `STARLING_HTTP_ADDR`, `STARLING_HTTP_TOKEN`, `STARLING_HTTP_TOKEN_FILE`, `STARLING_HTTP_SSL`,
-`STARLING_CACERT`, `STARLING_CLIENT_CERT`, `STARLING_CLIENT_KEY`, `STARLING_TLS_SERVER_NAME` and `STARLING_GRPC_ADDR` win
+`STARLING_CACERT`, `STARLING_CAPATH`, `STARLING_CLIENT_CERT`, `STARLING_CLIENT_KEY`, `STARLING_TLS_SERVER_NAME`,
+`STARLING_NAMESPACE`, `STARLING_PARTITION`, `STARLING_GRPC_ADDR`, `STARLING_GRPC_CACERT` and `STARLING_GRPC_CAPATH` win
 over the variables with `CONSUL_` in front; flags win over both. `STARLING_LOG` sets what commands log to standard error
 (`warn` unless set); `NO_COLOR` switches colours off, which are only ever written to a terminal.
 
 ## Exit codes
+
+They do not change from release to release.
 
 | Code | Meaning |
 |---|---|
@@ -43,8 +46,17 @@ fn page() -> String {
     page
 }
 
+/// What every command that speaks to the API has; the page has it once, with `starling` itself.
+const API_HEADING: &str = "\nAPI:\n";
+
 fn section(page: &mut String, command: &mut Command, path: &str) {
-    let help = command.render_long_help().to_string();
+    let mut help = command.render_long_help().to_string();
+    if path != "starling"
+        && let Some(api) = help.find(API_HEADING)
+    {
+        help.truncate(api + API_HEADING.len());
+        help.push_str("  The flags under this heading at the top of the page");
+    }
     let help: Vec<&str> = help.lines().map(str::trim_end).collect();
     let _ = write!(page, "\n## `{path}`\n\n```text\n{}\n```\n", help.join("\n").trim_end());
     for child in command.get_subcommands_mut().filter(|child| child.get_name() != "help" && !child.is_hide_set()) {

@@ -1,48 +1,82 @@
 //! TLS towards the API, for those who put it behind HTTPS.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
 use rustls::crypto::aws_lc_rs;
 use rustls::{ClientConfig, RootCertStore};
 
+use super::args::ApiArgs;
+use super::authorities::Authorities;
+use crate::environment::Environment;
 use crate::outcome::usage;
 
-/// The files of a TLS client.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct TlsFiles<'a> {
-    /// The CA certificates that the API's must chain to.
-    pub(crate) ca: Option<&'a Path>,
+/// What TLS is spoken with, as flags and environment give it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct TlsSettings {
+    /// The CA certificates that the server's must chain to.
+    pub(crate) authorities: Option<Authorities>,
     /// The client's own certificate.
-    pub(crate) certificate: Option<&'a Path>,
+    certificate: Option<PathBuf>,
     /// Its private key.
-    pub(crate) key: Option<&'a Path>,
+    key: Option<PathBuf>,
+    /// The name in the server's certificate, if it is not the host's.
+    pub(crate) server_name: Option<String>,
+}
+
+impl TlsSettings {
+    /// What is given; a flag wins over a variable.
+    pub(super) fn given(args: &ApiArgs, environment: &Environment) -> Self {
+        Self {
+            authorities: Authorities::given(args.ca_file.clone(), args.ca_path.clone())
+                .or_else(|| environment.authorities.clone()),
+            certificate: args.client_cert.clone().or_else(|| environment.client_cert.clone()),
+            key: args.client_key.clone().or_else(|| environment.client_key.clone()),
+            server_name: args.tls_server_name.clone().or_else(|| environment.tls_server_name.clone()),
+        }
+    }
+
+    /// The client's certificate and its private key, if it has any.
+    ///
+    /// # Errors
+    /// [`crate::outcome::UsageError`] if only one of them is given.
+    pub(crate) fn credentials(&self) -> anyhow::Result<Option<(&Path, &Path)>> {
+        match (&self.certificate, &self.key) {
+            (None, None) => Ok(None),
+            (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
+            (Some(_), None) => Err(usage("--client-cert and CONSUL_CLIENT_CERT need the key: give --client-key")),
+            (None, Some(_)) => {
+                Err(usage("--client-key and CONSUL_CLIENT_KEY need the certificate: give --client-cert"))
+            }
+        }
+    }
 }
 
 /// A configuration from files in PEM.
 ///
 /// # Errors
 /// If no CA is given, half a client certificate is given, or a file does not hold what it should.
-pub(crate) fn client_config(files: TlsFiles<'_>) -> anyhow::Result<Arc<ClientConfig>> {
-    let Some(ca) = files.ca else {
-        return Err(usage("https needs the CA that signed the API's certificate: give --ca-file or CONSUL_CACERT"));
+pub(super) fn client_config(settings: &TlsSettings) -> anyhow::Result<Arc<ClientConfig>> {
+    let Some(authorities) = &settings.authorities else {
+        return Err(usage(
+            "https needs the CA that signed the API's certificate: give --ca-file, --ca-path, CONSUL_CACERT or \
+             CONSUL_CAPATH",
+        ));
     };
     let mut roots = RootCertStore::empty();
-    for certificate in rustls_pemfile::certs(&mut read(ca)?.as_slice()) {
-        let certificate = certificate.with_context(|| format!("{} is no PEM", ca.display()))?;
-        roots.add(certificate).with_context(|| format!("{} holds a certificate that is none", ca.display()))?;
-    }
-    if roots.is_empty() {
-        return Err(usage(format!("{} holds no certificate", ca.display())));
+    for certificate in rustls_pemfile::certs(&mut authorities.pem()?.as_bytes()) {
+        roots
+            .add(certificate?)
+            .with_context(|| format!("{} holds a certificate that is none", authorities.path().display()))?;
     }
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .context("TLS is not available")?
         .with_root_certificates(roots);
-    let config = match (files.certificate, files.key) {
-        (None, None) => builder.with_no_client_auth(),
-        (Some(certificate), Some(key)) => {
+    let config = match settings.credentials()? {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
             let chain = rustls_pemfile::certs(&mut read(certificate)?.as_slice())
                 .collect::<Result<Vec<_>, _>>()
                 .with_context(|| format!("{} is no PEM", certificate.display()))?;
@@ -52,9 +86,6 @@ pub(crate) fn client_config(files: TlsFiles<'_>) -> anyhow::Result<Arc<ClientCon
             builder
                 .with_client_auth_cert(chain, private_key)
                 .context("the client certificate and its key do not serve")?
-        }
-        (Some(_), None) | (None, Some(_)) => {
-            return Err(usage("CONSUL_CLIENT_CERT and CONSUL_CLIENT_KEY go together; one of them is missing"));
         }
     };
     Ok(Arc::new(config))

@@ -4,10 +4,9 @@
 
 use serde_json::{Value, json};
 
-use super::sidecar::{Agent, Sidecar};
-
-/// Where xDS is served unless somebody says otherwise.
-pub(super) const XDS_PORT: u16 = 8502;
+use super::exposure::Exposure;
+use super::sidecar::Sidecar;
+use super::xds::Xds;
 
 /// The cluster of the control plane.
 const XDS_CLUSTER: &str = "starling_xds";
@@ -40,10 +39,20 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
-    fn render(&self) -> Value {
+    /// As Envoy's `Address`.
+    pub(super) fn render(&self) -> Value {
         match self {
             Self::Tcp { host, port } => json!({"socket_address": {"address": host, "port_value": port}}),
             Self::Unix { path } => json!({"pipe": {"path": path}}),
+        }
+    }
+
+    /// Where a listener here is reached from here: one on every address, on loopback.
+    pub(super) fn dialled(&self) -> Self {
+        match self {
+            Self::Tcp { host, port } if host == "0.0.0.0" => Self::Tcp { host: "127.0.0.1".to_owned(), port: *port },
+            Self::Tcp { host, port } if host == "::" => Self::Tcp { host: "::1".to_owned(), port: *port },
+            Self::Tcp { .. } | Self::Unix { .. } => self.clone(),
         }
     }
 
@@ -61,14 +70,18 @@ impl Endpoint {
 pub(super) struct Bootstrap<'a> {
     /// Who Envoy is.
     pub(super) sidecar: &'a Sidecar,
-    /// Where it is.
-    pub(super) agent: &'a Agent,
+    /// The node on which it is registered.
+    pub(super) node: &'a str,
+    /// Its datacentre.
+    pub(super) datacenter: &'a str,
     /// Where its admin interface listens.
     pub(super) admin: &'a Endpoint,
     /// Where the admin interface logs accesses.
     pub(super) admin_access_log: &'a str,
-    /// Where its control plane is.
-    pub(super) xds: &'a Endpoint,
+    /// Its control plane.
+    pub(super) xds: &'a Xds,
+    /// What it shows of itself besides the admin interface.
+    pub(super) exposure: &'a Exposure,
     /// Sent with the xDS stream.
     pub(super) token: Option<&'a str>,
 }
@@ -76,11 +89,13 @@ pub(super) struct Bootstrap<'a> {
 impl Bootstrap<'_> {
     /// The bootstrap as JSON.
     pub(super) fn render(&self) -> Value {
+        let mut clusters = vec![self.xds_cluster()];
+        clusters.extend(self.exposure.clusters(self.admin));
         json!({
             "node": {
                 "id": self.sidecar.id,
                 "cluster": self.sidecar.service,
-                "metadata": {"node_name": self.agent.node, "namespace": NAMESPACE},
+                "metadata": {"node_name": self.node, "namespace": NAMESPACE},
             },
             "admin": {
                 "access_log": [{
@@ -95,7 +110,7 @@ impl Bootstrap<'_> {
                 "ignore_global_conn_limit": true,
             },
             "dynamic_resources": self.dynamic_resources(),
-            "static_resources": {"clusters": [self.xds_cluster()]},
+            "static_resources": {"clusters": clusters, "listeners": self.exposure.listeners()},
             "stats_config": {"use_all_default_tags": true, "stats_tags": self.stats_tags()},
             "layered_runtime": {"layers": [{
                 "name": "base",
@@ -133,13 +148,14 @@ impl Bootstrap<'_> {
     }
 
     fn xds_cluster(&self) -> Value {
-        json!({
+        let Xds { endpoint, tls } = self.xds;
+        let mut cluster = json!({
             "name": XDS_CLUSTER,
-            "type": self.xds.discovery(),
+            "type": endpoint.discovery(),
             "connect_timeout": "1s",
             "load_assignment": {
                 "cluster_name": XDS_CLUSTER,
-                "endpoints": [{"lb_endpoints": [{"endpoint": {"address": self.xds.render()}}]}],
+                "endpoints": [{"lb_endpoints": [{"endpoint": {"address": endpoint.render()}}]}],
             },
             "typed_extension_protocol_options": {
                 "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
@@ -153,7 +169,11 @@ impl Bootstrap<'_> {
             "upstream_connection_options": {
                 "tcp_keepalive": {"keepalive_probes": 3, "keepalive_time": 10, "keepalive_interval": 2},
             },
-        })
+        });
+        if let Some(tls) = tls {
+            cluster["transport_socket"] = tls.transport_socket();
+        }
+        cluster
     }
 
     /// Labels in Prometheus in place of long names, called as in Consul.
@@ -163,12 +183,12 @@ impl Bootstrap<'_> {
     fn stats_tags(&self) -> Value {
         let fixed = |name: &str, value: &str| json!({"tag_name": name, "fixed_value": value});
         let part = |name: &str, regex: &str| json!({"tag_name": name, "regex": regex});
-        let Self { sidecar, agent, .. } = self;
+        let Self { sidecar, datacenter, .. } = self;
         json!([
             fixed("local_cluster", &sidecar.service),
             fixed("consul.source.service", &sidecar.service),
             fixed("consul.source.namespace", NAMESPACE),
-            fixed("consul.source.datacenter", &agent.datacenter),
+            fixed("consul.source.datacenter", datacenter),
             part("consul.destination.service", r"^cluster\.((.+)\.)[^.]+\.[^.]+\.internal\.[^.]+\.consul\."),
             part("consul.destination.namespace", r"^cluster\..+\.(([^.]+)\.)[^.]+\.internal\.[^.]+\.consul\."),
             part("consul.destination.datacenter", r"^cluster\..+\.[^.]+\.(([^.]+)\.internal\.)[^.]+\.consul\."),
@@ -183,51 +203,98 @@ mod tests {
     use std::path::{Path, PathBuf};
     use std::process::Command;
 
+    use serde_json::Map;
+
+    use super::super::arguments::ExposureArgs;
+    use super::super::xds::XdsTls;
     use super::*;
 
-    fn rendered(xds: &Endpoint, token: Option<&str>) -> Value {
-        let sidecar = Sidecar { id: "web-1-sidecar-proxy".to_owned(), service: "web".to_owned() };
-        let agent = Agent { node: "n1".to_owned(), datacenter: "dc1".to_owned(), xds_port: Some(8502) };
+    fn rendered(xds: &Xds, exposure: &Exposure, token: Option<&str>) -> Value {
+        let sidecar =
+            Sidecar { id: "web-1-sidecar-proxy".to_owned(), service: "web".to_owned(), config: Map::default() };
         let admin = Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: 19000 };
-        Bootstrap { sidecar: &sidecar, agent: &agent, admin: &admin, admin_access_log: "/dev/null", xds, token }
-            .render()
+        Bootstrap {
+            sidecar: &sidecar,
+            node: "n1",
+            datacenter: "dc1",
+            admin: &admin,
+            admin_access_log: "/dev/null",
+            xds,
+            exposure,
+            token,
+        }
+        .render()
     }
 
-    fn loopback() -> Endpoint {
-        Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: 8502 }
+    fn plaintext(endpoint: Endpoint) -> Xds {
+        Xds { endpoint, tls: None }
+    }
+
+    fn tcp(host: &str) -> Endpoint {
+        Endpoint::Tcp { host: host.to_owned(), port: 8502 }
     }
 
     #[test]
     fn the_bootstrap_is_as_expected() {
-        let text = format!("{:#}\n", rendered(&loopback(), Some("secret")));
-        crate::reference::compare(Path::new("tests/golden/bootstrap.json"), &text);
+        let bootstrap = rendered(&plaintext(tcp("127.0.0.1")), &Exposure::default(), Some("secret"));
+        crate::reference::compare(Path::new("tests/golden/bootstrap.json"), &format!("{bootstrap:#}\n"));
     }
 
     #[test]
     fn without_a_token_none_is_sent() {
-        let bootstrap = rendered(&loopback(), None);
+        let bootstrap = rendered(&plaintext(tcp("127.0.0.1")), &Exposure::default(), None);
         assert!(!bootstrap.to_string().contains("x-consul-token"));
         assert_eq!(bootstrap["dynamic_resources"]["ads_config"]["api_type"], "DELTA_GRPC");
     }
 
     #[test]
     fn envoy_accepts_every_form() {
-        let envoy = envoy();
-        for xds in [
-            loopback(),
-            Endpoint::Tcp { host: "mesh.example".to_owned(), port: 8502 },
-            Endpoint::Unix { path: "/run/starling.sock".to_owned() },
+        let folder = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(["mesh.example".to_owned()]).unwrap();
+        let (certificate, key) = (folder.path().join("leaf.pem"), folder.path().join("key.pem"));
+        std::fs::write(&certificate, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        let tls = |name: &str| XdsTls {
+            authorities: made.cert.pem(),
+            name: name.to_owned(),
+            certificate: certificate.clone(),
+            key: key.clone(),
+        };
+        let mut args = ExposureArgs {
+            prometheus_scrape_path: "/metrics".to_owned(),
+            envoy_ready_bind_address: Some("127.0.0.1".to_owned()),
+            envoy_ready_bind_port: Some(21_000),
+            ..ExposureArgs::default()
+        };
+        let settings = json!({"envoy_prometheus_bind_addr": "0.0.0.0:20200", "envoy_stats_bind_addr": "[::1]:20201"});
+        let settings: Map<_, _> = serde_json::from_value(settings).unwrap();
+        let plain = Exposure::new(&args, &settings).unwrap();
+        args.prometheus_backend_port = Some(20_100);
+        (args.prometheus_cert_file, args.prometheus_key_file) = (Some(certificate.clone()), Some(key.clone()));
+        args.prometheus_ca_file = Some(certificate.clone());
+        let secure = Exposure::new(&args, &settings).unwrap();
+        for (xds, exposure) in [
+            (plaintext(tcp("127.0.0.1")), Exposure::default()),
+            (plaintext(tcp("mesh.example")), plain.clone()),
+            (plaintext(Endpoint::Unix { path: "/run/starling.sock".to_owned() }), secure),
+            (Xds { endpoint: tcp("mesh.example"), tls: Some(tls("mesh.example")) }, plain),
+            (Xds { endpoint: tcp("127.0.0.1"), tls: Some(tls("127.0.0.1")) }, Exposure::default()),
         ] {
-            let bootstrap = rendered(&xds, Some("secret"));
-            let output = Command::new(&envoy)
-                .args(["--mode", "validate", "--log-level", "warning", "--config-yaml"])
-                .arg(bootstrap.to_string())
-                .output()
-                .unwrap_or_else(|error| panic!("cannot run {}: {error}", envoy.display()));
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(output.status.success(), "{xds:?}: {said}");
-            assert!(!said.contains("[warning]") && !said.contains("deprecated"), "{xds:?}: {said}");
+            validate(&rendered(&xds, &exposure, Some("secret")));
         }
+    }
+
+    #[track_caller]
+    fn validate(bootstrap: &Value) {
+        let envoy = envoy();
+        let output = Command::new(&envoy)
+            .args(["--mode", "validate", "--log-level", "warning", "--config-yaml"])
+            .arg(bootstrap.to_string())
+            .output()
+            .unwrap_or_else(|error| panic!("cannot run {}: {error}", envoy.display()));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{bootstrap}: {said}");
+        assert!(!said.contains("[warning]") && !said.contains("deprecated"), "{bootstrap}: {said}");
     }
 
     /// The Envoy to validate with; a test without one is a failed test.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use crate::client::{Call, Client};
 use crate::outcome::usage;
@@ -26,6 +27,8 @@ pub(super) struct Sidecar {
     pub(super) id: String,
     /// The service that it speaks for.
     pub(super) service: String,
+    /// `Proxy.Config` of its registration.
+    pub(super) config: Map<String, Value>,
 }
 
 /// By what a sidecar is looked up.
@@ -48,7 +51,10 @@ struct Service {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Proxy {
+    #[serde(default)]
     destination_service_name: String,
+    #[serde(default)]
+    config: Map<String, Value>,
     #[serde(rename = "DestinationServiceID")]
     destination_service_id: Option<String>,
 }
@@ -99,6 +105,39 @@ pub(super) async fn find(client: &Client, wanted: Wanted<'_>) -> anyhow::Result<
     choose(&services, wanted)
 }
 
+/// Finds the sidecar in the catalog, on a node of another agent.
+///
+/// # Errors
+/// If there is none, with what is there.
+pub(super) async fn find_on(client: &Client, node: &str, wanted: Wanted<'_>) -> anyhow::Result<Sidecar> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Node {
+        services: Services,
+    }
+    let call = Call::get("/v1/catalog/node").segment(node);
+    let found: Option<Node> = client.read(call).await.with_context(|| format!("cannot list the services of {node}"))?;
+    let Some(Node { services }) = found else { bail!("there is no node {node:?}; `starling nodes` lists them") };
+    choose(&services, wanted).with_context(|| format!("on node {node}"))
+}
+
+/// The settings of the proxy: those of every proxy, and over them its own.
+///
+/// # Errors
+/// If the API does not answer.
+pub(super) async fn settings(client: &Client, sidecar: &Sidecar) -> anyhow::Result<Map<String, Value>> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Defaults {
+        config: Option<Map<String, Value>>,
+    }
+    let call = Call::get("/v1/config/proxy-defaults/global");
+    let defaults: Option<Defaults> = client.find(call).await.context("cannot read proxy-defaults/global")?;
+    let mut settings = defaults.and_then(|defaults| defaults.config).unwrap_or_default();
+    settings.extend(sidecar.config.clone());
+    Ok(settings)
+}
+
 fn choose(services: &Services, wanted: Wanted<'_>) -> anyhow::Result<Sidecar> {
     let proxies = services.iter().filter_map(|(id, service)| {
         let proxy = service.proxy.as_ref().filter(|_| service.kind == "connect-proxy")?;
@@ -111,7 +150,11 @@ fn choose(services: &Services, wanted: Wanted<'_>) -> anyhow::Result<Sidecar> {
         }
     };
     match (found.as_slice(), wanted) {
-        ([(id, proxy)], _) => Ok(Sidecar { id: (*id).clone(), service: proxy.destination_service_name.clone() }),
+        ([(id, proxy)], _) => Ok(Sidecar {
+            id: (*id).clone(),
+            service: proxy.destination_service_name.clone(),
+            config: proxy.config.clone(),
+        }),
         ([], Wanted::Proxy(id)) => match services.contains_key(id) {
             true => Err(usage(format!("{id:?} is a service, not a sidecar; --sidecar-for {id} finds its sidecar"))),
             false => bail!("no sidecar {id:?} is registered with this agent; it has {}", known(services)),
@@ -165,7 +208,7 @@ mod tests {
 
     #[test]
     fn the_one_sidecar_is_found_by_either_name() {
-        let expected = Sidecar { id: "web-1-sidecar-proxy".to_owned(), service: "web".to_owned() };
+        let expected = Sidecar { id: "web-1-sidecar-proxy".to_owned(), service: "web".to_owned(), config: Map::new() };
         assert_eq!(choose(&services(), Wanted::SidecarFor("web-1")).unwrap(), expected);
         assert_eq!(choose(&services(), Wanted::Proxy("web-1-sidecar-proxy")).unwrap(), expected);
         assert_eq!(choose(&services(), Wanted::Proxy("api-green")).unwrap().service, "api");

@@ -75,12 +75,7 @@ fn wanted(args: &CreateArgs) -> anyhow::Result<Vec<Wanted>> {
     };
     let action = if args.deny { "deny" } else { "allow" };
     let body = Map::from_iter([("Action".to_owned(), action.into())]);
-    let mut meta = Map::new();
-    for text in &args.meta {
-        let (key, value) =
-            text.split_once('=').ok_or_else(|| usage(format!("--meta {text:?} is not of the form KEY=VALUE")))?;
-        meta.insert(key.to_owned(), value.into());
-    }
+    let meta = definition::pairs("--meta", &args.meta)?;
     Ok(vec![Wanted { source: source.clone(), destination: destination.clone(), body, meta }])
 }
 

@@ -2,12 +2,13 @@
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use starling_http_api::parse::{Context as ParseContext, Dialect, parse_definitions};
 use starling_model::{Datacenter, NodeName};
 
+use crate::client::address::host_and_port;
 use crate::client::{ApiArgs, Call, Client};
-use crate::definition::{Document, field};
+use crate::definition::{self, Document, field};
 use crate::outcome::{Outcome, usage};
 use crate::print;
 
@@ -17,7 +18,7 @@ use crate::print;
 #[derive(Debug, clap::Args)]
 pub(super) struct RegisterArgs {
     /// Definition files in HCL or JSON, - for standard input
-    #[arg(value_name = "FILE", required_unless_present = "name", conflicts_with_all = ["name", "id", "address", "port", "tag", "meta"])]
+    #[arg(value_name = "FILE", required_unless_present = "name", conflicts_with_all = ["name", "id", "kind", "address", "port", "socket", "tag", "meta", "tagged_address"])]
     files: Vec<String>,
 
     /// Name of the service, for one without a file
@@ -28,6 +29,10 @@ pub(super) struct RegisterArgs {
     #[arg(long, value_name = "ID", requires = "name")]
     id: Option<String>,
 
+    /// Its kind; proxies are registered from files, which have room for their settings
+    #[arg(long, value_name = "KIND", requires = "name")]
+    kind: Option<String>,
+
     /// Its address, if it is not the node's
     #[arg(long, value_name = "ADDR", requires = "name")]
     address: Option<String>,
@@ -36,6 +41,10 @@ pub(super) struct RegisterArgs {
     #[arg(long, value_name = "PORT", requires = "name")]
     port: Option<u16>,
 
+    /// The Unix socket on which it listens, in place of address and port
+    #[arg(long, value_name = "PATH", requires = "name", conflicts_with_all = ["address", "port"])]
+    socket: Option<String>,
+
     /// A tag; may be given again
     #[arg(long, value_name = "TAG", requires = "name")]
     tag: Vec<String>,
@@ -43,6 +52,10 @@ pub(super) struct RegisterArgs {
     /// Metadata, KEY=VALUE; may be given again
     #[arg(long, value_name = "KEY=VALUE", requires = "name")]
     meta: Vec<String>,
+
+    /// Its address for callers of some kind, such as wan=192.0.2.1:80; may be given again
+    #[arg(long, value_name = "TAG=ADDR", requires = "name")]
+    tagged_address: Vec<String>,
 
     #[command(flatten)]
     pub(super) api: ApiArgs,
@@ -73,21 +86,21 @@ async fn register(client: &Client, name: &str, body: &Value, origin: &str) -> an
 }
 
 fn from_flags(name: &str, args: &RegisterArgs) -> anyhow::Result<Value> {
-    let mut meta = Map::new();
-    for text in &args.meta {
-        let (key, value) =
-            text.split_once('=').ok_or_else(|| usage(format!("--meta {text:?} is not of the form KEY=VALUE")))?;
-        meta.insert(key.to_owned(), value.into());
-    }
-    let mut body = json!({"Name": name, "Tags": args.tag, "Meta": meta});
-    if let Some(id) = &args.id {
-        body["ID"] = id.as_str().into();
-    }
-    if let Some(address) = &args.address {
-        body["Address"] = address.as_str().into();
+    let mut body = json!({"Name": name, "Tags": args.tag, "Meta": definition::pairs("--meta", &args.meta)?});
+    let texts = [("ID", &args.id), ("Kind", &args.kind), ("Address", &args.address), ("SocketPath", &args.socket)];
+    for (field, text) in texts {
+        if let Some(text) = text {
+            body[field] = text.as_str().into();
+        }
     }
     if let Some(port) = args.port {
         body["Port"] = port.into();
+    }
+    for (tag, address) in definition::pairs("--tagged-address", &args.tagged_address)? {
+        let text = address.as_str().unwrap_or_default();
+        let (host, port) = host_and_port(text)
+            .ok_or_else(|| usage(format!("--tagged-address {tag}={text}: {text:?} is not of the form ADDR:PORT")))?;
+        body["TaggedAddresses"][tag] = json!({"Address": host, "Port": port.unwrap_or_default()});
     }
     Ok(body)
 }

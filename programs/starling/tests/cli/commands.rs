@@ -75,6 +75,10 @@ fn intentions_are_listed_deleted_and_missed() {
     api.run("intention delete web db").prints(0, "Intention deleted.\n");
     api.run("intention delete gone db").fails(1, &["there is no intention gone => db"]);
     api.run("intention get gone db").fails(1, &["there is no intention gone => db"]);
+    for command in ["get", "delete"] {
+        let line = format!("intention {command} 5f0c44a7-1d4c-7d4b-9f3c-7c5b3a2f0e11");
+        api.run(&line).fails(2, &["5f0c44a7", "they have no IDs; give SRC and DST"]);
+    }
 }
 
 #[test]
@@ -84,6 +88,7 @@ fn config_entries_are_written_from_hcl_with_a_condition() {
         ("PUT /v1/config?cas=8", 200, "false"),
         ("PUT /v1/config", 400, "Protocol: unknown protocol \"htp\""),
         ("DELETE /v1/config/service-defaults/web", 200, "{}"),
+        ("DELETE /v1/config/service-defaults/web?cas=6", 200, "false"),
         ("GET /v1/config/service-defaults", 200, r#"[{"Name":"api"},{"Name":"web"}]"#),
     ]);
     let file = "Kind = \"service-defaults\"\nName = \"web\"\nProtocol = \"http\"\n";
@@ -99,6 +104,10 @@ fn config_entries_are_written_from_hcl_with_a_condition() {
     api.run("config list -kind=service-defaults").prints(0, "api\nweb\n");
     let deleted = "Config entry deleted: service-defaults/web\n";
     api.run("config delete -kind service-defaults -name web").prints(0, deleted);
+    api.run("config delete -kind service-defaults -name web -cas -modify-index 6").fails(1, &["not deleted"]);
+    api.run_with("config delete -filename -", file, &[]).prints(0, deleted);
+    api.run("config delete -kind service-defaults").fails(2, &["--name"]);
+    api.run("config delete -filename - -name web").fails(2, &["--filename"]);
 }
 
 #[test]
@@ -120,6 +129,29 @@ fn services_are_registered_as_they_stand_in_files() {
     let wrong = "service { name = \"ok\" }\nservice { name = \"web\" port = 70000 }";
     api.run_with("services register -", wrong, &[]).fails(2, &["standard input: ", "70000"]);
     assert_eq!(api.seen().len(), requests + 1, "the agent is asked for its name, and nothing is registered");
+}
+
+#[test]
+fn a_service_is_registered_with_whatever_consuls_flags_say() {
+    let api = Api::serve(&[
+        ("PUT /v1/agent/service/register", 200, ""),
+        ("GET /v1/agent/self", 200, r#"{"Config":{"NodeName":"n1","Datacenter":"dc1"}}"#),
+        ("PUT /v1/agent/service/deregister/web-1", 200, ""),
+    ]);
+    let line = "services register -name web -id web-1 -kind ingress-gateway -address 10.0.0.1 -port 80 \
+                -tagged-address lan=10.0.0.1:80 -tagged-address v6=[::1]:81";
+    api.run(line).prints(0, "Registered service: web\n");
+    let body = r#"{"Name":"web","Tags":[],"Meta":{},"ID":"web-1","Kind":"ingress-gateway","Address":"10.0.0.1","Port":80,"TaggedAddresses":{"lan":{"Address":"10.0.0.1","Port":80},"v6":{"Address":"::1","Port":81}}}"#;
+    assert_eq!(api.seen(), [format!("PUT /v1/agent/service/register {body}")]);
+    api.run("services register -name web -socket /run/web.sock").prints(0, "Registered service: web\n");
+    assert!(api.seen()[1].contains(r#""SocketPath":"/run/web.sock""#), "{:?}", api.seen());
+    api.run("services register -name web -socket /run/web.sock -port 80").fails(2, &["--socket", "--port"]);
+    api.run("services register -name web -tagged-address lan").fails(2, &["--tagged-address \"lan\""]);
+    api.run("services register -name web -tagged-address lan=a:b").fails(2, &["\"a:b\" is not of the form"]);
+    api.run("services register -kind x").fails(2, &["--name"]);
+    assert_eq!(api.seen().len(), 2);
+    let file = r#"{"service": {"name": "web", "id": "web-1"}}"#;
+    api.run_with("services deregister -", file, &[]).prints(0, "Deregistered service: web-1\n");
 }
 
 #[test]

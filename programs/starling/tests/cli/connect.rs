@@ -48,6 +48,121 @@ fn what_cannot_be_looked_up_says_what_to_do() {
     api.run("connect envoy -sidecar-for web-1 -admin-bind 19000").fails(2, &["--admin-bind \"19000\""]);
 }
 
+const LINE: &str = "connect envoy -sidecar-for web-1 -bootstrap";
+
+fn bootstrap(run: crate::api::Run) -> Value {
+    serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"))
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    let items = list.as_array().expect("a list");
+    items.iter().map(|item| item["name"].as_str().expect("a name")).collect()
+}
+
+#[test]
+fn the_proxys_settings_ask_for_metrics_and_flags_say_how() {
+    let defaults = r#"{"Config":{"envoy_prometheus_bind_addr":"0.0.0.0:20200"}}"#;
+    let of_its_own =
+        SERVICES.replace(r#""web-1"}}"#, r#""web-1","Config":{"envoy_stats_bind_addr":"127.0.0.1:20201"}}}"#);
+    let api = Api::serve(&[
+        ("GET /v1/agent/self", 200, OWN),
+        ("GET /v1/agent/services", 200, &of_its_own),
+        ("GET /v1/config/proxy-defaults/global", 200, defaults),
+    ]);
+    let flags = "-prometheus-scrape-path /scrape -prometheus-backend-port 20100 -envoy-ready-bind-address 127.0.0.1 \
+                 -envoy-ready-bind-port 21001";
+    let made = &bootstrap(api.run(&format!("{LINE} {flags}")))["static_resources"];
+    let listeners = ["envoy_prometheus_metrics_listener", "envoy_metrics_listener", "envoy_ready_listener"];
+    assert_eq!(names(&made["listeners"]), listeners);
+    assert_eq!(names(&made["clusters"]), ["starling_xds", "self_admin", "prometheus_backend"]);
+    assert!(made["listeners"][0].to_string().contains(r#""path":"/scrape""#));
+    let made = &bootstrap(api.run(&format!("{LINE} {flags} -no-central-config=true")))["static_resources"];
+    assert_eq!(names(&made["listeners"]), ["envoy_ready_listener"]);
+    assert_eq!(names(&made["clusters"]), ["starling_xds", "self_admin"]);
+    api.run(&format!("{LINE} -envoy-ready-bind-port 1")).fails(2, &["--envoy-ready-bind-address"]);
+    api.run(&format!("{LINE} -prometheus-key-file k")).fails(2, &["--prometheus-cert-file"]);
+}
+
+#[test]
+fn flags_of_consul_that_change_nothing_change_nothing() {
+    let flags =
+        "-envoy-version 1.34.0 -ignore-envoy-compatibility=true -omit-deprecated-tags -enable-config-gen-logging";
+    assert_eq!(bootstrap(api().run(&format!("{LINE} {flags}"))), bootstrap(api().run(LINE)));
+}
+
+#[test]
+fn gateways_are_refused_in_words() {
+    let api = api();
+    for flags in
+        ["-gateway mesh", "-gateway=mesh -register -expose-servers", "-address 10.0.0.1:443", "-mesh-gateway=true"]
+    {
+        let words = ["is for gateways, which are not there yet", "--sidecar-for ID"];
+        api.run(&format!("connect envoy {flags}")).fails(2, &words);
+    }
+    assert_eq!(api.seen(), [""; 0]);
+}
+
+#[test]
+fn who_envoy_shall_be_may_stand_in_consuls_variables() {
+    let by = |variables: &[(&str, &str)]| api().run_with("connect envoy -bootstrap", "", variables);
+    for variables in [
+        &[("CONNECT_SIDECAR_FOR", "web-1")][..],
+        &[("CONNECT_SIDECAR_FOR", "gone"), ("CONNECT_PROXY_ID", "web-1-sidecar-proxy")],
+    ] {
+        assert_eq!(bootstrap(by(variables))["node"]["id"], "web-1-sidecar-proxy");
+    }
+    by(&[("CONNECT_PROXY_ID", "gone")]).fails(1, &["no sidecar \"gone\""]);
+}
+
+#[test]
+fn a_proxy_of_another_node_is_found_in_the_catalog() {
+    let node = format!(r#"{{"Node":{{"Node":"n2"}},"Services":{SERVICES}}}"#);
+    let api = Api::serve(&[
+        ("GET /v1/agent/self", 200, OWN),
+        ("GET /v1/agent/services", 200, SERVICES),
+        ("GET /v1/catalog/node/n2", 200, &node),
+        ("GET /v1/catalog/node/n3", 200, "null"),
+    ]);
+    let line = "connect envoy -proxy-id web-1-sidecar-proxy -bootstrap";
+    let made = bootstrap(api.run(&format!("{line} -node-name n2 -grpc-addr 10.0.0.2:8502")));
+    assert_eq!((&made["node"]["metadata"]["node_name"], &made["node"]["cluster"]), (&"n2".into(), &"web".into()));
+    assert_eq!(bootstrap(api.run(&format!("{line} -nodename n1")))["node"]["metadata"]["node_name"], "n1");
+    api.run(&format!("{line} -node-name n2")).fails(2, &["proxies of n2", "--grpc-addr"]);
+    api.run(&format!("{line} -node-name n3 -grpc-addr 10.0.0.3:8502")).fails(1, &["there is no node \"n3\""]);
+    api.run("connect envoy -sidecar-for web-1 -node-name n2").fails(2, &["--node-name"]);
+}
+
+#[test]
+fn xds_over_tls_needs_both_ends_certificates() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["mesh.example".to_owned()]).unwrap();
+    let ca = folder.path().join("ca.pem");
+    std::fs::write(&ca, made.cert.pem()).unwrap();
+    let api = api();
+    let secure = format!("{LINE} -grpc-addr https://mesh.example -grpc-ca-file {}", ca.display());
+    let made_of = bootstrap(api.run(&format!("{secure} -client-cert leaf.pem -client-key key.pem")));
+    let cluster = &made_of["static_resources"]["clusters"][0];
+    assert_eq!(xds(&made_of)["socket_address"]["port_value"], 8503);
+    let tls = &cluster["transport_socket"]["typed_config"];
+    let common = &tls["common_tls_context"];
+    assert_eq!(tls["sni"], "mesh.example");
+    assert_eq!(common["validation_context"]["match_typed_subject_alt_names"][0]["matcher"]["exact"], "mesh.example");
+    assert_eq!(common["validation_context"]["trusted_ca"]["inline_string"], made.cert.pem().replace('\r', ""));
+    assert_eq!(common["tls_certificates"][0]["private_key"]["filename"], "key.pem");
+    let folder = folder.path().to_str().unwrap();
+    let line = format!("{LINE} -client-cert leaf.pem -client-key key.pem -tls-server-name server.dc1.consul");
+    let variables = [("CONSUL_GRPC_ADDR", "https://127.0.0.1:18503"), ("CONSUL_GRPC_CAPATH", folder)];
+    assert_eq!(
+        bootstrap(api.run_with(&line, "", &variables))["static_resources"]["clusters"][0]["transport_socket"]["typed_config"]
+            ["sni"],
+        "server.dc1.consul"
+    );
+    api.run(&secure).fails(2, &["mutual", "--client-cert"]);
+    api.run(&format!("{LINE} -grpc-addr https://mesh.example")).fails(2, &["--grpc-ca-file"]);
+    api.run(&format!("{LINE} -grpc-ca-path {folder}")).fails(2, &["--grpc-addr https://HOST:PORT"]);
+    api.run(&format!("{LINE} -grpc-addr ftp://x")).fails(2, &["\"ftp\" is not one of http, https, unix"]);
+}
+
 #[test]
 fn envoy_gets_the_bootstrap_without_showing_it() {
     let folder = tempfile::tempdir().unwrap();

@@ -4,4 +4,6 @@ mod api;
 mod commands;
 mod connect;
 mod failures;
+mod json;
+mod scope;
 mod secure;

@@ -5,23 +5,35 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::pki_types::PrivatePkcs8KeyDer;
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
 use crate::api::run;
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]";
 
-/// Serves one answer to everybody, with a certificate of its own, which it leaves in `ca`.
-fn serve(ca: &Path) -> SocketAddr {
+/// Serves one answer to everybody, with a certificate of its own, which it leaves in `ca`; or, with `clients`, to those
+/// who show that certificate.
+fn serve(ca: &Path, clients: Option<CertificateDer<'static>>) -> SocketAddr {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned(), "api.example".to_owned()]);
     let made = made.expect("a certificate");
     std::fs::write(ca, made.cert.pem()).expect("a file");
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-    let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let verifier = match clients {
+        None => WebPkiClientVerifier::no_client_auth(),
+        Some(certificate) => {
+            let mut roots = RootCertStore::empty();
+            roots.add(certificate).expect("a root");
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+            verifier.build().expect("a verifier")
+        }
+    };
+    let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("TLS")
-        .with_no_client_auth()
+        .with_client_cert_verifier(verifier)
         .with_single_cert(vec![made.cert.der().clone()], key.into())
         .expect("a server's configuration");
     let (listener, config) = (TcpListener::bind("127.0.0.1:0").expect("a free port"), Arc::new(config));
@@ -41,7 +53,7 @@ fn serve(ca: &Path) -> SocketAddr {
 fn https_is_spoken_with_those_whom_the_ca_vouches_for() {
     let folder = tempfile::tempdir().unwrap();
     let ca = folder.path().join("ca.pem");
-    let address = serve(&ca).to_string();
+    let address = serve(&ca, None).to_string();
     let ca = ca.to_str().unwrap();
     let nobody = "Node  ID  Address  DC\n";
     run(&format!("nodes -http-addr https://{address} -ca-file {ca}"), "", &[]).prints(0, nobody);
@@ -49,12 +61,34 @@ fn https_is_spoken_with_those_whom_the_ca_vouches_for() {
     run("nodes", "", &by_variables).prints(0, nobody);
     let other_name = [&by_variables[..], &[("CONSUL_TLS_SERVER_NAME", "other.example")]].concat();
     run("nodes", "", &other_name).fails(3, &["cannot reach", "not valid for name"]);
+    run("nodes -tls-server-name api.example", "", &other_name).prints(0, nobody);
+    let (directory, plain) = (folder.path().to_str().unwrap(), [("STARLING_HTTP_ADDR", address.as_str())]);
+    run(&format!("nodes -http-addr https://{address} -ca-path {directory}"), "", &plain).prints(0, nobody);
+    run("nodes", "", &[&by_variables[..2], &[("CONSUL_CAPATH", directory)]].concat()).prints(0, nobody);
 
     let other = folder.path().join("other.pem");
-    serve(&other);
+    serve(&other, None);
     run(&format!("nodes -http-addr https://{address} -ca-file {}", other.display()), "", &[])
         .fails(3, &["cannot reach"]);
     std::fs::write(&other, "no PEM").unwrap();
     run(&format!("nodes -http-addr https://{address} -ca-file {}", other.display()), "", &[])
         .fails(2, &["holds no certificate"]);
+}
+
+#[test]
+fn the_client_shows_its_certificate() {
+    let folder = tempfile::tempdir().unwrap();
+    let [ca, certificate, key] = ["ca.pem", "client.pem", "client-key.pem"].map(|name| folder.path().join(name));
+    let own = rcgen::generate_simple_self_signed(["client.example".to_owned()]).unwrap();
+    std::fs::write(&certificate, own.cert.pem()).unwrap();
+    std::fs::write(&key, own.signing_key.serialize_pem()).unwrap();
+    let address = serve(&ca, Some(own.cert.der().clone())).to_string();
+    let [ca, certificate, key] = [&ca, &certificate, &key].map(|path| path.to_str().unwrap());
+    let line = format!("nodes -http-addr https://{address} -ca-file {ca}");
+    let shown = "Node  ID  Address  DC\n";
+    run(&format!("{line} -client-cert {certificate} -client-key {key}"), "", &[]).prints(0, shown);
+    let variables = [("CONSUL_CLIENT_CERT", certificate), ("STARLING_CLIENT_KEY", key), ("CONSUL_CLIENT_KEY", ca)];
+    run(&line, "", &variables).prints(0, shown);
+    assert_eq!(run(&line, "", &[]).code, 3, "without a certificate");
+    run(&format!("{line} -client-cert {certificate}"), "", &[]).fails(2, &["--client-key"]);
 }
