@@ -134,8 +134,8 @@ const SIDECARS: &[(&str, &str)] = &[
         "Proxy.Config.envoy_public_listener_json: is not supported in this release; remove it",
     ),
     (
-        r#"{"Proxy": {"Config": {"envoy_prometheus_bind_addr": "0.0.0.0:9102"}}}"#,
-        "Proxy.Config.envoy_prometheus_bind_addr: is not supported in this release; remove it",
+        r#"{"Proxy": {"Config": {"envoy_statsd_url": "udp://127.0.0.1:9125"}}}"#,
+        "Proxy.Config.envoy_statsd_url: is not supported in this release; remove it",
     ),
     (
         r#"{"Proxy": {"Config": {"connect_timeout_ms": 5}}}"#,

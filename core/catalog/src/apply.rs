@@ -67,19 +67,8 @@ impl Snapshot {
         Applied { snapshot: next, events }
     }
 
-    /// Adds a stored record and raises the revisions of its subjects to that of its last change.
-    pub(crate) fn insert_marked(&mut self, record: Versioned<Record>) {
-        let (key, modified) = (record.value.key(), record.modified);
-        self.insert(record.value, record.created, modified);
-        let mut subjects = BTreeSet::new();
-        self.touch(&key, &mut subjects);
-        for subject in subjects {
-            self.mark(&subject, modified);
-        }
-    }
-
     /// Adds a record and what indexes need.
-    fn insert(&mut self, record: Record, created: Revision, modified: Revision) {
+    pub(crate) fn insert(&mut self, record: Record, created: Revision, modified: Revision) {
         let key = record.key();
         match record {
             Record::Node(value) => {
@@ -107,6 +96,9 @@ impl Snapshot {
             }
             Record::CaRoot(value) => {
                 self.roots.insert(value.id.clone(), Arc::new(Versioned { value, created, modified }));
+            }
+            Record::JoinToken(value) => {
+                self.join_tokens.insert(value.id, Arc::new(Versioned { value, created, modified }));
             }
             Record::Fence(value) => {
                 self.fences.insert(value, Arc::new(Versioned { value, created, modified }));
@@ -142,6 +134,9 @@ impl Snapshot {
             }
             RecordKey::CaRoot(id) => {
                 self.roots.remove(id);
+            }
+            RecordKey::JoinToken(id) => {
+                self.join_tokens.remove(id);
             }
             RecordKey::Fence(fence) => {
                 self.fences.remove(fence);
@@ -189,6 +184,7 @@ impl Snapshot {
             RecordKey::Check(node, id) => self.check(node, id).map(|r| r.created),
             RecordKey::Config(key) => self.config(key).map(|r| r.created),
             RecordKey::CaRoot(id) => self.roots.get(id).map(|r| r.created),
+            RecordKey::JoinToken(id) => self.join_token(id).map(|r| r.created),
             RecordKey::Fence(fence) => self.fences.get(fence).map(|r| r.created),
         }
     }
@@ -227,7 +223,8 @@ impl Snapshot {
             RecordKey::CaRoot(_) => {
                 subjects.insert(Subject::Roots);
             }
-            RecordKey::Fence(_) => {}
+            // Nothing that a proxy does depends on either.
+            RecordKey::JoinToken(_) | RecordKey::Fence(_) => {}
         }
     }
 

@@ -21,6 +21,10 @@ use starling_model::{
 
 use crate::snapshot::Snapshot;
 
+mod join_token;
+
+pub use join_token::{JOIN_TOKENS_MAX, JoinRequest, JoinTokenCommand, JoinTokenRefusal};
+
 /// Changes that one transaction of the store takes, and also conditions; only the first transaction of a larger decision is
 /// guarded by what was seen, and each change brings at most one condition.
 pub const GUARDED_CHANGES_MAX: usize = 128;
@@ -82,6 +86,8 @@ pub enum Command {
     },
     /// Makes a root trusted.
     PutRoot(starling_model::CaRootRecord),
+    /// Makes, uses or revokes a join token.
+    JoinToken(JoinTokenCommand),
 }
 
 /// A record as it stood when a command was decided; `None` means it was not there.
@@ -168,6 +174,9 @@ pub enum Refusal {
         /// The record.
         key: String,
     },
+    /// A rule about join tokens is broken.
+    #[error(transparent)]
+    JoinToken(#[from] JoinTokenRefusal),
 }
 
 /// Decides a command against a snapshot.
@@ -225,6 +234,7 @@ pub fn decide(snapshot: &Snapshot, command: &Command) -> Result<Decision, Refusa
             }
         }
         Command::PutRoot(root) => decision.put(snapshot, Record::CaRoot(root.clone())),
+        Command::JoinToken(command) => join_token::decide(snapshot, command, &mut decision)?,
     }
     Ok(decision)
 }
@@ -274,9 +284,10 @@ fn ground(change: &Change) -> Option<RecordKey> {
             Some(service) => RecordKey::Instance(InstanceKey { node: check.node.clone(), id: service.id.clone() }),
             None => RecordKey::Node(check.node.clone()),
         }),
-        Change::Put(Record::Node(_) | Record::Config(_) | Record::CaRoot(_) | Record::Fence(_)) | Change::Delete(_) => {
-            None
-        }
+        Change::Put(
+            Record::Node(_) | Record::Config(_) | Record::CaRoot(_) | Record::JoinToken(_) | Record::Fence(_),
+        )
+        | Change::Delete(_) => None,
     }
 }
 
@@ -390,7 +401,7 @@ fn decide_node(
         let own = match &key {
             RecordKey::Node(node) | RecordKey::Check(node, _) => node == name,
             RecordKey::Instance(instance) => instance.node == *name,
-            RecordKey::Config(_) | RecordKey::CaRoot(_) | RecordKey::Fence(_) => false,
+            RecordKey::Config(_) | RecordKey::CaRoot(_) | RecordKey::JoinToken(_) | RecordKey::Fence(_) => false,
         };
         if !own {
             return Err(Refusal::ForeignRecord { node: name.clone(), key: key.encode() });

@@ -14,7 +14,7 @@ pub mod snapshot;
 pub mod subject;
 
 pub use apply::{Applied, Event};
-pub use command::{Command, Decision, Refusal, Seen, decide};
+pub use command::{Command, Decision, JoinRequest, JoinTokenCommand, JoinTokenRefusal, Refusal, Seen, decide};
 pub use fan_out::{FanOut, SubscriberId};
 pub use mesh::{Front, MeshRead};
 pub use receipts::{

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use imbl::{OrdMap, OrdSet};
 use starling_model::{
     CaRootRecord, Change, Check, CheckId, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, Fence, InstanceId,
-    InstanceKey, IntentionSubject, Node, NodeName, Port, Protocol, ProxyDefaults, Record, RecordKey, Revision,
-    ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, Versioned,
+    InstanceKey, IntentionSubject, JoinTokenId, JoinTokenRecord, Node, NodeName, Port, Protocol, ProxyDefaults, Record,
+    RecordKey, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, Versioned,
 };
 
 use crate::subject::Subject;
@@ -21,6 +21,7 @@ pub struct Snapshot {
     pub(crate) nodes: OrdMap<NodeName, NodeEntry>,
     pub(crate) configs: OrdMap<ConfigEntryKey, Arc<Versioned<ConfigEntry>>>,
     pub(crate) roots: OrdMap<String, Arc<Versioned<CaRootRecord>>>,
+    pub(crate) join_tokens: OrdMap<JoinTokenId, Arc<Versioned<JoinTokenRecord>>>,
     pub(crate) fences: OrdMap<Fence, Arc<Versioned<Fence>>>,
     /// Instances by the name they bear.
     pub(crate) by_name: OrdMap<ServiceName, OrdSet<InstanceKey>>,
@@ -31,6 +32,9 @@ pub struct Snapshot {
     pub(crate) gone: OrdSet<(Revision, Subject)>,
     /// The revision answered for subjects that were never seen or were forgotten.
     pub(crate) floor: Revision,
+    /// The revision at which it was loaded. What was removed before is not known, so no subject answers an earlier one:
+    /// whoever waits since then looks once more.
+    pub(crate) loaded: Revision,
 }
 
 /// A node with everything on it. Its record may be missing while its instances are still being removed.
@@ -81,9 +85,9 @@ impl Snapshot {
     /// Builds the catalog from stored records, each with the revisions of its making and last change.
     #[must_use]
     pub fn load(revision: Revision, records: impl IntoIterator<Item = Versioned<Record>>) -> Self {
-        let mut snapshot = Self { floor: revision, ..Self::default() };
+        let mut snapshot = Self { floor: revision, loaded: revision, ..Self::default() };
         for record in records {
-            snapshot.insert_marked(record);
+            snapshot.insert(record.value, record.created, record.modified);
         }
         snapshot.revision = revision;
         snapshot
@@ -95,7 +99,8 @@ impl Snapshot {
         self.revision
     }
 
-    /// When `subject` last changed; for a subject that was never seen or is long gone, a revision not before its end.
+    /// When `subject` last changed, or the catalog was loaded if that was later; for a subject that was never seen or is
+    /// long gone, a revision not before its end.
     #[must_use]
     pub fn subject_revision(&self, subject: &Subject) -> Revision {
         let known = match subject.instance() {
@@ -107,7 +112,7 @@ impl Snapshot {
             },
             None => self.touched.get(subject).copied(),
         };
-        known.unwrap_or(self.floor)
+        known.unwrap_or(self.floor).max(self.loaded)
     }
 
     /// When a node's record last changed. While it is gone and its instances are not yet, anything there counts.
@@ -260,6 +265,17 @@ impl Snapshot {
         roots
     }
 
+    /// One join token.
+    #[must_use]
+    pub fn join_token(&self, id: &JoinTokenId) -> Option<&Arc<Versioned<JoinTokenRecord>>> {
+        self.join_tokens.get(id)
+    }
+
+    /// Every join token, by identifier; used and expired ones included.
+    pub fn join_tokens(&self) -> impl Iterator<Item = &Arc<Versioned<JoinTokenRecord>>> {
+        self.join_tokens.values()
+    }
+
     /// The revision at which a record last changed; `None` if there is none.
     #[must_use]
     pub fn modified(&self, key: &RecordKey) -> Option<Revision> {
@@ -269,6 +285,7 @@ impl Snapshot {
             RecordKey::Check(node, id) => self.check(node, id).map(|r| r.modified),
             RecordKey::Config(key) => self.config(key).map(|r| r.modified),
             RecordKey::CaRoot(id) => self.roots.get(id).map(|r| r.modified),
+            RecordKey::JoinToken(id) => self.join_token(id).map(|r| r.modified),
             RecordKey::Fence(fence) => self.fences.get(fence).map(|r| r.modified),
         }
     }
@@ -282,6 +299,7 @@ impl Snapshot {
             Record::Check(value) => self.check(&value.node, &value.id).is_some_and(|r| r.value == *value),
             Record::Config(value) => self.config(&value.key()).is_some_and(|r| r.value == *value),
             Record::CaRoot(value) => self.roots.get(&value.id).is_some_and(|r| r.value == *value),
+            Record::JoinToken(value) => self.join_token(&value.id).is_some_and(|r| r.value == *value),
             Record::Fence(fence) => self.fences.contains_key(fence),
         }
     }
@@ -296,8 +314,9 @@ impl Snapshot {
         let checks = self.checks().map(|r| wrap(r, Record::Check));
         let configs = self.configs.values().map(|r| wrap(r, Record::Config));
         let roots = self.roots.values().map(|r| wrap(r, Record::CaRoot));
+        let join_tokens = self.join_tokens().map(|r| wrap(r, Record::JoinToken));
         let fences = self.fences.values().map(|r| wrap(r, Record::Fence));
-        nodes.chain(instances).chain(checks).chain(configs).chain(roots).chain(fences)
+        nodes.chain(instances).chain(checks).chain(configs).chain(roots).chain(join_tokens).chain(fences)
     }
 
     /// The changes that turn this state into `newer`. Costs a pass over both; for a reader that has lost its place.

@@ -272,6 +272,17 @@ fn an_instance_that_is_gone_has_a_revision_not_before_its_end() {
 }
 
 #[test]
+fn no_subject_goes_back_when_the_catalog_is_loaded_anew() {
+    let snapshot = registered();
+    let gone = run(&snapshot, Command::DeregisterInstance(key("n1", "web-1"))).expect("deregisters");
+    let loaded = Snapshot::load(gone.revision(), gone.records());
+    for subject in [Subject::Service("web".parse().expect("a name")), Subject::ServiceList, Subject::CheckList] {
+        let before = gone.subject_revision(&subject);
+        assert!(loaded.subject_revision(&subject) >= before, "{subject}: whoever waits since must look again");
+    }
+}
+
+#[test]
 fn two_sidecars_are_not_reached_at_one_port_of_one_address() {
     let at = |id: &str, port, address: Option<&str>| ServiceInstance {
         address: address.map(str::to_owned),

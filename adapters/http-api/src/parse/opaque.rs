@@ -4,7 +4,7 @@
 //! would otherwise be a promise that nobody keeps. Keys are compared without regard to case, as in Consul; keys and values
 //! come out in one spelling.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Map, Value};
 use starling_catalog::Snapshot;
@@ -22,6 +22,8 @@ enum Kind {
     Protocol,
     Ip,
     Port,
+    /// An IP and a port, `IP:PORT`.
+    Socket,
     /// A whole number that fits 32 bits.
     Count,
     /// Such a number of milliseconds.
@@ -47,6 +49,8 @@ impl Place {
             Self::Sidecar => &[
                 ("bind_address", Kind::Ip),
                 ("bind_port", Kind::Port),
+                ("envoy_prometheus_bind_addr", Kind::Socket),
+                ("envoy_stats_bind_addr", Kind::Socket),
                 ("local_connect_timeout_ms", Kind::Milliseconds),
                 ("local_request_timeout_ms", Kind::Milliseconds),
                 ("max_inbound_connections", Kind::Count),
@@ -58,6 +62,8 @@ impl Place {
                 ("protocol", Kind::Protocol),
             ],
             Self::ProxyDefaults => &[
+                ("envoy_prometheus_bind_addr", Kind::Socket),
+                ("envoy_stats_bind_addr", Kind::Socket),
                 ("local_connect_timeout_ms", Kind::Milliseconds),
                 ("local_request_timeout_ms", Kind::Milliseconds),
                 ("protocol", Kind::Protocol),
@@ -184,6 +190,8 @@ fn read_value(path: &str, value: Value, kind: Kind) -> Result<Value, FieldError>
             let number = whole_u32(&value).ok_or_else(|| wrong(&format!("{value} is no port")))?;
             Port::try_from(i64::from(number)).map(|port| port.get().into()).map_err(|error| wrong(&error))
         }
+        (Kind::Socket, Value::String(text)) if text.parse::<SocketAddr>().is_ok() => Ok(text.into()),
+        (Kind::Socket, value) => Err(wrong(&format!("{value} is no IP:PORT to listen on"))),
         (Kind::Milliseconds, value) => match whole_u32(&value) {
             Some(number) => Ok(number.into()),
             None => Err(wrong(&"must be a whole number of milliseconds")),
