@@ -201,6 +201,20 @@ impl Snapshot {
         self.by_destination.get(destination).into_iter().flatten().filter_map(|key| self.instance(key))
     }
 
+    /// Those of them that are on `node`.
+    pub fn sidecars_on<'a>(
+        &'a self,
+        node: &NodeName,
+        destination: &ServiceName,
+    ) -> impl Iterator<Item = &'a Arc<Versioned<ServiceInstance>>> {
+        // No identifier sorts before this one.
+        let first = InstanceId::new("!").expect("invariant: an identifier");
+        let from = InstanceKey { node: node.clone(), id: first };
+        let node = node.clone();
+        let keys = self.by_destination.get(destination).into_iter().flat_map(move |keys| keys.range(from.clone()..));
+        keys.take_while(move |key| key.node == node).filter_map(|key| self.instance(key))
+    }
+
     /// One config entry.
     #[must_use]
     pub fn config(&self, key: &ConfigEntryKey) -> Option<&Arc<Versioned<ConfigEntry>>> {

@@ -23,6 +23,7 @@ const TABLE: &[Row] = &[
     Row { folder: "core/model", may_use: &[] },
     Row { folder: "core/identity", may_use: &["core/model"] },
     Row { folder: "core/catalog", may_use: &["core/model"] },
+    Row { folder: "core/attach", may_use: &["core/model", "core/catalog"] },
     Row { folder: "core/traffic", may_use: &["core/model"] },
     Row { folder: "core/plan", may_use: &["core/model", "core/identity", "core/catalog", "core/traffic"] },
     Row { folder: "core/xds", may_use: &["core/model", "core/identity", "core/traffic", "core/plan"] },

@@ -1,0 +1,352 @@
+//! What is said on the stream, and its bytes: protobuf, declared here rather than in a file of its own, since both ends
+//! are this crate.
+//!
+//! Fields may be added; a number is never given a new meaning. What cannot be understood is an error of the stream, never
+//! passed over: an agent that misses a removal is worse than one that reconnects.
+
+use bytes::Bytes;
+use prost::Message;
+use starling_catalog::Subject;
+use starling_model::{IntentionSubject, NameError, Revision, ServiceName};
+
+/// Subjects in one request, and so on one stream: what some thousand workloads of one node need.
+pub const SUBJECTS_MAX: usize = 16_384;
+
+/// Characters of a proxy's own words in a refusal; the rest is cut.
+pub const REFUSAL_TEXT_BYTES_MAX: usize = 4 * 1024;
+
+/// Resources named in a refusal; more are left out.
+pub const REFUSAL_RESOURCES_MAX: usize = 64;
+
+/// Why bytes are no message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MessageError {
+    /// Not protobuf of this form.
+    #[error("a frame cannot be decoded: {0}")]
+    Undecodable(String),
+    /// A frame without content, or of a kind from the future.
+    #[error("a frame of unknown kind")]
+    Unknown,
+    /// A subject that cannot be subscribed to from afar.
+    #[error("subject kind {0} is unknown")]
+    Subject(u32),
+    /// A name outside the grammar.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// An item that does not fit its subject.
+    #[error("an item of {subject} cannot be read: {reason}")]
+    Item {
+        /// The subject.
+        subject: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// A frame from an agent.
+#[derive(Clone, PartialEq, Message)]
+pub struct FromAgent {
+    /// What it says.
+    #[prost(oneof = "AgentSays", tags = "1, 2, 3, 4, 5, 6")]
+    pub says: Option<AgentSays>,
+}
+
+/// What an agent says.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum AgentSays {
+    /// The first frame: who it is.
+    #[prost(message, tag = "1")]
+    Hello(Hello),
+    /// Adds subjects, each with what the agent has of it.
+    #[prost(message, tag = "2")]
+    Subscribe(Subscribe),
+    /// Ends subscriptions.
+    #[prost(message, tag = "3")]
+    Unsubscribe(Subjects),
+    /// Everything up to a revision is in force at this node.
+    #[prost(message, tag = "4")]
+    Applied(Applied),
+    /// A proxy of this node refused something.
+    #[prost(message, tag = "5")]
+    Rejected(Rejected),
+    /// The answer to a ping.
+    #[prost(message, tag = "6")]
+    Pong(Ping),
+}
+
+/// Who is at the other end.
+#[derive(Clone, PartialEq, Message)]
+pub struct Hello {
+    /// The node's name; its certificate says the same.
+    #[prost(string, tag = "1")]
+    pub node: String,
+    /// The agent's version, for people.
+    #[prost(string, tag = "2")]
+    pub version: String,
+}
+
+/// Subscriptions to add.
+#[derive(Clone, PartialEq, Message)]
+pub struct Subscribe {
+    /// The subjects.
+    #[prost(message, repeated, tag = "1")]
+    pub resumes: Vec<Resume>,
+}
+
+/// A subject and what the agent has of it.
+#[derive(Clone, PartialEq, Message)]
+pub struct Resume {
+    /// The subject.
+    #[prost(message, optional, tag = "1")]
+    pub subject: Option<WireSubject>,
+    /// The revision up to which the agent has everything of it; 0 for nothing.
+    #[prost(uint64, tag = "2")]
+    pub have: u64,
+}
+
+/// Some subjects.
+#[derive(Clone, PartialEq, Message)]
+pub struct Subjects {
+    /// The subjects.
+    #[prost(message, repeated, tag = "1")]
+    pub subjects: Vec<WireSubject>,
+}
+
+/// A subject on the wire.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct WireSubject {
+    /// Which kind, by the numbers of [`encode_subject`].
+    #[prost(uint32, tag = "1")]
+    pub kind: u32,
+    /// Of what; empty where there is one only.
+    #[prost(string, tag = "2")]
+    pub name: String,
+}
+
+/// Everything up to a revision.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Applied {
+    /// The revision.
+    #[prost(uint64, tag = "1")]
+    pub through: u64,
+    /// Whether a proxy still refuses something.
+    #[prost(bool, tag = "2")]
+    pub refusals_stand: bool,
+}
+
+/// A refusal.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Rejected {
+    /// The proxy, an instance of the node.
+    #[prost(string, tag = "1")]
+    pub proxy: String,
+    /// The revision whose rendering was refused.
+    #[prost(uint64, tag = "2")]
+    pub revision: u64,
+    /// The resource type.
+    #[prost(string, tag = "3")]
+    pub type_url: String,
+    /// The resources in the refused response.
+    #[prost(string, repeated, tag = "4")]
+    pub resources: Vec<String>,
+    /// The proxy's own words.
+    #[prost(string, tag = "5")]
+    pub text: String,
+}
+
+/// A sign of life.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Ping {
+    /// Chosen by the server; the answer repeats it.
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+}
+
+/// A frame from a server.
+#[derive(Clone, PartialEq, Message)]
+pub struct FromServer {
+    /// What it says.
+    #[prost(oneof = "ServerSays", tags = "1, 2, 3, 4, 5")]
+    pub says: Option<ServerSays>,
+}
+
+/// What a server says.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum ServerSays {
+    /// The first frame: which mesh this is.
+    #[prost(message, tag = "1")]
+    Welcome(Welcome),
+    /// One item of one subject.
+    #[prost(message, tag = "2")]
+    Update(Update),
+    /// The whole of a subject.
+    #[prost(message, tag = "3")]
+    Whole(Whole),
+    /// Everything up to a revision that concerns the agent has been sent.
+    #[prost(message, tag = "4")]
+    Through(Through),
+    /// Is anybody there?
+    #[prost(message, tag = "5")]
+    Ping(Ping),
+}
+
+/// Which mesh this is: what holds for all of it and is no part of the catalog.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Welcome {
+    /// The authority of every identity.
+    #[prost(string, tag = "1")]
+    pub trust_domain: String,
+    /// The datacentre.
+    #[prost(string, tag = "2")]
+    pub datacenter: String,
+    /// Whether calls that no intention decides are allowed.
+    #[prost(bool, tag = "3")]
+    pub default_allow: bool,
+    /// The server's version, for people.
+    #[prost(string, tag = "4")]
+    pub version: String,
+}
+
+/// One item of one subject, new, changed or gone.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Update {
+    /// The subject.
+    #[prost(message, optional, tag = "1")]
+    pub subject: Option<WireSubject>,
+    /// When it changed.
+    #[prost(uint64, tag = "2")]
+    pub revision: u64,
+    /// The item.
+    #[prost(message, optional, tag = "3")]
+    pub item: Option<WireItem>,
+}
+
+/// An item on the wire.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct WireItem {
+    /// Which one of its subject.
+    #[prost(string, tag = "1")]
+    pub key: String,
+    /// Its content; `None` if it is gone.
+    #[prost(bytes = "bytes", optional, tag = "2")]
+    pub value: Option<Bytes>,
+}
+
+/// The whole of a subject at a revision; replaces what was there.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Whole {
+    /// The subject.
+    #[prost(message, optional, tag = "1")]
+    pub subject: Option<WireSubject>,
+    /// When.
+    #[prost(uint64, tag = "2")]
+    pub revision: u64,
+    /// Its items.
+    #[prost(message, repeated, tag = "3")]
+    pub items: Vec<WireItem>,
+}
+
+/// Everything up to a revision has been sent.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Through {
+    /// The revision.
+    #[prost(uint64, tag = "1")]
+    pub revision: u64,
+}
+
+impl From<AgentSays> for FromAgent {
+    fn from(says: AgentSays) -> Self {
+        Self { says: Some(says) }
+    }
+}
+
+impl From<ServerSays> for FromServer {
+    fn from(says: ServerSays) -> Self {
+        Self { says: Some(says) }
+    }
+}
+
+impl FromServer {
+    /// The finished bytes of the frame.
+    #[must_use]
+    pub fn to_bytes(&self) -> Bytes {
+        self.encode_to_vec().into()
+    }
+
+    /// Reads a frame.
+    ///
+    /// # Errors
+    /// [`MessageError`] if the bytes are none.
+    pub fn from_bytes(bytes: Bytes) -> Result<ServerSays, MessageError> {
+        let frame = Self::decode(bytes).map_err(|error| MessageError::Undecodable(error.to_string()))?;
+        frame.says.ok_or(MessageError::Unknown)
+    }
+}
+
+impl FromAgent {
+    /// Reads a frame.
+    ///
+    /// # Errors
+    /// [`MessageError`] if the bytes are none.
+    pub fn from_bytes(bytes: Bytes) -> Result<AgentSays, MessageError> {
+        let frame = Self::decode(bytes).map_err(|error| MessageError::Undecodable(error.to_string()))?;
+        frame.says.ok_or(MessageError::Unknown)
+    }
+}
+
+impl Rejected {
+    /// The same, cut to the limits of this module.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        self.resources.truncate(REFUSAL_RESOURCES_MAX);
+        if self.text.len() > REFUSAL_TEXT_BYTES_MAX {
+            let cut = (0..=REFUSAL_TEXT_BYTES_MAX).rev().find(|at| self.text.is_char_boundary(*at)).unwrap_or(0);
+            self.text.truncate(cut);
+        }
+        self
+    }
+}
+
+/// A subject on the wire; `None` for one that is not sent to agents.
+#[must_use]
+pub fn encode_subject(subject: &Subject) -> Option<WireSubject> {
+    let (kind, name) = match subject {
+        Subject::Endpoints(service) => (1, service.to_string()),
+        Subject::Service(service) => (2, service.to_string()),
+        Subject::Routing(service) => (3, service.to_string()),
+        Subject::Intentions(destination) => (4, destination.to_string()),
+        Subject::ProxyDefaults => (5, String::new()),
+        Subject::Roots => (6, String::new()),
+        Subject::Node(node) => (7, node.to_string()),
+        Subject::Instance(_)
+        | Subject::ServiceList
+        | Subject::NodeList
+        | Subject::CheckList
+        | Subject::ConfigList(_) => return None,
+    };
+    Some(WireSubject { kind, name })
+}
+
+/// The subject that is meant.
+///
+/// # Errors
+/// [`MessageError`] if there is no such kind, or the name is outside the grammar.
+pub fn decode_subject(wire: &WireSubject) -> Result<Subject, MessageError> {
+    let service = || wire.name.parse::<ServiceName>();
+    Ok(match wire.kind {
+        1 => Subject::Endpoints(service()?),
+        2 => Subject::Service(service()?),
+        3 => Subject::Routing(service()?),
+        4 => Subject::Intentions(wire.name.parse::<IntentionSubject>()?),
+        5 => Subject::ProxyDefaults,
+        6 => Subject::Roots,
+        7 => Subject::Node(wire.name.parse()?),
+        other => return Err(MessageError::Subject(other)),
+    })
+}
+
+/// A frame that says that everything up to `revision` has been sent.
+#[must_use]
+pub fn through(revision: Revision) -> Bytes {
+    FromServer::from(ServerSays::Through(Through { revision: revision.0 })).to_bytes()
+}

@@ -1,0 +1,337 @@
+//! What each subject looks like from afar, and what a commit changes about that.
+//!
+//! A subject is a set of items. Whoever has the items of the subjects that a plan reads makes the same plan as the server
+//! would. What a planner does not read is not in them: tags, metadata, upstreams and output of checks stay at home.
+//! Cost model: a commit costs two look-ups per front that it touches, never a pass over a subject; only a node's
+//! address or a node-wide check costs as many as the node has instances.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use prost::Message;
+use starling_catalog::{Front, MeshRead, Snapshot, Subject};
+use starling_model::{
+    CaRootRecord, Change, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceKey, NodeName, Port, RecordKey,
+    ServiceName, Weights,
+};
+
+use crate::message::{MessageError, WireItem};
+
+/// Names an item within its subject.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ItemKey {
+    /// The only one.
+    Sole,
+    /// A front.
+    Front(InstanceKey),
+    /// A root, by its identifier.
+    Root(String),
+}
+
+/// An item of a subject.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Item {
+    /// Of `Endpoints`.
+    Front(Front),
+    /// Of `Routing`, `Intentions` and `ProxyDefaults`.
+    Entry(ConfigEntry),
+    /// Of `Roots`.
+    Root(CaRootRecord),
+    /// Of `Service`: there are instances. Of `Node`: something was written there.
+    Mark,
+}
+
+/// What a commit did to an item; `None` where it is gone.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ItemChange {
+    /// The subject.
+    pub subject: Subject,
+    /// The item.
+    pub key: ItemKey,
+    /// What it is now.
+    pub item: Option<Item>,
+}
+
+/// Every item of a subject.
+#[must_use]
+pub fn content(snapshot: &Snapshot, subject: &Subject) -> Vec<(ItemKey, Item)> {
+    if let Subject::Endpoints(service) = subject {
+        let mut fronts = Vec::new();
+        snapshot.visit_fronts(service, &mut |front| {
+            fronts.push((ItemKey::Front(front.key.clone()), Item::Front(front.clone())));
+        });
+        return fronts;
+    }
+    if *subject == Subject::Roots {
+        let roots = snapshot.roots().into_iter();
+        return roots.map(|root| (ItemKey::Root(root.value.id.clone()), Item::Root(root.value.clone()))).collect();
+    }
+    sole(snapshot, subject).map(|item| (ItemKey::Sole, item)).into_iter().collect()
+}
+
+/// The item of a subject that has one at most.
+fn sole(snapshot: &Snapshot, subject: &Subject) -> Option<Item> {
+    let entry = |kind, name: String| {
+        let entry = snapshot.config(&ConfigEntryKey { kind, name })?;
+        Some(Item::Entry(entry.value.clone()))
+    };
+    match subject {
+        Subject::Service(service) => snapshot.has_instances(service).then_some(Item::Mark),
+        Subject::Routing(service) => entry(ConfigKind::ServiceDefaults, service.to_string()),
+        Subject::Intentions(destination) => entry(ConfigKind::ServiceIntentions, destination.to_string()),
+        Subject::ProxyDefaults => entry(ConfigKind::ProxyDefaults, "global".to_owned()),
+        Subject::Node(_) => Some(Item::Mark),
+        Subject::Endpoints(_)
+        | Subject::Roots
+        | Subject::Instance(_)
+        | Subject::ServiceList
+        | Subject::NodeList
+        | Subject::CheckList
+        | Subject::ConfigList(_) => None,
+    }
+}
+
+/// What `changes`, which led from `before` to `after`, did to the items of every subject; each item once, those that
+/// look as before left out.
+#[must_use]
+pub fn difference(before: &Snapshot, after: &Snapshot, changes: &[Change]) -> Vec<ItemChange> {
+    let mut touched = Touched::default();
+    for change in changes {
+        touched.add(before, &change.key());
+        touched.add(after, &change.key());
+    }
+    let mut all = Vec::new();
+    for key in touched.fronts {
+        front_changes(before, after, &key, &mut all);
+    }
+    for subject in touched.sole {
+        let item = sole(after, &subject);
+        // A mark on a node says that something was written, so it is never as before.
+        if matches!(subject, Subject::Node(_)) || sole(before, &subject) != item {
+            all.push(ItemChange { subject, key: ItemKey::Sole, item });
+        }
+    }
+    if touched.roots {
+        root_changes(before, after, &mut all);
+    }
+    all
+}
+
+fn front_changes(before: &Snapshot, after: &Snapshot, key: &InstanceKey, all: &mut Vec<ItemChange>) {
+    let (old, new) = (before.front(key), after.front(key));
+    if old == new {
+        return;
+    }
+    let change = |service: &ServiceName, item| ItemChange {
+        subject: Subject::Endpoints(service.clone()),
+        key: ItemKey::Front(key.clone()),
+        item,
+    };
+    if let Some((service, _)) = &old
+        && new.as_ref().is_none_or(|(other, _)| other != service)
+    {
+        all.push(change(service, None));
+    }
+    if let Some((service, front)) = new {
+        all.push(change(service, Some(Item::Front(front))));
+    }
+}
+
+fn root_changes(before: &Snapshot, after: &Snapshot, all: &mut Vec<ItemChange>) {
+    let (old, new) = (content(before, &Subject::Roots), content(after, &Subject::Roots));
+    let gone = old.iter().filter(|(key, _)| new.iter().all(|(other, _)| other != key)).map(|(key, _)| (key, None));
+    let put = new.iter().filter(|root| !old.contains(root)).map(|(key, item)| (key, Some(item)));
+    all.extend(gone.chain(put).map(|(key, item)| ItemChange {
+        subject: Subject::Roots,
+        key: key.clone(),
+        item: item.cloned(),
+    }));
+}
+
+/// What records have to do with which items.
+#[derive(Default)]
+struct Touched {
+    fronts: BTreeSet<InstanceKey>,
+    sole: BTreeSet<Subject>,
+    roots: bool,
+}
+
+impl Touched {
+    fn add(&mut self, snapshot: &Snapshot, key: &RecordKey) {
+        match key {
+            RecordKey::Node(name) => self.add_node(snapshot, name),
+            RecordKey::Instance(key) => self.add_instance(snapshot, key),
+            RecordKey::Check(node, id) => {
+                let Some(check) = snapshot.check(node, id) else { return };
+                match &check.value.service {
+                    Some(service) => {
+                        self.add_instance(snapshot, &InstanceKey { node: node.clone(), id: service.id.clone() });
+                    }
+                    None => self.add_node(snapshot, node),
+                }
+            }
+            RecordKey::Config(key) => {
+                let Some(entry) = snapshot.config(key) else { return };
+                self.sole.insert(match &entry.value {
+                    ConfigEntry::ProxyDefaults(_) => Subject::ProxyDefaults,
+                    ConfigEntry::ServiceDefaults(entry) => Subject::Routing(entry.service.clone()),
+                    ConfigEntry::ServiceIntentions(entry) => Subject::Intentions(entry.destination.clone()),
+                });
+            }
+            RecordKey::CaRoot(_) => self.roots = true,
+            RecordKey::Fence(_) | RecordKey::JoinToken(_) => {}
+        }
+    }
+
+    fn add_node(&mut self, snapshot: &Snapshot, name: &NodeName) {
+        self.sole.insert(Subject::Node(name.clone()));
+        self.fronts.extend(snapshot.instances_on(name).map(|instance| instance.value.key.clone()));
+    }
+
+    /// An instance, and the sidecars that stand in front of it: its health is theirs.
+    fn add_instance(&mut self, snapshot: &Snapshot, key: &InstanceKey) {
+        self.sole.insert(Subject::Node(key.node.clone()));
+        let Some(instance) = snapshot.instance(key) else { return };
+        self.sole.insert(Subject::Service(instance.value.name.clone()));
+        self.fronts.insert(key.clone());
+        let sidecars = snapshot.sidecars_on(&key.node, &instance.value.name);
+        let fronting = sidecars.filter(|sidecar| {
+            sidecar.value.sidecar().is_some_and(|proxy| proxy.destination_id.as_ref() == Some(&key.id))
+        });
+        self.fronts.extend(fronting.map(|sidecar| sidecar.value.key.clone()));
+    }
+}
+
+/// A front on the wire; its key is the item's.
+#[derive(Clone, PartialEq, Eq, Message)]
+struct WireFront {
+    #[prost(string, optional, tag = "1")]
+    address: Option<String>,
+    /// 0 for none.
+    #[prost(uint32, tag = "2")]
+    port: u32,
+    #[prost(uint32, tag = "3")]
+    passing: u32,
+    #[prost(uint32, tag = "4")]
+    warning: u32,
+    /// 0 passing, 1 warning, 2 critical.
+    #[prost(uint32, tag = "5")]
+    health: u32,
+}
+
+/// An item on the wire.
+#[must_use]
+pub fn encode_item(key: &ItemKey, item: Option<&Item>) -> WireItem {
+    let key = match key {
+        ItemKey::Sole => String::new(),
+        ItemKey::Front(key) => format!("{}/{}", key.node, key.id),
+        ItemKey::Root(id) => id.clone(),
+    };
+    let json = "invariant: records have string keys only and always serialise";
+    let value = item.map(|item| match item {
+        Item::Front(front) => encode_front(front).encode_to_vec(),
+        Item::Entry(entry) => serde_json::to_vec(entry).expect(json),
+        Item::Root(root) => serde_json::to_vec(root).expect(json),
+        Item::Mark => Vec::new(),
+    });
+    WireItem { key, value: value.map(Bytes::from) }
+}
+
+fn encode_front(front: &Front) -> WireFront {
+    WireFront {
+        address: front.address.clone(),
+        port: front.port.map_or(0, |port| u32::from(port.get())),
+        passing: front.weights.passing,
+        warning: front.weights.warning,
+        health: match front.health {
+            CheckStatus::Passing => 0,
+            CheckStatus::Warning => 1,
+            CheckStatus::Critical => 2,
+        },
+    }
+}
+
+/// The item that is meant.
+///
+/// # Errors
+/// [`MessageError`] if the item does not fit the subject.
+pub fn decode_item(subject: &Subject, wire: &WireItem) -> Result<(ItemKey, Option<Item>), MessageError> {
+    let wrong = |reason: String| MessageError::Item { subject: subject.to_string(), reason };
+    let value = wire.value.as_ref();
+    match subject {
+        Subject::Endpoints(_) => {
+            let (node, id) = wire.key.split_once('/').ok_or_else(|| wrong("its key is no instance".to_owned()))?;
+            let key = InstanceKey { node: node.parse()?, id: id.parse()? };
+            let front = value.map(|value| decode_front(&key, value).map(Item::Front).map_err(wrong)).transpose()?;
+            Ok((ItemKey::Front(key), front))
+        }
+        Subject::Roots => {
+            let root = value.map(|value| serde_json::from_slice(value).map(Item::Root)).transpose();
+            Ok((ItemKey::Root(wire.key.clone()), root.map_err(|error| wrong(error.to_string()))?))
+        }
+        Subject::Routing(_) | Subject::Intentions(_) | Subject::ProxyDefaults => {
+            let entry: Option<ConfigEntry> =
+                value.map(|value| serde_json::from_slice(value)).transpose().map_err(|e| wrong(e.to_string()))?;
+            match entry {
+                Some(entry) if !is_of(&entry, subject) => Err(wrong("it is another's config entry".to_owned())),
+                entry => Ok((ItemKey::Sole, entry.map(Item::Entry))),
+            }
+        }
+        Subject::Service(_) | Subject::Node(_) => Ok((ItemKey::Sole, value.map(|_| Item::Mark))),
+        Subject::Instance(_)
+        | Subject::ServiceList
+        | Subject::NodeList
+        | Subject::CheckList
+        | Subject::ConfigList(_) => Err(wrong("it is not sent to agents".to_owned())),
+    }
+}
+
+fn is_of(entry: &ConfigEntry, subject: &Subject) -> bool {
+    match entry {
+        ConfigEntry::ProxyDefaults(_) => *subject == Subject::ProxyDefaults,
+        ConfigEntry::ServiceDefaults(entry) => matches!(subject, Subject::Routing(name) if *name == entry.service),
+        ConfigEntry::ServiceIntentions(entry) => {
+            matches!(subject, Subject::Intentions(name) if *name == entry.destination)
+        }
+    }
+}
+
+fn decode_front(key: &InstanceKey, value: &Bytes) -> Result<Front, String> {
+    let wire = WireFront::decode(value.clone()).map_err(|error| error.to_string())?;
+    let port = match wire.port {
+        0 => None,
+        port => Some(Port::try_from(i64::from(port)).map_err(|error| error.to_string())?),
+    };
+    let health = match wire.health {
+        0 => CheckStatus::Passing,
+        1 => CheckStatus::Warning,
+        2 => CheckStatus::Critical,
+        other => return Err(format!("health {other} is unknown")),
+    };
+    let weights = Weights { passing: wire.passing, warning: wire.warning };
+    Ok(Front { key: key.clone(), address: wire.address, port, weights, health })
+}
+
+/// How urgent a change is: what takes something away comes first, then what adds, then the rest (DESIGN §6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// A removal, or an intention, which may deny.
+    Restricts,
+    /// Something to call that was not there.
+    Extends,
+    /// Everything else.
+    Adjusts,
+}
+
+impl ItemChange {
+    /// How urgent it is.
+    #[must_use]
+    pub fn urgency(&self) -> Urgency {
+        match (&self.subject, &self.item) {
+            (Subject::Intentions(_), _) | (_, None) => Urgency::Restricts,
+            (_, Some(Item::Front(front))) if front.health == CheckStatus::Critical => Urgency::Restricts,
+            (_, Some(Item::Front(_))) => Urgency::Extends,
+            (_, Some(Item::Entry(_) | Item::Root(_) | Item::Mark)) => Urgency::Adjusts,
+        }
+    }
+}
