@@ -13,7 +13,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyUsagePurpose, SanType, SerialNumber, date_time_ymd,
 };
-use starling_identity::{Identity, IssuanceError, IssuanceRules, SpiffeId, Validity};
+use starling_identity::{Identity, IssuanceError, IssuanceRules, RootFingerprint, SpiffeId, Validity};
 use starling_model::{CaRootRecord, Datacenter, NodeName, TrustDomain, UnixSeconds};
 
 use crate::encoding::{CERTIFICATE_LABEL, colon_hex, pem};
@@ -83,7 +83,7 @@ pub enum IssueError {
 pub struct IssuedLeaf {
     /// The leaf alone, in PEM.
     pub certificate_pem: String,
-    /// The leaf and what stands between it and the root, in PEM, leaf first; the root is not in it.
+    /// The leaf and what stands between it and the root, in PEM, leaf first. The root is in it for servers only.
     pub chain_pem: String,
     /// The serial number, hexadecimal pairs with colons.
     pub serial: String,
@@ -99,6 +99,7 @@ pub struct CertificateAuthority {
     /// What all leaves have in common.
     template: CertificateParams,
     root: CaRootRecord,
+    root_fingerprint: RootFingerprint,
     root_validity: Validity,
 }
 
@@ -153,6 +154,7 @@ impl CertificateAuthority {
             issuer: Issuer::from_ca_cert_der(&root.der, key)?,
             template,
             root: root.record(),
+            root_fingerprint: RootFingerprint::of(&root.der),
             root_validity: root.validity,
         })
     }
@@ -161,6 +163,12 @@ impl CertificateAuthority {
     #[must_use]
     pub fn root(&self) -> &CaRootRecord {
         &self.root
+    }
+
+    /// By what an agent that joins knows the root.
+    #[must_use]
+    pub fn root_fingerprint(&self) -> RootFingerprint {
+        self.root_fingerprint
     }
 
     /// The trust domain for which it signs.
@@ -220,7 +228,7 @@ impl CertificateAuthority {
     /// Issues the certificate of a server.
     ///
     /// Beside its identity it bears `localhost`, `server.<dc>.consul` and the given addresses, for clients that verify
-    /// by name.
+    /// by name. The root ends its chain: of that, an agent that joins knows no more than the fingerprint.
     ///
     /// # Errors
     /// As [`CertificateAuthority::issue_leaf`].
@@ -242,7 +250,9 @@ impl CertificateAuthority {
         names.extend(addresses.iter().map(|address| SanType::IpAddress(*address)));
         let validity = rules.leaf_validity(now, None, self.root_validity)?;
         let usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        self.sign(csr_der, names, usages, validity)
+        let mut leaf = self.sign(csr_der, names, usages, validity)?;
+        leaf.chain_pem.push_str(&self.root.certificate_pem);
+        Ok(leaf)
     }
 
     fn sign(

@@ -11,18 +11,23 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError, RootCertStore, ServerConfig,
-    SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError, ServerConfig, SignatureScheme,
 };
-use starling_identity::Identity;
+use starling_identity::{Identity, RootFingerprint};
 use starling_model::TrustDomain;
 
-use crate::credentials::CredentialSlot;
+use crate::credentials::{CredentialSlot, Credentials};
 use crate::peer::{PeerError, member_identity};
 use crate::roots::TrustRoots;
 
 /// The protocol spoken inside: HTTP/2 over TLS (RFC 9113, section 3.1).
 const ALPN_HTTP2: &[u8] = b"h2";
+
+/// Servers whose last sessions an agent remembers; a mesh has three or five.
+const SERVERS_REMEMBERED: usize = 5;
+
+/// What rustls sets aside for the tickets of one server; [`agent_server_config`] fills one of them.
+const TICKETS_PER_SERVER: usize = 8;
 
 /// Why a configuration cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +38,9 @@ pub enum ConfigError {
     /// The roots cannot verify clients.
     #[error("client certificates cannot be verified")]
     Verifier(#[source] VerifierBuilderError),
+    /// The system has no randomness to give for the keys of session tickets.
+    #[error("session tickets cannot be made")]
+    Tickets(#[source] rustls::Error),
 }
 
 /// Whether a client must show who it is.
@@ -86,13 +94,55 @@ pub fn client_config(
     roots: &TrustRoots,
     expected: Identity,
 ) -> Result<ClientConfig, ConfigError> {
+    client(credentials, Trust::Known { roots: roots.clone(), expected: Box::new(expected) })
+}
+
+/// The configuration of the port where servers meet agents: strangers may come without a certificate to ask for one, and
+/// sessions are resumed. Whom it let in is asked by [`crate::Caller::of`].
+///
+/// A session is a ticket that the agent keeps, about a kilobyte with its certificate; the server keeps none. The keys of the
+/// tickets live as long as this configuration: a restart, or a new configuration with other roots, ends all sessions, and the
+/// next handshakes are full ones.
+///
+/// # Errors
+/// [`ConfigError`] if the crypto provider or the roots do not allow it.
+pub fn agent_server_config(credentials: Arc<CredentialSlot>, roots: &TrustRoots) -> Result<ServerConfig, ConfigError> {
+    let mut config = server_config(credentials, roots, ClientAuth::Optional)?;
+    config.ticketer = aws_lc_rs::Ticketer::new().map_err(ConfigError::Tickets)?;
+    config.send_tls13_tickets = 1;
+    Ok(config)
+}
+
+/// The configuration of an agent that has its certificate: [`client_config`] with sessions that are resumed.
+///
+/// It takes the credentials themselves rather than a slot: a session from before a renewal would go on showing the old
+/// certificate, so renewed credentials, like other roots, need a new configuration.
+///
+/// # Errors
+/// As [`client_config`].
+pub fn agent_client_config(
+    credentials: Credentials,
+    roots: &TrustRoots,
+    server: Identity,
+) -> Result<ClientConfig, ConfigError> {
+    let mut config = client_config(Some(CredentialSlot::new(credentials)), roots, server)?;
+    config.resumption = Resumption::in_memory_sessions(SERVERS_REMEMBERED * TICKETS_PER_SERVER);
+    Ok(config)
+}
+
+/// The configuration of an agent that has a join token and nothing else: it stays anonymous, and accepts any server of
+/// the mesh whose root has this fingerprint. The server must send that root, as [`crate::CertificateAuthority::issue_server`]
+/// lets it.
+///
+/// # Errors
+/// [`ConfigError::Protocol`] if the crypto provider does not allow it.
+pub fn join_client_config(root: RootFingerprint) -> Result<ClientConfig, ConfigError> {
+    client(None, Trust::Pinned(root))
+}
+
+fn client(credentials: Option<Arc<CredentialSlot>>, trust: Trust) -> Result<ClientConfig, ConfigError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let verifier = ExpectedServer {
-        provider: Arc::clone(&provider),
-        roots: roots.store(),
-        trust_domain: roots.trust_domain().clone(),
-        expected,
-    };
+    let verifier = ServerVerifier { provider: Arc::clone(&provider), trust };
     let builder = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .map_err(ConfigError::Protocol)?
@@ -165,16 +215,38 @@ impl ClientCertVerifier for MemberVerifier {
     }
 }
 
-/// Accepts one server, by its identity; DNS names play no part.
+/// Accepts a server by its identity; DNS names play no part.
 #[derive(Debug)]
-struct ExpectedServer {
+struct ServerVerifier {
     provider: Arc<CryptoProvider>,
-    roots: Arc<RootCertStore>,
-    trust_domain: TrustDomain,
-    expected: Identity,
+    trust: Trust,
 }
 
-impl ServerCertVerifier for ExpectedServer {
+/// Which servers a client trusts.
+#[derive(Debug)]
+enum Trust {
+    /// One identity, below roots that are known.
+    Known { roots: TrustRoots, expected: Box<Identity> },
+    /// Any server of the mesh, below a root of which no more is known than this.
+    Pinned(RootFingerprint),
+}
+
+impl ServerVerifier {
+    fn verify_chain(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        roots: &TrustRoots,
+        now: UnixTime,
+    ) -> Result<Identity, rustls::Error> {
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        let parsed = ParsedCertificate::try_from(end_entity)?;
+        verify_server_cert_signed_by_trust_anchor(&parsed, &roots.store(), intermediates, now, algorithms)?;
+        member_identity(end_entity, roots.trust_domain()).map_err(refused)
+    }
+}
+
+impl ServerCertVerifier for ServerVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -183,15 +255,24 @@ impl ServerCertVerifier for ExpectedServer {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let algorithms = self.provider.signature_verification_algorithms.all;
-        let parsed = ParsedCertificate::try_from(end_entity)?;
-        verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, intermediates, now, algorithms)?;
-        let found = member_identity(end_entity, &self.trust_domain).map_err(refused)?;
-        if found != self.expected {
-            return Err(refused(PeerError::Unexpected {
-                found: Box::new(found),
-                wanted: Box::new(self.expected.clone()),
-            }));
+        match &self.trust {
+            Trust::Known { roots, expected } => {
+                let found = self.verify_chain(end_entity, intermediates, roots, now)?;
+                if found != **expected {
+                    return Err(refused(PeerError::Unexpected { found: Box::new(found), wanted: expected.clone() }));
+                }
+            }
+            Trust::Pinned(fingerprint) => {
+                let named = intermediates.iter().find(|sent| RootFingerprint::of(sent) == *fingerprint);
+                let roots = named.and_then(|root| TrustRoots::from_der(root.clone().into_owned()).ok());
+                let roots = roots.ok_or_else(|| refused(PeerError::OtherRoot))?;
+                match self.verify_chain(end_entity, intermediates, &roots, now)? {
+                    Identity::Server { .. } => {}
+                    found @ (Identity::Workload(_) | Identity::Agent { .. } | Identity::Authority(_)) => {
+                        return Err(refused(PeerError::NotAServer { found: Box::new(found) }));
+                    }
+                }
+            }
         }
         Ok(ServerCertVerified::assertion())
     }

@@ -9,10 +9,11 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use starling_identity::Identity;
+use starling_identity::{Identity, Validity};
 
 use crate::key::{KeyError, LeafKey};
-use crate::peer::{PeerError, peer_identity};
+use crate::peer::{PeerError, parse, party};
+use crate::roots::validity;
 
 /// Why a chain and a key are no credentials.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,6 +36,7 @@ pub enum CredentialsError {
 #[derive(Clone)]
 pub struct Credentials {
     identity: Identity,
+    validity: Validity,
     certified: Arc<CertifiedKey>,
 }
 
@@ -47,16 +49,24 @@ impl Credentials {
         let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(chain_pem.as_bytes())
             .collect::<Result<_, _>>()
             .map_err(|_| CredentialsError::Malformed)?;
-        let identity = peer_identity(&chain)?;
+        let leaf = parse(chain.first().ok_or(PeerError::NoCertificate)?)?;
+        let identity = party(&leaf)?;
+        let validity = validity(&leaf).ok_or(PeerError::Malformed)?;
         let certified = CertifiedKey::new(chain, key.to_signer()?);
         certified.keys_match().map_err(|_| CredentialsError::Mismatch)?;
-        Ok(Self { identity, certified: Arc::new(certified) })
+        Ok(Self { identity, validity, certified: Arc::new(certified) })
     }
 
     /// Whom they stand for.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// When the certificate is valid.
+    #[must_use]
+    pub fn validity(&self) -> Validity {
+        self.validity
     }
 }
 

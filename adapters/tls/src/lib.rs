@@ -6,6 +6,7 @@
 //! | [`authority`] | the CA on disk, and the signing of leaves |
 //! | [`key`] | private keys of leaves, and their certificate signing requests |
 //! | [`credentials`] | a chain with its key, as a party to a connection presents it |
+//! | [`agent_identity`] | an agent's certificate, key and roots on disk |
 //! | [`roots`] | the roots that a party trusts |
 //! | [`peer`] | who the other end of a connection is |
 //! | [`config`] | rustls configurations: TLS 1.3, mutual, by SPIFFE ID |
@@ -13,19 +14,24 @@
 //! What is deliberately absent: any way to read a root's private key, any choice by a requester of the names in its
 //! certificate, and a process-wide crypto provider.
 
+pub mod agent_identity;
 pub mod authority;
 pub mod config;
 pub mod credentials;
+mod disk;
 mod encoding;
 pub mod key;
 pub mod peer;
 mod request;
 pub mod roots;
 
+pub use agent_identity::{AgentIdentity, AgentIdentityError};
 pub use authority::{AuthorityError, CertificateAuthority, CreateError, IssueError, IssuedLeaf, OpenError};
-pub use config::{ClientAuth, ConfigError, client_config, server_config};
+pub use config::{
+    ClientAuth, ConfigError, agent_client_config, agent_server_config, client_config, join_client_config, server_config,
+};
 pub use credentials::{CredentialSlot, Credentials, CredentialsError};
 pub use key::{KeyError, LeafKey, SecretPem};
-pub use peer::{PeerError, peer_identity};
+pub use peer::{Caller, PeerError, peer_identity};
 pub use request::RequestError;
 pub use roots::{RootError, TrustRoots};

@@ -1,11 +1,16 @@
 //! Who the other end of a connection is, read from its certificate.
 
+use std::io;
+
 use rustls::pki_types::CertificateDer;
+use rustls::{CertificateError, OtherError};
 use starling_identity::{Identity, SpiffeIdError};
-use starling_model::TrustDomain;
+use starling_model::{TrustDomain, UnixSeconds};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
+
+use crate::roots::validity;
 
 /// Why a certificate stands for nobody in the mesh.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -36,6 +41,23 @@ pub enum PeerError {
         /// The trust domain of the roots.
         wanted: TrustDomain,
     },
+    /// The session was resumed past the end of the certificate with which it began.
+    #[error("the peer's certificate expired at {} (unix seconds)", not_after.0)]
+    Expired {
+        /// The last second of its validity.
+        not_after: UnixSeconds,
+    },
+    /// None of the certificates that the server sent is the root that the join token names.
+    #[error(
+        "the server does not belong to the root that the join token names: it is of another mesh, or the root was replaced since"
+    )]
+    OtherRoot,
+    /// A valid peer that is no server, where a server was asked for.
+    #[error("the peer is {found}, which is no server")]
+    NotAServer {
+        /// Who it is.
+        found: Box<Identity>,
+    },
     /// A valid peer, but another one than was asked for.
     #[error("the peer is {found}; {wanted} was expected")]
     Unexpected {
@@ -44,6 +66,16 @@ pub enum PeerError {
         /// Who it should be.
         wanted: Box<Identity>,
     },
+}
+
+impl PeerError {
+    /// Why this end refused the other, if that is what broke the handshake; the text of rustls's own error does not tell.
+    #[must_use]
+    pub fn behind(error: &io::Error) -> Option<&Self> {
+        let rustls::Error::InvalidCertificate(refused) = error.get_ref()?.downcast_ref()? else { return None };
+        let CertificateError::Other(OtherError(reason)) = refused else { return None };
+        reason.downcast_ref()
+    }
 }
 
 /// The identity in the first certificate of a chain.
@@ -57,11 +89,47 @@ pub enum PeerError {
 /// Source: X.509-SVID specification, sections 2 and 5.2.
 pub fn peer_identity(chain: &[CertificateDer<'_>]) -> Result<Identity, PeerError> {
     let leaf = chain.first().ok_or(PeerError::NoCertificate)?;
-    let (rest, certificate) = X509Certificate::from_der(leaf).map_err(|_| PeerError::Malformed)?;
-    if !rest.is_empty() {
-        return Err(PeerError::Malformed);
+    party(&parse(leaf)?)
+}
+
+/// Who calls a port on which strangers may ask to join.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Caller {
+    /// Nobody that is known yet.
+    Stranger,
+    /// A party with a certificate of the mesh.
+    Member(Identity),
+}
+
+impl Caller {
+    /// The client at the other end of a handshake under [`crate::agent_server_config`], by the certificates that it
+    /// presented.
+    ///
+    /// # Errors
+    /// As [`peer_identity`], and [`PeerError::Expired`] if the certificate is over now: a session that is resumed shows
+    /// the certificate of its first handshake, and TLS does not look at it again.
+    pub fn of(chain: Option<&[CertificateDer<'_>]>, now: UnixSeconds) -> Result<Self, PeerError> {
+        let Some(leaf) = chain.and_then(<[_]>::first) else { return Ok(Self::Stranger) };
+        let certificate = parse(leaf)?;
+        let not_after = validity(&certificate).ok_or(PeerError::Malformed)?.not_after();
+        if not_after < now {
+            return Err(PeerError::Expired { not_after });
+        }
+        party(&certificate).map(Self::Member)
     }
-    match sole_identity(&certificate)? {
+}
+
+/// A certificate with nothing after it.
+pub(crate) fn parse<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, PeerError> {
+    match X509Certificate::from_der(der) {
+        Ok(([], certificate)) => Ok(certificate),
+        _ => Err(PeerError::Malformed),
+    }
+}
+
+/// The identity in a certificate, if it is one of a party to connections.
+pub(crate) fn party(certificate: &X509Certificate<'_>) -> Result<Identity, PeerError> {
+    match sole_identity(certificate)? {
         Identity::Authority(_) => Err(PeerError::Authority),
         identity @ (Identity::Workload(_) | Identity::Agent { .. } | Identity::Server { .. }) => Ok(identity),
     }

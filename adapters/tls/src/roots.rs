@@ -72,10 +72,28 @@ impl TrustRoots {
     /// # Errors
     /// As [`TrustRoots::new`].
     pub fn from_pem<'a>(certificates: impl IntoIterator<Item = &'a str>) -> Result<Self, RootError> {
+        Self::of(certificates.into_iter().map(RootCertificate::from_pem))
+    }
+
+    /// The set of all certificates in one text of PEM.
+    ///
+    /// # Errors
+    /// As [`TrustRoots::new`].
+    pub fn from_bundle(text: &str) -> Result<Self, RootError> {
+        let certificates = CertificateDer::pem_slice_iter(text.as_bytes());
+        Self::of(certificates.map(|der| RootCertificate::from_der(der.map_err(|_| RootError::Malformed)?)))
+    }
+
+    /// The set of one certificate.
+    pub(crate) fn from_der(der: CertificateDer<'static>) -> Result<Self, RootError> {
+        Self::of([RootCertificate::from_der(der)])
+    }
+
+    fn of(roots: impl IntoIterator<Item = Result<RootCertificate, RootError>>) -> Result<Self, RootError> {
         let mut store = RootCertStore::empty();
         let mut trust_domain: Option<TrustDomain> = None;
-        for text in certificates {
-            let root = RootCertificate::from_pem(text)?;
+        for root in roots {
+            let root = root?;
             if let Some(first) = trust_domain.replace(root.trust_domain.clone())
                 && first != root.trust_domain
             {
@@ -195,7 +213,8 @@ fn key_identifier<'a>(certificate: &'a X509Certificate<'_>) -> Option<&'a [u8]> 
     })
 }
 
-fn validity(certificate: &X509Certificate<'_>) -> Option<Validity> {
+/// From when until when a certificate is valid; `None` if that is no span of time since 1970.
+pub(crate) fn validity(certificate: &X509Certificate<'_>) -> Option<Validity> {
     let seconds = |timestamp: i64| u64::try_from(timestamp).ok().map(UnixSeconds);
     let validity = certificate.validity();
     Validity::new(seconds(validity.not_before.timestamp())?, seconds(validity.not_after.timestamp())?)

@@ -2,6 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "tls/agent_identity.rs"]
+mod agent_identity;
+#[path = "tls/agents.rs"]
+mod agents;
 #[path = "tls/authority.rs"]
 mod authority;
 #[path = "tls/handshake.rs"]

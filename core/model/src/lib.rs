@@ -7,6 +7,7 @@
 pub mod check;
 pub mod config_entry;
 pub mod intention;
+pub mod join_token;
 pub mod name;
 pub mod node;
 pub mod record;
@@ -20,7 +21,11 @@ pub use intention::{
     Action, HeaderMatch, HeaderTest, IntentionPermission, IntentionSubject, PathMatch, ServiceIntentions,
     SourceDecision, SourceIntention,
 };
-pub use name::{CheckId, Datacenter, InstanceId, NameError, Namespace, NodeName, Port, ServiceName, TrustDomain};
+pub use join_token::{JoinTokenId, JoinTokenIdError, JoinTokenRecord, JoinTokenUse, JoinTokenUses, SecretHash};
+pub use name::{
+    CheckId, Datacenter, InstanceId, JoinTokenDescription, NameError, Namespace, NodeName, Port, ServiceName,
+    TrustDomain,
+};
 pub use node::{Node, NodeId};
 pub use record::{CaRootRecord, Change, Fence, Record, RecordError, RecordKey, Revision, Versioned};
 pub use registration::{CheckSpec, ServiceRegistration};

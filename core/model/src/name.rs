@@ -84,6 +84,16 @@ fn check_trust_domain(what: &'static str, text: &str) -> Result<(), NameError> {
     }
 }
 
+fn check_description(what: &'static str, text: &str) -> Result<(), NameError> {
+    check_length(what, text, ID_BYTES_MAX)?;
+    match text.chars().find(|character| character.is_control()) {
+        Some(character) => {
+            Err(NameError::Character { what, text: text.to_owned(), character, allowed: "all but control characters" })
+        }
+        None => Ok(()),
+    }
+}
+
 fn check_length(what: &'static str, text: &str, max: usize) -> Result<(), NameError> {
     match text.len() {
         0 => Err(NameError::Empty { what }),
@@ -183,6 +193,10 @@ text_newtype!(
 text_newtype!(
     /// The authority part of every SPIFFE ID of the mesh (SPIFFE ID specification, section 2.1).
     TrustDomain, "trust domain", check_trust_domain
+);
+text_newtype!(
+    /// What a join token is for, in one line.
+    JoinTokenDescription, "description", check_description
 );
 
 /// A TCP port, 1 to 65535.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
 use crate::config_entry::{ConfigEntry, ConfigEntryKey};
+use crate::join_token::{JoinTokenId, JoinTokenRecord};
 use crate::name::{CheckId, NodeName};
 use crate::node::Node;
 use crate::service::{InstanceKey, ServiceInstance};
@@ -49,6 +50,8 @@ pub enum Record {
     Config(ConfigEntry),
     /// A root certificate of the mesh's CA; its private key is not here.
     CaRoot(CaRootRecord),
+    /// A join token; its secret is not here.
+    JoinToken(JoinTokenRecord),
     /// A fence; it has no content.
     Fence(Fence),
 }
@@ -127,6 +130,8 @@ pub enum RecordKey {
     Config(ConfigEntryKey),
     /// A root certificate.
     CaRoot(String),
+    /// A join token.
+    JoinToken(JoinTokenId),
     /// A fence.
     Fence(Fence),
 }
@@ -158,6 +163,7 @@ impl RecordKey {
             Self::Check(node, id) => format!("check/{node}/{id}"),
             Self::Config(key) => format!("config/{}/{}", key.kind.as_str(), key.name),
             Self::CaRoot(id) => format!("ca-root/{id}"),
+            Self::JoinToken(id) => format!("join-token/{id}"),
             Self::Fence(fence) => format!("fence/{}", fence.as_str()),
         }
     }
@@ -187,6 +193,7 @@ impl RecordKey {
                 Some(Self::Config(ConfigEntryKey { kind: kind.parse().ok()?, name: name.to_owned() }))
             }
             "ca-root" => Some(Self::CaRoot(rest.to_owned())),
+            "join-token" => Some(Self::JoinToken(rest.parse().ok()?)),
             "fence" => (rest == Fence::Protocols.as_str()).then_some(Self::Fence(Fence::Protocols)),
             _ => None,
         }
@@ -203,6 +210,7 @@ impl Record {
             Self::Check(check) => RecordKey::Check(check.node.clone(), check.id.clone()),
             Self::Config(entry) => RecordKey::Config(entry.key()),
             Self::CaRoot(root) => RecordKey::CaRoot(root.id.clone()),
+            Self::JoinToken(token) => RecordKey::JoinToken(token.id),
             Self::Fence(fence) => RecordKey::Fence(*fence),
         }
     }
@@ -216,6 +224,7 @@ impl Record {
             Self::Check(value) => serde_json::to_vec(value),
             Self::Config(value) => serde_json::to_vec(value),
             Self::CaRoot(value) => serde_json::to_vec(value),
+            Self::JoinToken(value) => serde_json::to_vec(value),
             Self::Fence(_) => serde_json::to_vec(&()),
         };
         encoded.expect("invariant: records have string keys only and always serialise")
@@ -232,6 +241,7 @@ impl Record {
             RecordKey::Check(..) => serde_json::from_slice(bytes).map(Self::Check),
             RecordKey::Config(_) => serde_json::from_slice(bytes).map(Self::Config),
             RecordKey::CaRoot(_) => serde_json::from_slice(bytes).map(Self::CaRoot),
+            RecordKey::JoinToken(_) => serde_json::from_slice(bytes).map(Self::JoinToken),
             RecordKey::Fence(fence) => serde_json::from_slice(bytes).map(|()| Self::Fence(*fence)),
         };
         decoded.map_err(|source| RecordError::Value { key: key.encode(), source })
@@ -250,11 +260,13 @@ mod tests {
             "check/n1/service:web-1",
             "config/service-intentions/*",
             "ca-root/aa:bb",
+            "join-token/00000000000000ab",
             "fence/protocols",
         ] {
             assert_eq!(RecordKey::decode(text).expect(text).encode(), text);
         }
-        for text in ["", "node", "node/", "other/x", "instance/n1", "config/unknown/x", "fence/other"] {
+        for text in ["", "node", "node/", "other/x", "instance/n1", "config/unknown/x", "fence/other", "join-token/ab"]
+        {
             assert!(RecordKey::decode(text).is_err(), "{text:?}");
         }
     }

@@ -3,14 +3,12 @@
 //! The folder is written under another name and renamed when it is whole, so it is never seen half made, and an existing
 //! one is never replaced.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use starling_identity::IssuanceError;
-use zeroize::Zeroizing;
 
+use crate::disk::{self, FILE_BYTES_MAX, PRIVATE_MODE, PUBLIC_MODE, ReadError};
 use crate::key::{KeyError, P256Key, SecretPem};
 use crate::roots::{RootCertificate, RootError};
 
@@ -18,21 +16,6 @@ const FOLDER: &str = "ca";
 const PARTIAL_FOLDER: &str = "ca.partial";
 const KEY_FILE: &str = "root.key";
 const CERTIFICATE_FILE: &str = "root.pem";
-
-/// Only the owner may enter the folder.
-const FOLDER_MODE: u32 = 0o700;
-
-/// Only the owner may read or write the key.
-const KEY_MODE: u32 = 0o600;
-
-/// Everyone may read the certificate.
-const CERTIFICATE_MODE: u32 = 0o644;
-
-/// The permission bits of group and others, none of which a key may have.
-const OTHERS_MASK: u32 = 0o077;
-
-/// Bytes in either file; a P-256 key or certificate has less than two thousand in PEM.
-const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// Why no CA is made.
 #[derive(Debug, thiserror::Error)]
@@ -148,34 +131,19 @@ pub(super) fn write(dir: &Path, key: &SecretPem, certificate_pem: &str) -> Resul
         let path = path.to_owned();
         move |source| CreateError::Write { path, source }
     };
-    DirBuilder::new().mode(FOLDER_MODE).recursive(true).create(dir).map_err(at(dir))?;
+    disk::make_folder(dir).map_err(at(dir))?;
     // What a crash left behind was never in use: no certificate can have been signed with it.
-    match fs::remove_dir_all(&partial) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            return Err(CreateError::Write { path: partial, source });
-        }
-        _ => {}
+    disk::remove_folder(&partial).map_err(at(&partial))?;
+    disk::make_folder(&partial).map_err(at(&partial))?;
+    for (name, mode, text) in [(KEY_FILE, PRIVATE_MODE, key.expose()), (CERTIFICATE_FILE, PUBLIC_MODE, certificate_pem)]
+    {
+        let path = partial.join(name);
+        disk::write_new(&path, mode, text).map_err(at(&path))?;
     }
-    DirBuilder::new().mode(FOLDER_MODE).create(&partial).map_err(at(&partial))?;
-    write_file(&partial.join(KEY_FILE), KEY_MODE, key.expose())?;
-    write_file(&partial.join(CERTIFICATE_FILE), CERTIFICATE_MODE, certificate_pem)?;
-    sync(&partial).map_err(at(&partial))?;
+    disk::sync(&partial).map_err(at(&partial))?;
     // The rename fails if another process has made the folder meanwhile, because that one is not empty.
     fs::rename(&partial, &folder).map_err(at(&folder))?;
-    sync(dir).map_err(at(dir))
-}
-
-fn write_file(path: &Path, mode: u32, text: &str) -> Result<(), CreateError> {
-    let written = (|| {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()
-    })();
-    written.map_err(|source| CreateError::Write { path: path.to_owned(), source })
-}
-
-fn sync(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
+    disk::sync(dir).map_err(at(dir))
 }
 
 /// Reads the folder and checks that its parts are good and belong together.
@@ -195,32 +163,24 @@ pub(super) fn read(dir: &Path) -> Result<(P256Key, RootCertificate), OpenError> 
 }
 
 fn read_key(path: &Path) -> Result<P256Key, OpenError> {
-    let unreadable = |source| OpenError::Read { path: path.to_owned(), source };
-    let file = File::open(path).map_err(unreadable)?;
-    // Of the open file, not of the path: what is checked is what is read.
-    let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o7777;
-    if mode & OTHERS_MASK != 0 {
-        return Err(OpenError::Permissions { path: path.to_owned(), mode });
-    }
-    let text = read_text(path, file)?;
+    let bytes = disk::read_private(path).map_err(|error| refused(path, error))?;
     let damaged = |source| OpenError::Key { path: path.to_owned(), source };
-    let text = std::str::from_utf8(&text).map_err(|_| damaged(KeyError::Malformed))?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| damaged(KeyError::Malformed))?;
     P256Key::from_pem(text).map_err(damaged)
 }
 
 fn read_certificate(path: &Path) -> Result<RootCertificate, OpenError> {
-    let file = File::open(path).map_err(|source| OpenError::Read { path: path.to_owned(), source })?;
-    let text = read_text(path, file)?;
+    let bytes = disk::read_public(path).map_err(|error| refused(path, error))?;
     let damaged = |source| OpenError::Certificate { path: path.to_owned(), source };
-    let text = std::str::from_utf8(&text).map_err(|_| damaged(RootError::Malformed))?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| damaged(RootError::Malformed))?;
     RootCertificate::from_pem(text).map_err(damaged)
 }
 
-fn read_text(path: &Path, file: File) -> Result<Zeroizing<Vec<u8>>, OpenError> {
-    let capacity = usize::try_from(FILE_BYTES_MAX).expect("invariant: the limit fits the address space") + 1;
-    // Allocated once, so that no copy of the key is left behind by growth.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(capacity));
-    let read = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
-    let len = read.map_err(|source| OpenError::Read { path: path.to_owned(), source })?;
-    if len == capacity { Err(OpenError::TooLong { path: path.to_owned() }) } else { Ok(bytes) }
+fn refused(path: &Path, error: ReadError) -> OpenError {
+    let path = path.to_owned();
+    match error {
+        ReadError::Io(source) => OpenError::Read { path, source },
+        ReadError::TooLong => OpenError::TooLong { path },
+        ReadError::Permissions(mode) => OpenError::Permissions { path, mode },
+    }
 }

@@ -80,6 +80,8 @@ fn servers_and_agents_get_their_own_identity() {
     let leaf = mesh.authority.issue_agent(&request, &datacenter(), &node, &rules, now()).unwrap();
     let identity = Identity::Agent { trust_domain: trust_domain(), datacenter: datacenter(), node };
     assert_eq!(Credentials::new(&leaf.chain_pem, &key).unwrap().identity(), &identity);
+    assert_eq!(leaf.chain_pem, leaf.certificate_pem);
+    assert_eq!(leaf.not_after.since(leaf.not_before), 3 * DAY + 300, "72 hours, back-dated by five minutes");
     let agent = pem(&leaf);
     let agent = agent.parse_x509().unwrap();
     let extended = agent.extended_key_usage().unwrap().unwrap().value;
@@ -89,6 +91,8 @@ fn servers_and_agents_get_their_own_identity() {
     let leaf = mesh.authority.issue_server(&request, &datacenter(), &addresses, &rules, now()).unwrap();
     let server = pem(&leaf);
     let server = server.parse_x509().unwrap();
+    let root = &mesh.authority.root().certificate_pem;
+    assert_eq!(leaf.chain_pem, format!("{}{root}", leaf.certificate_pem), "one that joins has no root yet");
     let identity = Identity::Server { trust_domain: trust_domain(), datacenter: datacenter() };
     assert_eq!(
         server.subject_alternative_name().unwrap().unwrap().value.general_names,

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use rcgen::{CertificateParams, DistinguishedName, Issuer, KeyPair, SanType};
 use starling_identity::{Identity, IssuanceRules, Layout, SpiffeId};
-use starling_model::{Datacenter, Namespace, ServiceName, TrustDomain, UnixSeconds};
+use starling_model::{Datacenter, Namespace, NodeName, ServiceName, TrustDomain, UnixSeconds};
 use starling_tls::{CertificateAuthority, CredentialSlot, Credentials, IssuedLeaf, LeafKey, TrustRoots};
 
 pub const DAY: u64 = 24 * 60 * 60;
@@ -39,6 +39,10 @@ pub fn workload(service: &str) -> SpiffeId {
 
 pub fn server() -> Identity {
     Identity::Server { trust_domain: trust_domain(), datacenter: datacenter() }
+}
+
+pub fn agent(node: &str) -> Identity {
+    Identity::Agent { trust_domain: trust_domain(), datacenter: datacenter(), node: NodeName::new(node).unwrap() }
 }
 
 /// A CA and the folder that holds it.
@@ -82,11 +86,27 @@ impl Mesh {
 
     pub fn server_credentials(&self) -> Arc<CredentialSlot> {
         let key = LeafKey::generate().unwrap();
+        slot(&self.issue_server(&key).chain_pem, &key)
+    }
+
+    pub fn issue_server(&self, key: &LeafKey) -> IssuedLeaf {
+        self.issue_server_at(key, now())
+    }
+
+    pub fn issue_server_at(&self, key: &LeafKey, at: UnixSeconds) -> IssuedLeaf {
         let request = key.csr_der().unwrap();
         let addresses = ["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()];
-        let leaf =
-            self.authority.issue_server(&request, &datacenter(), &addresses, &IssuanceRules::default(), now()).unwrap();
-        slot(&leaf.chain_pem, &key)
+        self.authority.issue_server(&request, &datacenter(), &addresses, &IssuanceRules::default(), at).unwrap()
+    }
+
+    pub fn issue_agent(&self, key: &LeafKey, node: &str, at: UnixSeconds) -> IssuedLeaf {
+        let (request, node) = (key.csr_der().unwrap(), NodeName::new(node).unwrap());
+        self.authority.issue_agent(&request, &datacenter(), &node, &IssuanceRules::default(), at).unwrap()
+    }
+
+    pub fn agent_credentials(&self, node: &str, at: UnixSeconds) -> Credentials {
+        let key = LeafKey::generate().unwrap();
+        Credentials::new(&self.issue_agent(&key, node, at).chain_pem, &key).unwrap()
     }
 
     /// A certificate with arbitrary contents, truly signed by the mesh's root.

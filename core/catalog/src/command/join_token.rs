@@ -1,0 +1,145 @@
+//! Commands about join tokens: what lets the agent of a new node in.
+//!
+//! A token is stored as the hash of its secret. It touches no subject: nothing that a proxy does depends on it.
+
+use starling_model::{
+    Change, JoinTokenId, JoinTokenRecord, JoinTokenUse, JoinTokenUses, NodeName, Record, RecordKey, SecretHash,
+    UnixSeconds,
+};
+
+use super::{Decision, GUARDED_CHANGES_MAX};
+use crate::snapshot::Snapshot;
+
+/// Join tokens that are not yet expired: one for each node of a large fleet, twice over. Each takes about 300 bytes.
+pub const JOIN_TOKENS_MAX: usize = 20_000;
+
+/// Expired tokens that go when one is made: as many as fit into the same transaction.
+const SWEPT_MAX: usize = GUARDED_CHANGES_MAX - 1;
+
+/// What a door asks for about join tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub enum JoinTokenCommand {
+    /// Keeps a new token, and forgets tokens that had expired when it was made.
+    Create(JoinTokenRecord),
+    /// Uses a token for a node; a one-time token is used up by it.
+    Use(JoinRequest),
+    /// Forgets a token; nothing happens if it is not there. Who has joined by it stays.
+    Revoke(JoinTokenId),
+}
+
+/// An agent without a certificate asks for one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JoinRequest {
+    /// Which token it shows.
+    pub token: JoinTokenId,
+    /// The hash of the secret that it shows.
+    pub secret_hash: SecretHash,
+    /// The node that it says it is.
+    pub node: NodeName,
+    /// Whether an agent of that name is there already. The name of a node that was lost may be taken over.
+    pub node_lives: bool,
+    /// When it asks.
+    pub now: UnixSeconds,
+}
+
+/// Why a command about join tokens is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JoinTokenRefusal {
+    /// There is a token of this name; another must be drawn.
+    #[error("there is a join token {0} already")]
+    Exists(JoinTokenId),
+    /// The limit is reached.
+    #[error("there are {JOIN_TOKENS_MAX} join tokens; revoke some, or use reusable ones")]
+    TooMany,
+    /// There is no such token, or its secret is another: the two are not told apart, so that nobody can try out names.
+    #[error("the join token is not known: it was never made here, was revoked, or expired long ago")]
+    Unknown,
+    /// Its time is over.
+    #[error("join token {id} has expired; make another with `starling token create --join`")]
+    Expired {
+        /// The token.
+        id: JoinTokenId,
+        /// Since when.
+        expired_at: UnixSeconds,
+    },
+    /// It was for one node, and that has joined.
+    #[error("join token {id} was for one node and node {} has used it; make another for this one", used.node)]
+    Used {
+        /// The token.
+        id: JoinTokenId,
+        /// By whom and when.
+        used: JoinTokenUse,
+    },
+    /// An agent of this name is there.
+    #[error(
+        "node name {node} is that of a living node{}; choose another name, or stop the agent that has it",
+        registered_as(id)
+    )]
+    NodeTaken {
+        /// The name.
+        node: NodeName,
+        /// The identifier under which that node is registered; empty if it is not or has none.
+        id: String,
+    },
+}
+
+fn registered_as(id: &str) -> String {
+    if id.is_empty() { String::new() } else { format!(" (id {id})") }
+}
+
+pub(super) fn decide(
+    snapshot: &Snapshot,
+    command: &JoinTokenCommand,
+    decision: &mut Decision,
+) -> Result<(), JoinTokenRefusal> {
+    match command {
+        JoinTokenCommand::Create(token) => decide_create(snapshot, token, decision),
+        JoinTokenCommand::Use(request) => decide_use(snapshot, request, decision),
+        JoinTokenCommand::Revoke(id) => {
+            decision.delete(snapshot, RecordKey::JoinToken(*id));
+            Ok(())
+        }
+    }
+}
+
+fn decide_create(
+    snapshot: &Snapshot,
+    token: &JoinTokenRecord,
+    decision: &mut Decision,
+) -> Result<(), JoinTokenRefusal> {
+    if snapshot.join_token(&token.id).is_some() {
+        return Err(JoinTokenRefusal::Exists(token.id));
+    }
+    decision.see(snapshot, RecordKey::JoinToken(token.id));
+    decision.put(snapshot, Record::JoinToken(token.clone()));
+    let expired = snapshot.join_tokens().filter(|other| other.value.expires_at <= token.created_at).take(SWEPT_MAX);
+    decision.changes.extend(expired.map(|other| Change::Delete(RecordKey::JoinToken(other.value.id))));
+    let swept = decision.changes.len() - 1;
+    if snapshot.join_tokens.len() - swept >= JOIN_TOKENS_MAX { Err(JoinTokenRefusal::TooMany) } else { Ok(()) }
+}
+
+fn decide_use(snapshot: &Snapshot, request: &JoinRequest, decision: &mut Decision) -> Result<(), JoinTokenRefusal> {
+    let stored = snapshot.join_token(&request.token).map(|stored| &stored.value);
+    let Some(token) = stored.filter(|token| token.secret_hash == request.secret_hash) else {
+        return Err(JoinTokenRefusal::Unknown);
+    };
+    if token.expires_at <= request.now {
+        return Err(JoinTokenRefusal::Expired { id: token.id, expired_at: token.expires_at });
+    }
+    if let JoinTokenUses::OneTime { used: Some(used) } = &token.uses {
+        return Err(JoinTokenRefusal::Used { id: token.id, used: used.clone() });
+    }
+    if request.node_lives {
+        let id = snapshot.node(&request.node).map(|node| node.value.id.clone()).unwrap_or_default();
+        return Err(JoinTokenRefusal::NodeTaken { node: request.node.clone(), id });
+    }
+    if let JoinTokenUses::OneTime { used: None } = &token.uses {
+        let used = Some(JoinTokenUse { node: request.node.clone(), at: request.now });
+        decision.see(snapshot, RecordKey::JoinToken(token.id));
+        decision.put(
+            snapshot,
+            Record::JoinToken(JoinTokenRecord { uses: JoinTokenUses::OneTime { used }, ..token.clone() }),
+        );
+    }
+    Ok(())
+}
