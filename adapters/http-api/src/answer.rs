@@ -4,6 +4,7 @@ use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
 use serde_json::Value;
 use starling_model::{Action, Revision};
 
+use crate::barrier::Standing;
 use crate::call::Query;
 use crate::error::ApiError;
 
@@ -40,11 +41,12 @@ pub(crate) struct Answer {
     body: Body,
     index: Index,
     content_hash: Option<String>,
+    until: Option<Standing>,
 }
 
 impl Answer {
     fn new(body: Body) -> Self {
-        Self { status: StatusCode::OK, body, index: Index::None, content_hash: None }
+        Self { status: StatusCode::OK, body, index: Index::None, content_hash: None, until: None }
     }
 
     /// Nothing, with status 200.
@@ -81,6 +83,20 @@ impl Answer {
     /// With the revision that a write made.
     pub(crate) fn written_at(mut self, revision: Revision) -> Self {
         self.index = Index::Written(revision.max(Revision(1)));
+        self
+    }
+
+    /// The revision that a write made.
+    pub(crate) fn written(&self) -> Option<Revision> {
+        match self.index {
+            Index::Written(revision) => Some(revision),
+            Index::None | Index::Read(_) => None,
+        }
+    }
+
+    /// With how it stands with what was waited for.
+    pub(crate) fn until(mut self, standing: Standing) -> Self {
+        self.until = Some(standing);
         self
     }
 
@@ -128,6 +144,9 @@ impl Rendering {
         }
         if let Some(hash) = answer.content_hash {
             set(&mut response, "x-consul-contenthash", &hash);
+        }
+        if let Some(standing) = answer.until {
+            set(&mut response, "x-starling-until", &standing.to_string());
         }
         response
     }

@@ -76,6 +76,15 @@ impl Query {
         Ok(Some(duration.min(WAIT_MAX)))
     }
 
+    /// How many of something, at most `max`.
+    pub(crate) fn count(&self, name: &str, max: usize) -> Result<Option<usize>, ApiError> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        match text.parse() {
+            Ok(count) if count <= max => Ok(Some(count)),
+            Ok(_) | Err(_) => Err(ApiError::bad_request(format!("{name}: {text:?} is no number from 0 to {max}"))),
+        }
+    }
+
     /// The revision that a config entry must have for a write to be done.
     pub(crate) fn cas(&self) -> Result<Option<Revision>, ApiError> {
         match self.text("cas").map(str::parse) {

@@ -5,6 +5,7 @@
 //! have. The crate owns no state beyond the connections it serves.
 
 mod answer;
+mod barrier;
 mod blocking;
 mod call;
 mod error;
@@ -14,6 +15,7 @@ pub mod ports;
 pub mod router;
 pub mod routes;
 mod serve;
+mod site;
 
 pub use ports::{AgentFailure, AgentPort, CatalogPort, CommitFailure, DiagnosticRow, Leaf, MeshFacts, PrivateKeyText};
 pub use router::{AllowEverything, Authoriser, Permission, Route, router};

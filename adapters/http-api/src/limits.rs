@@ -47,15 +47,21 @@ pub const HEAD_BYTES_MAX: usize = 32 * 1024;
 /// Header fields of a request; beyond it hyper answers 431.
 pub const HEADERS_MAX: usize = 100;
 
-/// Time for a request's head to arrive, and for an idle connection to stay open. Go's client closes idle connections after
-/// 90 s; closing first would cut off requests that it has just sent.
+/// Time for the first head on a new connection: bounds what strangers can hold open by saying nothing.
+pub const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time for each later head to arrive, and so for an idle connection to stay open. Go's client closes idle connections
+/// after 90 s; closing first would cut off requests that it has just sent.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(100);
 
 /// Time for a request's body to arrive; the largest is a megabyte.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Connections at a time. Blocking queries hold one each; more would eat the file descriptors that agents need.
+/// Connections at a time, where file descriptors allow as many. Blocking queries hold one each.
 pub const CONNECTIONS_MAX: usize = 8192;
+
+/// Receipts in a list: each is summed up anew when it is asked for, and an older one can be asked for by its revision.
+pub const CHANGES_LISTED_MAX: usize = 100;
 
 /// Time that open requests have to end when the server stops; none of them waits for anything then.
 pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
@@ -69,6 +75,15 @@ pub const WAIT_MAX: Duration = Duration::from_secs(10 * 60);
 /// The part of its wait by which a blocking query may be lengthened, so that waits begun together do not end together;
 /// Consul's.
 pub const WAIT_JITTER_FRACTION: u32 = 16;
+
+/// How long a barrier is waited for unless the request says otherwise; DESIGN section 7.
+pub const UNTIL_WAIT_DEFAULT: Duration = Duration::from_secs(30);
+
+/// Names of each kind that a receipt gives unless the request says otherwise; its counts speak of all.
+pub const RECEIPT_NAMES_DEFAULT: usize = 1_000;
+
+/// Names of each kind that a receipt gives at most: some megabytes, for a fleet of twice the size that is tested.
+pub const RECEIPT_NAMES_MAX: usize = 20_000;
 
 /// How long a receipt is waited for unless the request says otherwise: not at all.
 pub const RECEIPT_WAIT_DEFAULT: Duration = Duration::ZERO;

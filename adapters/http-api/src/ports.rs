@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use starling_catalog::{ChangeReport, Command, ProxyReport, Refusal, Snapshot, Subject};
+use starling_catalog::{Barrier, ChangeReport, Command, NodeReport, ProxyReport, Refusal, Snapshot, Subject, Until};
 use starling_model::{
     Action, Check, CheckId, CheckStatus, Datacenter, InstanceId, InstanceKey, NodeName, Revision, ServiceInstance,
     ServiceName, ServiceRegistration, TrustDomain, UnixSeconds,
@@ -29,14 +29,23 @@ pub trait CatalogPort: Send + Sync + 'static {
     /// [`CommitFailure`] if it is refused, or cannot be stored.
     async fn commit(&self, command: Command) -> Result<Revision, CommitFailure>;
 
-    /// The receipt of a change, once nothing is outstanding or the time is up; `None` if it is not remembered.
-    async fn change(&self, revision: Revision, wait: Duration) -> Option<ChangeReport>;
+    /// The receipt of a change, once nothing is outstanding or the time is up, with at most `names` names of each kind;
+    /// `None` if it is not remembered.
+    async fn change(&self, revision: Revision, wait: Duration, names: usize) -> Option<ChangeReport>;
 
-    /// The remembered changes, newest first.
-    fn changes(&self) -> Vec<ChangeReport>;
+    /// How it stands with a barrier behind a change, once that is decided or the time is up; `None` if the change is not
+    /// remembered. Must be safe to drop.
+    async fn until(&self, revision: Revision, until: &Until, wait: Duration) -> Option<Barrier>;
+
+    /// The remembered changes, newest first, but no more than `most`.
+    fn changes(&self, most: usize) -> Vec<ChangeReport>;
 
     /// Every known proxy.
     fn proxies(&self) -> Vec<(InstanceKey, ProxyReport)>;
+
+    /// Every node from which reports come, by name; with each for how long the oldest change waits that it owes, zero if
+    /// it owes none.
+    fn nodes(&self) -> Vec<(NodeReport, Duration)>;
 
     /// What is wrong with what users wrote.
     fn diagnostics(&self) -> Vec<DiagnosticRow>;

@@ -15,11 +15,13 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use crate::answer::{Answer, Rendering};
+use crate::barrier::Wanted;
 use crate::blocking::Stopping;
 use crate::call::{Call, Query};
 use crate::error::ApiError;
 use crate::limits::{BODY_TIMEOUT, BodyLimit, URI_BYTES_MAX};
 use crate::ports::{AgentPort, CatalogPort};
+use crate::site::{OnLoopback, check_site};
 
 /// What a caller must be allowed to do; the words of Consul's rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,20 +217,28 @@ async fn dispatch(
         return Err(Stop::Method { method: request.method().clone(), allow });
     };
     check_scope(api, &query, request.headers())?;
-    check_site(request.method(), request.headers())?;
+    check_site(request.method(), request.headers(), request.extensions().get::<OnLoopback>())?;
     let token = token_of(&query, request.headers());
     if !api.authoriser.allows(route.permission, token.as_deref()) {
         let text = format!("Permission denied: token lacks permission '{}'", route.permission);
         return Err(ApiError::new(StatusCode::FORBIDDEN, text).into());
     }
+    let wanted = Wanted::of_write(request.method(), &query)?;
     let params = request.extract_parts::<RawPathParams>().await;
     let params = params.map_err(|_| ApiError::bad_request("the path is no UTF-8 text"))?;
     let params = params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     let (head, body) = request.into_parts();
     let body = read_body(route, &head.headers, body).await?;
     let stopping = head.extensions.get::<Stopping>().cloned().unwrap_or_default();
-    let call = Call { params, query, headers: head.headers, body, stopping };
-    Ok((route.handler)(Arc::clone(api), call).await?)
+    let call = Call { params, query, headers: head.headers, body, stopping: stopping.clone() };
+    let answer = (route.handler)(Arc::clone(api), call).await?;
+    match (wanted, answer.written()) {
+        (Some(wanted), Some(revision)) => {
+            let standing = wanted.standing(&*api.catalog, revision, &stopping).await;
+            Ok(answer.until(standing))
+        }
+        (_, _) => Ok(answer),
+    }
 }
 
 /// Refuses what other datacentres, Consul Enterprise or a later release would answer.
@@ -255,15 +265,6 @@ fn check_scope(api: &Api, query: &Query, headers: &HeaderMap) -> Result<(), ApiE
     }
     if query.has("stale") && query.has("consistent") {
         return Err(ApiError::bad_request("Cannot specify ?stale with ?consistent, conflicting semantics."));
-    }
-    Ok(())
-}
-
-/// Refuses writes that a page of another site makes with its visitor's browser: loopback is no protection from those.
-fn check_site(method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
-    let cross_site = headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site");
-    if cross_site && *method != Method::GET {
-        return Err(ApiError::new(StatusCode::FORBIDDEN, "Permission denied: a page of another site may not write"));
     }
     Ok(())
 }

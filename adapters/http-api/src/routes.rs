@@ -96,7 +96,8 @@ fn own_routes() -> Vec<Route> {
     use Permission as P;
     vec![
         Route::new("GET", "/starling/v1/changes", P::OperatorRead, B::NONE, "Receipts of recent changes, newest first", |a, c| Box::pin(starling::changes(a, c))),
-        Route::new("GET", "/starling/v1/changes/{revision}", P::OperatorRead, B::NONE, "Receipt of one change: who has applied it, who has not, who refused it (`wait`)", |a, c| Box::pin(starling::change(a, c))),
+        Route::new("GET", "/starling/v1/changes/{revision}", P::OperatorRead, B::NONE, "Receipt of one change: who has applied it, who has not, who refused it (`wait`, `until`, `names`)", |a, c| Box::pin(starling::change(a, c))),
+        Route::new("GET", "/starling/v1/nodes", P::OperatorRead, B::NONE, "Every node from which reports come: connected, revision applied, staleness, what is refused", |a, c| Box::pin(starling::nodes(a, c))),
         Route::new("GET", "/starling/v1/proxies", P::OperatorRead, B::NONE, "Every proxy: connected, revision applied, what it refused", |a, c| Box::pin(starling::proxies(a, c))),
         Route::new("GET", "/starling/v1/diagnostics", P::OperatorRead, B::NONE, "What is wrong with what users wrote, and what to do", |a, c| Box::pin(starling::diagnostics(a, c))),
         Route::new("GET", "/starling/v1/can", P::IntentionsRead, B::NONE, "Whether a request may pass, and which rule decides (`source`, `destination`, `path`, `method`, `header=NAME:VALUE`)", |a, c| Box::pin(starling::can(a, c))),

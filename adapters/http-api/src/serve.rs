@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::blocking::Stopping;
-use crate::limits::{CONNECTIONS_MAX, HEAD_BYTES_MAX, HEAD_TIMEOUT, HEADERS_MAX, SHUTDOWN_GRACE};
+use crate::limits::{FIRST_HEAD_TIMEOUT, HEAD_BYTES_MAX, HEAD_TIMEOUT, HEADERS_MAX, SHUTDOWN_GRACE};
+use crate::site::OnLoopback;
 
 /// Time to breathe after a failed accept, which means that file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -20,11 +22,22 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 ///
 /// Those that wait for a change are answered at once, as if their time were over.
 ///
-/// At [`CONNECTIONS_MAX`] no further connection is accepted until one ends.
-pub async fn serve(listener: TcpListener, router: axum::Router, shutdown: impl Future<Output = ()>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+/// At `connections_max` no further connection is accepted until one ends; [`CONNECTIONS_MAX`](crate::limits::CONNECTIONS_MAX) if
+/// there are file descriptors for it.
+///
+/// On a loopback address only requests for a host that nobody else can claim are answered.
+pub async fn serve(
+    listener: TcpListener,
+    router: axum::Router,
+    connections_max: usize,
+    shutdown: impl Future<Output = ()>,
+) {
+    let places = Arc::new(Semaphore::new(connections_max));
     let (stop, stopping) = watch::channel(false);
-    let router = router.layer(axum::Extension(Stopping::new(stopping.clone())));
+    let mut router = router.layer(axum::Extension(Stopping::new(stopping.clone())));
+    if listener.local_addr().is_ok_and(|address| address.ip().is_loopback()) {
+        router = router.layer(axum::Extension(OnLoopback));
+    }
     let mut shutdown = std::pin::pin!(shutdown);
     let mut connections = tokio::task::JoinSet::new();
     loop {
@@ -67,6 +80,12 @@ async fn connection(
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
+    let (inner, head_came) = (TowerToHyperService::new(router), Arc::new(Notify::new()));
+    let first_head = Arc::clone(&head_came);
+    let service = service_fn(move |request| {
+        head_came.notify_one();
+        inner.call(request)
+    });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
@@ -75,10 +94,19 @@ async fn connection(
         .max_headers(HEADERS_MAX)
         // As Go writes them; some clients compare header names by bytes.
         .title_case_headers(true)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), service);
     let mut serving = std::pin::pin!(serving);
+    let silent = async {
+        if tokio::time::timeout(FIRST_HEAD_TIMEOUT, first_head.notified()).await.is_ok() {
+            std::future::pending::<()>().await;
+        }
+    };
     let ended = tokio::select! {
         ended = serving.as_mut() => ended,
+        () = silent => {
+            tracing::debug!("a connection without a request is closed");
+            return;
+        }
         _ = stopping.changed() => {
             serving.as_mut().graceful_shutdown();
             serving.await

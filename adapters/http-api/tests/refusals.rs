@@ -144,7 +144,7 @@ const SIDECARS: &[(&str, &str)] = &[
     (r#"{"Proxy": {"Config": {"protocl": "http"}}}"#, "Proxy.Config.protocl: unknown field; did you mean protocol?"),
     (
         r#"{"Proxy": {"Config": {"colour": "red"}}}"#,
-        "Proxy.Config.colour: unknown field; known here are bind_address, bind_port, local_connect_timeout_ms, local_request_timeout_ms, max_inbound_connections, protocol",
+        "Proxy.Config.colour: unknown field; known here are bind_address, bind_port, envoy_prometheus_bind_addr, envoy_stats_bind_addr, local_connect_timeout_ms, local_request_timeout_ms, max_inbound_connections, protocol",
     ),
     (
         r#"{"Proxy": {"Config": {"protocol": "http", "Protocol": "tcp"}}}"#,

@@ -17,6 +17,14 @@ fn page() -> String {
          errors in plain text; paths under `/starling/v1` are Starling's own. Parameters stand in braces in paths and in\n\
          parentheses behind the summary. *Blocking* reads take `index` and `wait` and answer `X-Consul-Index`; writes answer\n\
          the revision they made in the same header.\n\n\
+         A write takes `until`, and is answered when it holds, when it never will, or after `wait` (30 s unless it says\n\
+         otherwise, 10 min at most): `applied:all` or `applied:99%`, of the nodes and proxies that the change concerns, or\n\
+         `node=NAME`. Status and body are as without it; `X-Starling-Until` says `met`, `timeout`, `never` (one that is needed\n\
+         has refused the change) or `unknown` (nothing was changed, and the revision that is answered is no longer\n\
+         remembered). A receipt takes `until` too, and says the same in its `until`; `names` is how many names of each kind\n\
+         it gives (1,000 unless it says otherwise, 20,000 at most), its `counts` speak of all. A list has the newest 100.\n\n\
+         On a loopback address a request whose `Host` is neither an IP address nor `localhost` is refused with 403: a page could\n\
+         have pointed its own name here, and read what only this machine may.\n\n\
          A body past its limit, a field that is unknown and a value that cannot be are refused with 400 and the field's path. A\n\
          port is 1 to 65535, and left out where there is none; only `/v1/catalog/register` takes 0 for that, since Consul's\n\
          clients always write the port there. A key in the `Config` of a proxy is acted upon or refused: see below the table.\n\n\

@@ -10,7 +10,8 @@ use std::time::Duration;
 use starling_identity::Identity;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use tonic::transport::server::Connected;
+
+use crate::pulse::Pulse;
 
 /// Who is at the other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +24,18 @@ pub enum Peer {
         identity: Arc<Identity>,
         /// Where it calls from.
         address: SocketAddr,
+        /// Whether that is this machine: loopback, or the address that it called.
+        is_local: bool,
     },
+}
+
+/// Where a request comes from.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin {
+    /// Who it is; `None` for a stranger, who has no certificate.
+    pub peer: Option<Peer>,
+    /// The connection's.
+    pub pulse: Arc<Pulse>,
 }
 
 /// Time for a new connection's first bytes: bounds what strangers can hold open by saying nothing. Once they have come,
@@ -33,13 +45,17 @@ pub const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that open connections have to end when the server stops, after their streams have been told to go elsewhere.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Time that a stranger has to join, from its first bytes to its answer.
+pub const STRANGER_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Bytes with which a client of HTTP/2 begins (RFC 9113, section 3.4).
 const PREFACE_BYTES: usize = 24;
 
-/// A byte stream with its peer, counted while it lives, and given up when its time is over.
+/// A byte stream, counted while it lives, and given up when its time is over.
 pub(crate) struct Connection<S> {
     stream: S,
-    peer: Peer,
+    /// How long it may last once its client has begun to speak; without end if `None`.
+    lifetime: Option<Duration>,
     preface_left: usize,
     /// Completes when the connection is given up.
     limit: Limit,
@@ -51,11 +67,16 @@ type Limit = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl<S> Connection<S> {
     /// A connection that ends when the server stops: at once while its client has not begun to speak, else in time.
-    pub(crate) fn new(stream: S, peer: Peer, permit: OwnedSemaphorePermit, stopping: watch::Receiver<bool>) -> Self {
-        let stopped = stopped(stopping.clone());
+    pub(crate) fn new(
+        stream: S,
+        lifetime: Option<Duration>,
+        permit: OwnedSemaphorePermit,
+        stopping: watch::Receiver<bool>,
+    ) -> Self {
+        let mut begun = stopping.clone();
         // Either end is one: too late, or no longer wanted.
-        let limit = Box::pin(async move { drop(tokio::time::timeout(PREFACE_TIMEOUT, stopped).await) });
-        Self { stream, peer, preface_left: PREFACE_BYTES, limit, stopping, _permit: permit }
+        let limit = Box::pin(async move { drop(tokio::time::timeout(PREFACE_TIMEOUT, stopped(&mut begun)).await) });
+        Self { stream, lifetime, preface_left: PREFACE_BYTES, limit, stopping, _permit: permit }
     }
 
     /// Fails once the time is over; otherwise the task is woken when it is.
@@ -76,26 +97,23 @@ impl<S> Connection<S> {
         }
         self.preface_left = self.preface_left.saturating_sub(bytes);
         if self.preface_left == 0 {
-            let stopped = stopped(self.stopping.clone());
-            self.limit = Box::pin(async move {
-                stopped.await;
+            let (mut stopping, lifetime) = (self.stopping.clone(), self.lifetime);
+            let drained = async move {
+                stopped(&mut stopping).await;
                 tokio::time::sleep(DRAIN_TIMEOUT).await;
-            });
+            };
+            self.limit = match lifetime {
+                Some(lifetime) => Box::pin(async move { drop(tokio::time::timeout(lifetime, drained).await) }),
+                None => Box::pin(drained),
+            };
         }
     }
 }
 
-async fn stopped(mut stopping: watch::Receiver<bool>) {
-    // A dropped sender is the end, too.
+/// Returns when the server stops, be it by dropping the sender.
+pub(crate) async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    // An error means that the sender is gone, and with it the server.
     let _ = stopping.wait_for(|stopping| *stopping).await;
-}
-
-impl<S> Connected for Connection<S> {
-    type ConnectInfo = Peer;
-
-    fn connect_info(&self) -> Peer {
-        self.peer.clone()
-    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {

@@ -1,18 +1,39 @@
-//! The aggregated discovery service of xDS on the wire.
+//! What goes over the mesh's own ports: the aggregated discovery service of xDS for proxies, and the stream and the calls
+//! of agents, both ends of them.
 //!
-//! What is said on a stream is decided in `core/xds`; where a proxy's resources come from, by the [`ProxySource`] that
-//! the program supplies. This crate owns sockets, TLS handshakes and HTTP/2, and their limits. Nothing here batches or
-//! delays: a set that changes is looked at when the stream's task next runs, and only the newest is ever seen.
+//! | Module | Owns |
+//! |---|---|
+//! | [`serve`](fn@serve), [`serve_tls`] | listeners, TLS handshakes, and who is at the other end |
+//! | [`ProxySource`] | xDS: what is said on a stream is decided in `core/xds` |
+//! | [`agents`] | the server's side of agents: what is sent on a stream is decided in `core/attach` |
+//! | [`client`] | the agents' side |
+//!
+//! The programs supply what is behind the doors; this crate owns sockets, TLS handshakes and HTTP/2, and their limits.
+//! Nothing here batches or delays, and nothing queues ahead of a slow reader: a set that changes is looked at, and a
+//! pending set taken, when there is room to send, and only the newest is ever seen.
 
+pub mod agents;
+mod call;
+pub mod client;
 mod connection;
+mod http2;
+mod pulse;
 mod serve;
 mod service;
+mod socket;
 mod source;
 mod stream;
 
-pub use connection::{DRAIN_TIMEOUT, PREFACE_TIMEOUT, Peer};
-pub use serve::{
-    CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, LoopbackListener, NotLoopback, REQUEST_BYTES_MAX, ServeError, serve, serve_tls,
+pub use agents::{
+    AgentDoor, AgentStream, AliasView, JoinAnswer, JoinRequest, LeafRequest,
 };
+pub use call::CallError;
+pub use client::{AgentSender, ConnectError, ServerClient, ServerFrames};
+pub use connection::{DRAIN_TIMEOUT, PREFACE_TIMEOUT, Peer, STRANGER_TIMEOUT};
+pub use http2::Doors;
+pub use serve::{
+    CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, LoopbackListener, NotLoopback, REQUEST_BYTES_MAX, ServeError, serve, serve_tls,
+};
+pub use socket::{UNACKNOWLEDGED_MAX, listen};
 pub use source::{AttachError, ProxyFeed, ProxySource};
 pub use stream::FIRST_REQUEST_TIMEOUT;

@@ -2,21 +2,20 @@
 //!
 //! Generated servers answer with messages that own their content; this one answers with messages that share it.
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
+use http_body::Body as HttpBody;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
-use tonic::codegen::{Body as HttpBody, Service, StdError, http};
-use tonic::server::{Grpc, NamedService, StreamingService};
+use tonic::codegen::StdError;
+use tonic::server::{Grpc, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::connection::Peer;
+use crate::connection::{Origin, Peer};
 use crate::serve::REQUEST_BYTES_MAX;
 use crate::source::ProxySource;
 use crate::stream::{Delta, RESPONSES_QUEUED_MAX, Sotw, Variant, run};
@@ -33,48 +32,41 @@ pub(crate) struct AdsService {
     pub stopping: watch::Receiver<bool>,
 }
 
-impl NamedService for AdsService {
-    const NAME: &'static str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
-}
-
-impl<B> Service<http::Request<B>> for AdsService
-where
-    B: HttpBody + Send + 'static,
-    B::Error: Into<StdError> + Send + 'static,
-{
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Result<Self::Response, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let service = self.clone();
-        match request.uri().path() {
-            DELTA_PATH => Box::pin(service.answer::<Delta, B>(request)),
-            SOTW_PATH => Box::pin(service.answer::<Sotw, B>(request)),
-            _ => Box::pin(async { Ok(Status::unimplemented("no such method").into_http()) }),
-        }
-    }
-}
-
 impl AdsService {
-    async fn answer<V: Variant, B>(self, request: http::Request<B>) -> Result<http::Response<Body>, Infallible>
+    /// Every path of the service begins so.
+    pub(crate) const PREFIX: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/";
+
+    /// Answers a call from `origin`.
+    pub(crate) async fn answer<B>(self, origin: Origin, request: http::Request<B>) -> http::Response<Body>
     where
         B: HttpBody + Send + 'static,
-        B::Error: Into<StdError> + Send + 'static,
+        B::Error: Into<StdError> + Send,
+    {
+        let Some(peer) = origin.peer else {
+            return Status::unauthenticated("xDS is for members of the mesh, and the caller has no certificate").into_http();
+        };
+        match request.uri().path() {
+            DELTA_PATH => self.stream::<Delta, B>(peer, request).await,
+            SOTW_PATH => self.stream::<Sotw, B>(peer, request).await,
+            _ => Status::unimplemented("no such method").into_http(),
+        }
+    }
+
+    async fn stream<V: Variant, B>(self, peer: Peer, request: http::Request<B>) -> http::Response<Body>
+    where
+        B: HttpBody + Send + 'static,
+        B::Error: Into<StdError> + Send,
     {
         let codec = ProstCodec::<V::Response, V::Request>::default();
         let mut grpc = Grpc::new(codec).max_decoding_message_size(REQUEST_BYTES_MAX);
-        Ok(grpc.streaming(Method::<V> { service: self, variant: std::marker::PhantomData }, request).await)
+        grpc.streaming(Method::<V> { service: self, peer, variant: std::marker::PhantomData }, request).await
     }
 }
 
 /// One of the service's two methods.
 struct Method<V> {
     service: AdsService,
+    peer: Peer,
     variant: std::marker::PhantomData<fn() -> V>,
 }
 
@@ -84,10 +76,8 @@ impl<V: Variant> StreamingService<V::Request> for Method<V> {
     type Future = BoxFuture<Result<Response<Self::ResponseStream>, Status>>;
 
     fn call(&mut self, request: Request<Streaming<V::Request>>) -> Self::Future {
-        let AdsService { source, stopping } = self.service.clone();
+        let (AdsService { source, stopping }, peer) = (self.service.clone(), self.peer.clone());
         Box::pin(async move {
-            let peer = request.extensions().get::<Peer>().cloned();
-            let peer = peer.ok_or_else(|| Status::internal("the connection has no peer"))?;
             let (sender, receiver) = mpsc::channel(RESPONSES_QUEUED_MAX);
             let requests = request.into_inner();
             tokio::spawn(async move {

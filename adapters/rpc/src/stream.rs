@@ -10,7 +10,7 @@ use starling_xds::{AdsSession, Flavour, ProxyNode, ResourceType, Response, Sessi
 use tokio::sync::{mpsc, watch};
 use tonic::{Status, Streaming};
 
-use crate::connection::Peer;
+use crate::connection::{Peer, stopped};
 use crate::source::ProxySource;
 
 /// Time for the first request on a stream, which says whose it is; until then it costs and serves nobody.
@@ -138,12 +138,6 @@ async fn first_request<R>(
     }
 }
 
-/// Returns when the server stops, be it by dropping the sender.
-async fn stopped(stopping: &mut watch::Receiver<bool>) {
-    // An error means that the sender is gone, and with it the server.
-    let _ = stopping.wait_for(|stopping| *stopping).await;
-}
-
-fn stopping_status() -> Status {
+pub(crate) fn stopping_status() -> Status {
     Status::unavailable("the server is stopping")
 }

@@ -16,7 +16,7 @@ use mesh::{Authority, DEADLINE, LOCALHOST, Server, Source, World, names};
 use rustls::pki_types::ServerName;
 use starling_identity::Identity;
 use starling_model::Protocol;
-use starling_rpc::{LoopbackListener, Peer, ProxySource, REQUEST_BYTES_MAX};
+use starling_rpc::{CONNECTIONS_MAX, Doors, LoopbackListener, Peer, REQUEST_BYTES_MAX};
 use starling_tls::{ClientAuth, CredentialSlot, Credentials, TrustRoots, client_config, server_config};
 use starling_xds::{Report, ResourceType};
 use tokio::io::AsyncReadExt;
@@ -226,8 +226,8 @@ async fn members_of_the_mesh_are_known_by_their_certificates() {
     let tls = Arc::new(server_config(slot(&authority, "server"), &roots, ClientAuth::Required).unwrap());
     let listener = TcpListener::bind((LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
-    let serving: Arc<dyn ProxySource> = Arc::new(source.clone());
-    let server = tokio::spawn(starling_rpc::serve_tls(listener, tls, serving, std::future::pending()));
+    let doors = Doors { proxies: Some(Arc::new(source.clone())), agents: None };
+    let server = tokio::spawn(starling_rpc::serve_tls(listener, tls, doors, CONNECTIONS_MAX, std::future::pending()));
 
     let expected = Identity::Workload(mesh::identity("server"));
     let dial = async |credentials: Option<Arc<CredentialSlot>>| {
@@ -238,7 +238,8 @@ async fn members_of_the_mesh_are_known_by_their_certificates() {
     let mut stream = Stream::open(dial(Some(slot(&authority, "web"))).await.unwrap()).await;
     stream.ask("web", ResourceType::Cluster, &[]).await;
     assert_eq!(stream.next().await.unwrap().resources.len(), 1);
-    let Peer::Member { identity, .. } = source.attached.lock().unwrap()[0].1.clone() else { panic!("not a member") };
+    let peer = source.attached.lock().unwrap()[0].1.clone();
+    let Peer::Member { identity, is_local: true, .. } = peer else { panic!("no local member: {peer:?}") };
     assert_eq!(identity.to_uri(), names().identity_of(&mesh::service("web")));
     // A certificate of another CA, and none at all: the handshake fails, at the latest when the first answer is read.
     for refused in [Some(slot(&Authority::new(), "web")), None] {

@@ -26,7 +26,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, Sto
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use self::disk::Disk;
-use self::door::{ENTRIES, META, Opened, REVISION};
+use self::door::{ENTRIES, Examined, META, Opened, REVISION};
 use self::lock::DirectoryLock;
 use self::window::{Window, WindowLimits};
 use self::writer::{Job, Writer};
@@ -121,7 +121,57 @@ struct Engine {
     _lock: DirectoryLock,
 }
 
+/// A store that was found good, and in which nothing was written yet: see [`EmbeddedStore::examine`].
+///
+/// Its directory is locked; dropping it gives that up and leaves the database as it was.
+pub struct ExaminedStore {
+    examined: Examined,
+    options: EmbeddedOptions,
+}
+
+impl ExaminedStore {
+    /// Everything in it.
+    ///
+    /// # Errors
+    /// [`LoadError::Failed`] if it cannot be read.
+    pub fn load(&self) -> Result<Snapshot, LoadError> {
+        load(&self.examined.database).map_err(|error| LoadError::Failed(Arc::new(error)))
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// [`OpenError::Io`] if the disk does not take what the database needs.
+    pub fn adopt(self) -> Result<EmbeddedStore, OpenError> {
+        EmbeddedStore::adopt(self.examined, self.options)
+    }
+}
+
+impl fmt::Debug for ExaminedStore {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ExaminedStore").finish_non_exhaustive()
+    }
+}
+
 impl EmbeddedStore {
+    /// Whether there is a database in `directory`, good or not.
+    ///
+    /// # Errors
+    /// [`OpenError::Io`] if that cannot be found out.
+    pub fn exists(directory: &Path) -> Result<bool, OpenError> {
+        door::exists(directory)
+    }
+
+    /// Locks and verifies the store in `directory` without writing to it, making both if they do not exist: for whoever
+    /// has more to verify before the store may be opened.
+    ///
+    /// # Errors
+    /// [`OpenError`]; the database is then exactly as it was before.
+    pub fn examine(directory: &Path, options: EmbeddedOptions) -> Result<ExaminedStore, OpenError> {
+        let examined = door::examine(directory, options.cache_bytes, |disk| disk)?;
+        Ok(ExaminedStore { examined, options })
+    }
+
     /// Opens the store in `directory`, making both if they do not exist.
     ///
     /// Reads and verifies the whole database, so it takes time in proportion to its size.
@@ -137,8 +187,11 @@ impl EmbeddedStore {
         options: EmbeddedOptions,
         backend: impl FnOnce(Disk) -> B,
     ) -> Result<EmbeddedStore, OpenError> {
-        let opened = door::open(directory, options.cache_bytes, backend)?;
-        let Opened { database, acknowledged, lock, id, revision } = opened;
+        Self::adopt(door::examine(directory, options.cache_bytes, backend)?, options)
+    }
+
+    fn adopt(examined: Examined, options: EmbeddedOptions) -> Result<EmbeddedStore, OpenError> {
+        let Opened { database, acknowledged, lock, directory, id, revision } = examined.adopt()?;
         let engine = Arc::new(Engine { database, _lock: lock });
         let limits = WindowLimits { transactions: options.window_transactions, bytes: options.window_bytes };
         let window = Arc::new(Window::new(limits, revision));
@@ -153,7 +206,7 @@ impl EmbeddedStore {
         let writer = thread::Builder::new()
             .name("store-writer".to_string())
             .spawn(move || writer.run())
-            .map_err(|source| OpenError::io(directory, "start the writer of", source))?;
+            .map_err(|source| OpenError::io(&directory, "start the writer of", source))?;
         tracing::info!(directory = %directory.display(), store = %id, %revision, "store opened");
         let running = Running { queue: sender, engine, writer };
         Ok(EmbeddedStore {
@@ -242,7 +295,7 @@ impl Store for EmbeddedStore {
             return Err(LoadError::Failed(failure));
         }
         let engine = self.running(|running| Arc::clone(&running.engine)).ok_or(LoadError::Closed)?;
-        let loaded = tokio::task::spawn_blocking(move || engine.load()).await;
+        let loaded = tokio::task::spawn_blocking(move || load(&engine.database)).await;
         let failed = |failure: Failure| Err(LoadError::Failed(failure));
         match loaded {
             Ok(Ok(snapshot)) => Ok(snapshot),
@@ -267,24 +320,22 @@ enum ReadError {
     Revision,
 }
 
-impl Engine {
-    fn load(&self) -> Result<Snapshot, ReadError> {
-        let read = self.database.begin_read().map_err(redb::Error::from)?;
-        let meta = read.open_table(META).map_err(redb::Error::from)?;
-        let revision = meta.get(REVISION).map_err(redb::Error::from)?;
-        let revision = revision
-            .and_then(|found| found.value().try_into().ok().map(u64::from_le_bytes))
-            .map(Revision)
-            .ok_or(ReadError::Revision)?;
-        let table = read.open_table(ENTRIES).map_err(redb::Error::from)?;
-        let length = table.len().map_err(redb::Error::from)?;
-        let mut entries = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
-        for item in table.iter().map_err(redb::Error::from)? {
-            let (key, value) = item.map_err(redb::Error::from)?;
-            entries.push(entry(key.value(), value.value())?);
-        }
-        Ok(Snapshot { revision, entries })
+fn load(database: &Database) -> Result<Snapshot, ReadError> {
+    let read = database.begin_read().map_err(redb::Error::from)?;
+    let meta = read.open_table(META).map_err(redb::Error::from)?;
+    let revision = meta.get(REVISION).map_err(redb::Error::from)?;
+    let revision = revision
+        .and_then(|found| found.value().try_into().ok().map(u64::from_le_bytes))
+        .map(Revision)
+        .ok_or(ReadError::Revision)?;
+    let table = read.open_table(ENTRIES).map_err(redb::Error::from)?;
+    let length = table.len().map_err(redb::Error::from)?;
+    let mut entries = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
+    for item in table.iter().map_err(redb::Error::from)? {
+        let (key, value) = item.map_err(redb::Error::from)?;
+        entries.push(entry(key.value(), value.value())?);
     }
+    Ok(Snapshot { revision, entries })
 }
 
 /// One allocation per entry: key and value are slices of the same bytes.

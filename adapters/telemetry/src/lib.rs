@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::io::IsTerminal;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
@@ -15,6 +16,7 @@ pub use prometheus_client::metrics::gauge::Gauge;
 pub use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Metric;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,9 +35,9 @@ pub enum LogError {
     Filter {
         /// The filter as given.
         filter: String,
-        /// What the parser said.
+        /// What the parser said, if it said anything.
         #[source]
-        source: tracing_subscriber::filter::ParseError,
+        source: Option<tracing_subscriber::filter::ParseError>,
     },
     /// Something else in the process logs already.
     #[error("a log is already running in this process")]
@@ -47,7 +49,7 @@ pub enum LogError {
 /// # Errors
 /// [`LogError`].
 pub fn start_log(filter: &str, format: LogFormat) -> Result<(), LogError> {
-    let filter = EnvFilter::try_new(filter).map_err(|source| LogError::Filter { filter: filter.to_owned(), source })?;
+    let filter = parse(filter)?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A closed standard error is no reason to panic, which the report of such a failure on standard error would be.
     let builder = builder.log_internal_errors(false);
@@ -57,6 +59,16 @@ pub fn start_log(filter: &str, format: LogFormat) -> Result<(), LogError> {
         LogFormat::Json => builder.json().try_init(),
     };
     started.map_err(|_| LogError::Running)
+}
+
+/// A filter, of which every part is a level or sets one. A word that is neither would be taken for a target to be shown
+/// in full, and hide all else.
+fn parse(filter: &str) -> Result<EnvFilter, LogError> {
+    let refused = |source| LogError::Filter { filter: filter.to_owned(), source };
+    let parsed = EnvFilter::try_new(filter).map_err(|error| refused(Some(error)))?;
+    let is_clear = |part: &str| part.contains(['=', '[']) || LevelFilter::from_str(part).is_ok();
+    let mut parts = filter.split(',').filter(|part| !part.is_empty());
+    if parts.all(is_clear) { Ok(parsed) } else { Err(refused(None)) }
 }
 
 /// The metrics of a process. Clones share the same metrics.
@@ -110,6 +122,16 @@ impl<F> fmt::Debug for Asked<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_filter_says_levels() {
+        for filter in ["info", "WARN", "off", "starling_agent=debug,warn", "error,hyper=off", "[span]=trace"] {
+            assert!(parse(filter).is_ok(), "{filter}");
+        }
+        for filter in ["bogus", "info,bogus", "starling=bogus", "verbose"] {
+            assert!(matches!(parse(filter), Err(LogError::Filter { .. })), "{filter}");
+        }
+    }
 
     #[test]
     fn registered_metrics_appear_in_the_text() {

@@ -35,6 +35,16 @@ pub enum KeyError {
     Request,
 }
 
+/// Random bytes for a secret, from the operating system's generator.
+///
+/// # Errors
+/// [`KeyError`] if it has none to give.
+pub fn random_secret<const BYTES: usize>() -> Result<Zeroizing<[u8; BYTES]>, KeyError> {
+    let mut secret = Zeroizing::new([0; BYTES]);
+    aws_lc_rs::rand::fill(&mut *secret).map_err(|_| KeyError::Generate)?;
+    Ok(secret)
+}
+
 /// A P-256 key pair; the private half lives in the crypto library's memory, which clears it when freed.
 pub(crate) struct P256Key {
     pair: EcdsaKeyPair,

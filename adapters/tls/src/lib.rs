@@ -31,7 +31,7 @@ pub use config::{
     ClientAuth, ConfigError, agent_client_config, agent_server_config, client_config, join_client_config, server_config,
 };
 pub use credentials::{CredentialSlot, Credentials, CredentialsError};
-pub use key::{KeyError, LeafKey, SecretPem};
+pub use key::{KeyError, LeafKey, SecretPem, random_secret};
 pub use peer::{Caller, PeerError, peer_identity};
 pub use request::RequestError;
 pub use roots::{RootError, TrustRoots};

@@ -3,8 +3,9 @@
 //! Publishing notes names; taking turns names into frames. So a stream that is slow, or not read at all, costs one name per
 //! subject, and is sent the newest of each item when it has room. Cost model: publishing costs one projection and one
 //! encoding per item changed, and a push onto a short list per stream concerned; taking costs a copied reference per frame.
+//! Frames are remembered within limits for each subject ([`crate::window`]) and for all of them (here).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use starling_catalog::{Snapshot, Subject};
@@ -19,6 +20,15 @@ pub const TAKE_BYTES_MAX: usize = 256 * 1024;
 
 /// Subjects without subscribers that are remembered, so that agents that come back resume exactly.
 const IDLE_TOPICS_MAX: usize = 65_536;
+
+/// Milliseconds after which a frame is forgotten: whoever was away longer is sent the whole.
+pub const FRAME_AGE_MS_MAX: u64 = 5 * 60 * 1000;
+
+/// Frames remembered in all: those of a fleet of 200,000 instances that registers within [`FRAME_AGE_MS_MAX`].
+const FRAMES_MAX: usize = 262_144;
+
+/// Bytes of frames remembered in all; with as many frames of common size, both limits are met at once.
+const FRAMES_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Names a stream for as long as it is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,6 +74,11 @@ pub struct Fleet {
     topics: BTreeMap<Subject, TopicId>,
     by_id: Vec<Topic>,
     free_topics: Vec<TopicId>,
+    /// Topics without subscribers.
+    idle: usize,
+    /// The frames in the windows of all topics, oldest first; some of them are forgotten already.
+    remembered: VecDeque<Remembered>,
+    remembered_bytes: usize,
     streams: Vec<Option<Stream>>,
     free_streams: Vec<StreamId>,
     encoded: u64,
@@ -77,24 +92,39 @@ type TopicId = u32;
 struct Topic {
     subject: Subject,
     window: Window,
-    subscribers: BTreeSet<StreamId>,
-    /// The whole of it, encoded, at a revision.
-    whole: Option<(Revision, Bytes)>,
-    /// When it last changed, as far as known.
-    changed: Revision,
+    /// In order.
+    subscribers: Vec<StreamId>,
+    /// The whole of it, encoded, until it changes.
+    whole: Option<Bytes>,
+}
+
+#[derive(Debug)]
+struct Remembered {
+    topic: TopicId,
+    revision: Revision,
+    at_ms: u64,
 }
 
 #[derive(Debug)]
 struct Stream {
     node: NodeName,
-    /// What of each topic has been sent.
-    sent: BTreeMap<TopicId, Revision>,
-    /// Topics with something to send.
-    pending: BTreeSet<TopicId>,
+    /// In the order of topics.
+    subscriptions: Vec<Subscription>,
+    /// Topics with something to send, in the order in which they are sent. Those whose subscription has ended are passed over.
+    pending: VecDeque<TopicId>,
     /// Whether a `Through` is due.
     due: bool,
     /// Whether its connection is gone; it is remembered for receipts only.
     away: bool,
+}
+
+#[derive(Debug)]
+struct Subscription {
+    topic: TopicId,
+    /// Up to where everything has been sent.
+    sent: Revision,
+    /// Whether the topic is among the pending.
+    pending: bool,
 }
 
 impl Fleet {
@@ -107,6 +137,9 @@ impl Fleet {
             topics: BTreeMap::new(),
             by_id: Vec::new(),
             free_topics: Vec::new(),
+            idle: 0,
+            remembered: VecDeque::new(),
+            remembered_bytes: 0,
             streams: Vec::new(),
             free_streams: Vec::new(),
             encoded: 0,
@@ -128,7 +161,8 @@ impl Fleet {
 
     /// Adds a stream that has no subscriptions.
     pub fn attach(&mut self, node: NodeName) -> StreamId {
-        let stream = Stream { node, sent: BTreeMap::new(), pending: BTreeSet::new(), due: false, away: false };
+        let (subscriptions, pending) = (Vec::new(), VecDeque::new());
+        let stream = Stream { node, subscriptions, pending, due: false, away: false };
         if let Some(id) = self.free_streams.pop() {
             self.streams[id.0 as usize] = Some(stream);
             return id;
@@ -142,16 +176,17 @@ impl Fleet {
     pub fn leave(&mut self, id: StreamId) {
         if let Some(stream) = self.stream(id) {
             stream.away = true;
-            stream.pending.clear();
             stream.due = false;
+            stream.pending = VecDeque::new();
+            stream.subscriptions.iter_mut().for_each(|subscription| subscription.pending = false);
         }
     }
 
     /// Forgets a stream.
     pub fn remove(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(id.0 as usize).and_then(Option::take) else { return };
-        for topic in stream.sent.into_keys() {
-            self.by_id[topic as usize].subscribers.remove(&id);
+        for subscription in &stream.subscriptions {
+            self.leave_topic(subscription.topic, id);
         }
         self.free_streams.push(id);
         self.forget_idle();
@@ -164,8 +199,8 @@ impl Fleet {
     /// [`SubscribeError`]; nothing is subscribed then.
     pub fn subscribe(&mut self, id: StreamId, resumes: &[(Subject, Revision)]) -> Result<(), SubscribeError> {
         let at = self.revision();
-        let Some(stream) = self.streams.get(id.0 as usize).and_then(Option::as_ref) else { return Ok(()) };
-        if stream.sent.len() + resumes.len() > SUBJECTS_MAX {
+        let Some(stream) = self.stream(id) else { return Ok(()) };
+        if stream.subscriptions.len() + resumes.len() > SUBJECTS_MAX {
             return Err(SubscribeError::TooMany);
         }
         for (subject, have) in resumes {
@@ -179,67 +214,65 @@ impl Fleet {
                 return Err(SubscribeError::Future { subject: subject.clone(), have: *have, at });
             }
         }
-        for (subject, have) in resumes {
-            let topic = self.topic(subject);
-            self.by_id[topic as usize].subscribers.insert(id);
-            if let Some(stream) = self.stream(id) {
-                stream.sent.insert(topic, *have);
-                stream.pending.insert(topic);
-                stream.due = true;
-            }
+        let wanted: BTreeMap<_, _> = resumes.iter().map(|(subject, have)| (self.topic(subject), *have)).collect();
+        for topic in wanted.keys() {
+            self.join_topic(*topic, id);
+        }
+        if let Some(stream) = self.stream(id) {
+            stream.subscribe(wanted);
         }
         Ok(())
     }
 
     /// Ends subscriptions; subjects that were not subscribed to are passed over.
     pub fn unsubscribe(&mut self, id: StreamId, subjects: &[Subject]) {
-        for subject in subjects {
-            let Some(topic) = self.topics.get(subject).copied() else { continue };
-            self.by_id[topic as usize].subscribers.remove(&id);
-            if let Some(stream) = self.stream(id) {
-                stream.sent.remove(&topic);
-                stream.pending.remove(&topic);
-            }
+        let topics: BTreeSet<_> = subjects.iter().filter_map(|subject| self.topics.get(subject).copied()).collect();
+        let Some(stream) = self.stream(id) else { return };
+        stream.subscriptions.retain(|subscription| !topics.contains(&subscription.topic));
+        stream.pending.retain(|topic| !topics.contains(topic));
+        for topic in topics {
+            self.leave_topic(topic, id);
         }
         self.forget_idle();
     }
 
-    /// The catalog is at `after` by `changes`.
+    /// The catalog is at `after` by `changes`. `now_ms` are milliseconds since any moment that stays the same.
     pub fn publish(&mut self, after: &Snapshot, changes: &[Change], now_ms: u64) -> Published {
         let before = std::mem::replace(&mut self.snapshot, after.clone());
-        let mut published = Published::default();
-        let mut touched = BTreeSet::new();
+        // Whether something that a topic shows was taken away.
+        let mut touched: BTreeMap<TopicId, bool> = BTreeMap::new();
         for change in difference(&before, after, changes) {
             let Some(topic) = self.topics.get(&change.subject).copied() else { continue };
-            let frame = self.encode(&change, after.revision(), now_ms);
-            let topic_entry = &mut self.by_id[topic as usize];
-            topic_entry.window.push(frame);
-            topic_entry.changed = after.revision();
-            touched.insert(topic);
+            let frame = self.encode(&change, after.revision());
+            *touched.entry(topic).or_default() |= frame.urgency == Urgency::Restricts;
+            self.remember(topic, frame, now_ms);
         }
-        for topic in touched {
-            for id in &self.by_id[topic as usize].subscribers {
+        self.forget_oldest(now_ms);
+        let mut published = Published::default();
+        for (topic, restricts) in &touched {
+            for id in &self.by_id[*topic as usize].subscribers {
                 let Some(stream) = self.streams.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
                 published.concerned.push(*id);
                 if stream.away {
                     continue;
                 }
-                if stream.pending.is_empty() && !stream.due {
+                if !stream.has_pending() {
                     published.woken.push(*id);
                 }
-                stream.pending.insert(topic);
-                stream.due = true;
+                stream.note(*topic, *restricts);
             }
         }
-        published.concerned.sort_unstable();
-        published.concerned.dedup();
+        if touched.len() > 1 {
+            published.concerned.sort_unstable();
+            published.concerned.dedup();
+        }
         published
     }
 
     /// Whether a stream has something to take.
     #[must_use]
     pub fn has_pending(&self, id: StreamId) -> bool {
-        self.streams.get(id.0 as usize).and_then(Option::as_ref).is_some_and(|s| s.due || !s.pending.is_empty())
+        self.streams.get(id.0 as usize).and_then(Option::as_ref).is_some_and(Stream::has_pending)
     }
 
     /// Takes what is sent next on a stream: removals and denials first, at last a `Through`, unless there is more than
@@ -247,53 +280,62 @@ impl Fleet {
     pub fn take(&mut self, id: StreamId) -> Vec<Bytes> {
         let at = self.revision();
         let Some(mut stream) = self.streams.get_mut(id.0 as usize).and_then(Option::take) else { return Vec::new() };
-        let mut frames: Vec<(Urgency, Revision, Bytes)> = Vec::new();
+        let mut frames = Vec::new();
         let mut bytes = 0;
         while bytes < TAKE_BYTES_MAX {
-            let Some(topic) = stream.pending.pop_first() else { break };
-            let sent = stream.sent.insert(topic, at).unwrap_or_default();
+            let Some(topic) = stream.pending.pop_front() else { break };
+            let Some(subscription) = stream.subscription(topic) else { continue };
+            subscription.pending = false;
+            let sent = std::mem::replace(&mut subscription.sent, at);
             let from = frames.len();
             self.collect(topic, sent, &mut frames);
-            bytes += frames[from..].iter().map(|(_, _, frame)| frame.len()).sum::<usize>();
+            bytes += frames[from..].iter().map(|frame: &Taken| frame.bytes.len()).sum::<usize>();
         }
-        frames.sort_by_key(|(urgency, revision, _)| (*urgency, *revision));
-        let mut frames: Vec<_> = frames.into_iter().map(|(_, _, frame)| frame).collect();
+        if frames.len() > 1 {
+            frames.sort_by_key(|frame| (frame.urgency, frame.revision));
+        }
+        let mut taken = Vec::with_capacity(frames.len() + 1);
+        taken.extend(frames.into_iter().map(|frame| frame.bytes));
         if stream.pending.is_empty() && std::mem::take(&mut stream.due) {
             if self.through.0 != at {
                 self.through = (at, through(at));
             }
-            frames.push(self.through.1.clone());
+            taken.push(self.through.1.clone());
         }
         self.streams[id.0 as usize] = Some(stream);
-        frames
+        taken
     }
 
-    fn collect(&mut self, topic: TopicId, sent: Revision, frames: &mut Vec<(Urgency, Revision, Bytes)>) {
+    fn collect(&mut self, topic: TopicId, sent: Revision, frames: &mut Vec<Taken>) {
         let at = self.revision();
         let entry = &mut self.by_id[topic as usize];
         // What it has nothing of it must be told of, also if that is nothing.
         let newer = if sent == Revision(0) { None } else { entry.window.since(sent) };
         if let Some(newer) = newer {
-            frames.extend(newer.into_iter().map(|frame| (frame.urgency, frame.revision, frame.bytes.clone())));
+            frames.extend(newer.into_iter().map(|frame| Taken {
+                urgency: frame.urgency,
+                revision: frame.revision,
+                bytes: frame.bytes.clone(),
+            }));
             return;
         }
-        // Wholes hold removals, too.
-        let urgency = Urgency::Restricts;
-        match &entry.whole {
-            Some((revision, bytes)) if *revision >= entry.changed => frames.push((urgency, at, bytes.clone())),
-            _ => {
+        let bytes = match &entry.whole {
+            Some(bytes) => bytes.clone(),
+            None => {
                 let items = content(&self.snapshot, &entry.subject);
                 let items = items.iter().map(|(key, item)| encode_item(key, Some(item))).collect();
                 let whole = Whole { subject: encode_subject(&entry.subject), revision: at.0, items };
                 let bytes = FromServer::from(ServerSays::Whole(whole)).to_bytes();
                 self.encoded += 1;
-                entry.whole = Some((at, bytes.clone()));
-                frames.push((urgency, at, bytes));
+                entry.whole = Some(bytes.clone());
+                bytes
             }
-        }
+        };
+        // Wholes hold removals, too.
+        frames.push(Taken { urgency: Urgency::Restricts, revision: at, bytes });
     }
 
-    fn encode(&mut self, change: &ItemChange, revision: Revision, at_ms: u64) -> Frame {
+    fn encode(&mut self, change: &ItemChange, revision: Revision) -> Frame {
         self.encoded += 1;
         let update = Update {
             subject: encode_subject(&change.subject),
@@ -301,7 +343,7 @@ impl Fleet {
             item: Some(encode_item(&change.key, change.item.as_ref())),
         };
         let bytes = FromServer::from(ServerSays::Update(update)).to_bytes();
-        Frame { revision, key: change.key.clone(), urgency: change.urgency(), bytes, at_ms }
+        Frame { revision, key: change.key.clone(), urgency: change.urgency(), bytes }
     }
 
     fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
@@ -312,14 +354,8 @@ impl Fleet {
         if let Some(id) = self.topics.get(subject) {
             return *id;
         }
-        let at = self.revision();
-        let topic = Topic {
-            subject: subject.clone(),
-            window: Window::new(at),
-            subscribers: BTreeSet::new(),
-            whole: None,
-            changed: at,
-        };
+        let window = Window::new(self.revision());
+        let topic = Topic { subject: subject.clone(), window, subscribers: Vec::new(), whole: None };
         let id = match self.free_topics.pop() {
             Some(id) => {
                 self.by_id[id as usize] = topic;
@@ -331,22 +367,113 @@ impl Fleet {
             }
         };
         self.topics.insert(subject.clone(), id);
+        self.idle += 1;
         id
     }
 
-    /// Subjects that nobody is subscribed to are remembered for those who come back, but not without limit.
+    fn join_topic(&mut self, topic: TopicId, id: StreamId) {
+        let subscribers = &mut self.by_id[topic as usize].subscribers;
+        self.idle -= usize::from(subscribers.is_empty());
+        if let Err(at) = subscribers.binary_search(&id) {
+            subscribers.insert(at, id);
+        }
+    }
+
+    fn leave_topic(&mut self, topic: TopicId, id: StreamId) {
+        let subscribers = &mut self.by_id[topic as usize].subscribers;
+        if let Ok(at) = subscribers.binary_search(&id) {
+            subscribers.remove(at);
+            self.idle += usize::from(subscribers.is_empty());
+        }
+    }
+
+    fn remember(&mut self, topic: TopicId, frame: Frame, at_ms: u64) {
+        let entry = &mut self.by_id[topic as usize];
+        // It shows what was before.
+        entry.whole = None;
+        self.remembered.push_back(Remembered { topic, revision: frame.revision, at_ms });
+        self.remembered_bytes -= entry.window.bytes();
+        entry.window.push(frame);
+        self.remembered_bytes += entry.window.bytes();
+    }
+
+    /// Forgets the frames that are over the limits of all windows together.
+    fn forget_oldest(&mut self, now_ms: u64) {
+        while let Some(oldest) = self.remembered.front() {
+            let old = now_ms.saturating_sub(oldest.at_ms) > FRAME_AGE_MS_MAX;
+            if !old && self.remembered.len() <= FRAMES_MAX && self.remembered_bytes <= FRAMES_BYTES_MAX {
+                return;
+            }
+            let window = &mut self.by_id[oldest.topic as usize].window;
+            self.remembered_bytes -= window.bytes();
+            // If another subject has the topic's number by now, its frames are later.
+            window.forget_through(oldest.revision);
+            self.remembered_bytes += window.bytes();
+            self.remembered.pop_front();
+        }
+    }
+
+    /// Subjects that nobody is subscribed to are remembered for those who come back, but not without limit: past it all
+    /// of them go, so that the pass over all topics is rare.
     fn forget_idle(&mut self) {
-        if self.topics.len() <= IDLE_TOPICS_MAX {
+        if self.idle <= IDLE_TOPICS_MAX {
             return;
         }
-        let idle = |id: &TopicId| self.by_id[*id as usize].subscribers.is_empty();
-        let gone: Vec<_> = self.topics.iter().filter(|(_, id)| idle(id)).map(|(s, id)| (s.clone(), *id)).collect();
-        // As many go as to make the next pass worth its cost.
-        for (subject, id) in gone {
-            self.topics.remove(&subject);
-            self.by_id[id as usize].window = Window::new(self.snapshot.revision());
-            self.by_id[id as usize].whole = None;
-            self.free_topics.push(id);
+        let nothing_before = self.revision();
+        self.topics.retain(|_, id| {
+            let topic = &mut self.by_id[*id as usize];
+            if !topic.subscribers.is_empty() {
+                return true;
+            }
+            self.remembered_bytes -= topic.window.bytes();
+            topic.window = Window::new(nothing_before);
+            topic.whole = None;
+            self.free_topics.push(*id);
+            false
+        });
+        self.idle = 0;
+    }
+}
+
+/// A frame on its way to a stream.
+struct Taken {
+    urgency: Urgency,
+    revision: Revision,
+    bytes: Bytes,
+}
+
+impl Stream {
+    fn has_pending(&self) -> bool {
+        self.due || !self.pending.is_empty()
+    }
+
+    fn subscription(&mut self, topic: TopicId) -> Option<&mut Subscription> {
+        let at = self.subscriptions.binary_search_by_key(&topic, |subscription| subscription.topic).ok()?;
+        self.subscriptions.get_mut(at)
+    }
+
+    /// Adds subscriptions, each with what has been sent of it; of those that are there already only that is changed.
+    fn subscribe(&mut self, mut wanted: BTreeMap<TopicId, Revision>) {
+        for subscription in &mut self.subscriptions {
+            let Some(have) = wanted.remove(&subscription.topic) else { continue };
+            subscription.sent = have;
+            if !std::mem::replace(&mut subscription.pending, true) {
+                self.pending.push_back(subscription.topic);
+            }
         }
+        self.pending.extend(wanted.keys());
+        let fresh = wanted.into_iter().map(|(topic, sent)| Subscription { topic, sent, pending: true });
+        self.subscriptions.extend(fresh);
+        self.subscriptions.sort_unstable_by_key(|subscription| subscription.topic);
+        self.due = true;
+    }
+
+    /// There is something to send of a topic; what takes something away goes before what is pending already.
+    fn note(&mut self, topic: TopicId, restricts: bool) {
+        let Some(subscription) = self.subscription(topic) else { return };
+        if !std::mem::replace(&mut subscription.pending, true) {
+            if restricts { self.pending.push_front(topic) } else { self.pending.push_back(topic) }
+        }
+        self.due = true;
     }
 }

@@ -30,6 +30,9 @@ pub enum MessageError {
     /// A subject that cannot be subscribed to from afar.
     #[error("subject kind {0} is unknown")]
     Subject(u32),
+    /// A name where there is one of a kind only.
+    #[error("subject kind {0} has no name")]
+    Named(u32),
     /// A name outside the grammar.
     #[error(transparent)]
     Name(#[from] NameError),
@@ -152,6 +155,9 @@ pub struct Rejected {
     /// The proxy's own words.
     #[prost(string, tag = "5")]
     pub text: String,
+    /// The revision that was in force when it was sent; what came after that is what is refused.
+    #[prost(uint64, tag = "6")]
+    pub since: u64,
 }
 
 /// A sign of life.
@@ -338,6 +344,7 @@ pub fn decode_subject(wire: &WireSubject) -> Result<Subject, MessageError> {
         2 => Subject::Service(service()?),
         3 => Subject::Routing(service()?),
         4 => Subject::Intentions(wire.name.parse::<IntentionSubject>()?),
+        5 | 6 if !wire.name.is_empty() => return Err(MessageError::Named(wire.kind)),
         5 => Subject::ProxyDefaults,
         6 => Subject::Roots,
         7 => Subject::Node(wire.name.parse()?),

@@ -266,9 +266,15 @@ pub fn decode_item(subject: &Subject, wire: &WireItem) -> Result<(ItemKey, Optio
             Ok((ItemKey::Front(key), front))
         }
         Subject::Roots => {
-            let root = value.map(|value| serde_json::from_slice(value).map(Item::Root)).transpose();
-            Ok((ItemKey::Root(wire.key.clone()), root.map_err(|error| wrong(error.to_string()))?))
+            let root: Option<CaRootRecord> =
+                value.map(|value| serde_json::from_slice(value)).transpose().map_err(|e| wrong(e.to_string()))?;
+            match root {
+                Some(root) if root.id != wire.key => Err(wrong("it is another root".to_owned())),
+                root => Ok((ItemKey::Root(wire.key.clone()), root.map(Item::Root))),
+            }
         }
+        // What there is one of has no key.
+        _ if !wire.key.is_empty() => Err(wrong("its key is not its own".to_owned())),
         Subject::Routing(_) | Subject::Intentions(_) | Subject::ProxyDefaults => {
             let entry: Option<ConfigEntry> =
                 value.map(|value| serde_json::from_slice(value)).transpose().map_err(|e| wrong(e.to_string()))?;

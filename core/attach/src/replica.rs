@@ -5,6 +5,7 @@
 //! from it, or a missing denial would let calls through.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use starling_catalog::{Front, MeshRead, Subject};
@@ -13,19 +14,23 @@ use starling_model::{
     ServiceInstance, ServiceIntentions, ServiceName,
 };
 
-use crate::message::{FromServer, MessageError, ServerSays, Whole, decode_subject};
+use crate::message::{FromServer, MessageError, SUBJECTS_MAX, ServerSays, Whole, decode_subject, encode_subject};
 use crate::projection::{Item, ItemKey, decode_item, encode_item};
 
-/// Why a frame cannot be applied; the stream has to end, and the replica keeps what it has.
+/// Subjects forgotten in one connection that are told apart; past this every subject counts as one of them.
+const FORGOTTEN_MAX: usize = SUBJECTS_MAX;
+
+/// Why a frame cannot be applied; the stream has to end. The replica keeps what it has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReplicaError {
     /// It cannot be read.
     #[error(transparent)]
     Message(#[from] MessageError),
-    /// It is of an earlier revision than what is there.
+    /// It is of an earlier revision than what is there: the server is behind the one before it, or was set back. Whoever
+    /// comes back has to begin anew.
     #[error("{subject} goes back from revision {have} to {sent}")]
     Back {
-        /// The subject.
+        /// The subject; the list of services for all of them.
         subject: Subject,
         /// What is there.
         have: Revision,
@@ -34,57 +39,101 @@ pub enum ReplicaError {
     },
 }
 
-/// The part of the catalog that concerns one node.
+/// The part of the catalog that concerns one node. Cloning costs a reference count per subject.
 #[derive(Debug, Clone, Default)]
 pub struct Replica {
-    topics: BTreeMap<Subject, Topic>,
-    /// Everything known is complete up to here.
+    topics: BTreeMap<Subject, Arc<Topic>>,
+    /// Everything known is complete up to here, but for what is doubtful.
     through: Revision,
     /// Known subjects that changed since the last `Through`.
     touched: BTreeSet<Subject>,
+    forgotten: Forgotten,
     local: Local,
+    /// Counts changes. Servers' revisions would not do: one that was set back uses them again.
+    clock: u64,
 }
 
 /// A subject as far as it is known.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 struct Topic {
-    /// When it last changed here; `None` if it was never heard of. Whatever is known is complete up to the last `Through`.
-    revision: Option<Revision>,
+    /// Whether the whole of it was ever heard of.
+    known: bool,
+    doubt: Doubt,
+    /// When it last changed here, by the replica's clock.
+    changed: u64,
+    content: Content,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Content {
     fronts: BTreeMap<InstanceKey, Front>,
     entry: Option<ConfigEntry>,
     roots: BTreeMap<String, CaRootRecord>,
     mark: bool,
 }
 
+/// Whether a `Through` speaks for a subject.
+///
+/// One that is forgotten and wanted again in the same connection may be sent frames of the ended subscription, then
+/// nothing for a while, then frames of the new one; nothing in them tells which is which. Its content is put right by the
+/// answer to the new one, but where the connection ends before, there is no knowing what was missed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Doubt {
+    /// It does.
+    #[default]
+    None,
+    /// It may not: wanted again in this connection.
+    Again,
+    /// Not until the whole was sent, which this connection began with asking for.
+    UntilWhole,
+}
+
+/// Subjects that were forgotten since the connection began.
+#[derive(Debug, Clone, Default)]
+struct Forgotten {
+    subjects: BTreeSet<Subject>,
+    /// Too many to name.
+    any: bool,
+}
+
 /// What the node's own agent knows better than any server: its registrations.
 #[derive(Debug, Clone, Default)]
 struct Local {
     node: Option<Node>,
-    instances: BTreeMap<InstanceKey, (Revision, ServiceInstance)>,
-    /// Counts changes of this part; compared only with itself.
-    clock: u64,
+    /// Each with when it last changed, by the replica's clock.
+    instances: BTreeMap<InstanceKey, (u64, ServiceInstance)>,
+    /// When any of it was last set.
+    set: u64,
 }
 
 impl Replica {
-    /// Begins to hold a subject; whether it is new here.
+    /// Begins to hold a subject; whether it is new here, and so to be subscribed to with nothing.
     pub fn want(&mut self, subject: &Subject) -> bool {
         if self.topics.contains_key(subject) {
             return false;
         }
-        self.topics.insert(subject.clone(), Topic::default());
+        let again = self.forgotten.any || self.forgotten.subjects.contains(subject);
+        let doubt = if again { Doubt::Again } else { Doubt::None };
+        self.topics.insert(subject.clone(), Arc::new(Topic { doubt, ..Topic::default() }));
         true
     }
 
     /// Forgets a subject.
     pub fn forget(&mut self, subject: &Subject) {
-        self.topics.remove(subject);
         self.touched.remove(subject);
+        if self.topics.remove(subject).is_none() {
+            return;
+        }
+        if self.forgotten.subjects.len() == FORGOTTEN_MAX {
+            self.forgotten = Forgotten { subjects: BTreeSet::new(), any: true };
+        }
+        self.forgotten.subjects.insert(subject.clone());
     }
 
     /// Forgets everything heard from servers, as when they have begun anew; what is wanted stays wanted.
     pub fn begin_anew(&mut self) {
         for topic in self.topics.values_mut() {
-            topic.revision = None;
+            *topic = Arc::default();
         }
         self.through = Revision(0);
         self.touched.clear();
@@ -93,7 +142,7 @@ impl Replica {
     /// Whether a subject has been heard of. Those that are not sent to agents are this node's own, and known.
     #[must_use]
     pub fn knows(&self, subject: &Subject) -> bool {
-        matches!(subject, Subject::Instance(_)) || self.topics.get(subject).is_some_and(|t| t.revision.is_some())
+        matches!(subject, Subject::Instance(_)) || self.topics.get(subject).is_some_and(|topic| topic.known)
     }
 
     /// What is wanted.
@@ -101,11 +150,19 @@ impl Replica {
         self.topics.keys()
     }
 
-    /// What is wanted, each with what is there of it; 0 for nothing. The way to resume.
+    /// Begins a connection: what is wanted, each with what is there of it, 0 for nothing. All of it is subscribed to at
+    /// once, before anything that is wanted later: a `Through` must not come in between.
     #[must_use]
-    pub fn resumes(&self) -> Vec<(Subject, Revision)> {
-        let have = |topic: &Topic| topic.revision.map_or(Revision(0), |revision| revision.max(self.through));
-        self.topics.iter().map(|(subject, topic)| (subject.clone(), have(topic))).collect()
+    pub fn resumes(&mut self) -> Vec<(Subject, Revision)> {
+        self.forgotten = Forgotten::default();
+        let through = self.through;
+        let resume = |(subject, topic): (&Subject, &mut Arc<Topic>)| {
+            if topic.doubt == Doubt::Again {
+                Arc::make_mut(topic).doubt = Doubt::UntilWhole;
+            }
+            (subject.clone(), topic.complete_through(through))
+        };
+        self.topics.iter_mut().map(resume).collect()
     }
 
     /// Everything known is complete up to here.
@@ -125,74 +182,93 @@ impl Replica {
                 let subject = decode_subject(wire)?;
                 let item = update.item.as_ref().ok_or(MessageError::Unknown)?;
                 let (key, item) = decode_item(&subject, item)?;
-                self.update(&subject, Revision(update.revision), key, item)?;
+                self.update(subject, Revision(update.revision), key, item)?;
                 Ok(None)
             }
             ServerSays::Whole(whole) => {
                 self.replace(whole)?;
                 Ok(None)
             }
-            ServerSays::Through(through) => {
-                if Revision(through.revision) < self.through {
-                    let (have, sent) = (self.through, Revision(through.revision));
-                    return Err(ReplicaError::Back { subject: Subject::ServiceList, have, sent });
-                }
-                self.through = Revision(through.revision);
-                Ok(Some(std::mem::take(&mut self.touched)))
-            }
+            ServerSays::Through(through) => self.complete(Revision(through.revision)).map(Some),
             ServerSays::Welcome(_) | ServerSays::Ping(_) => Ok(None),
         }
     }
 
     fn update(
         &mut self,
-        subject: &Subject,
+        subject: Subject,
         revision: Revision,
         key: ItemKey,
         item: Option<Item>,
     ) -> Result<(), ReplicaError> {
         // Said before the server heard that it is no longer wanted.
-        let Some(topic) = self.topics.get_mut(subject) else { return Ok(()) };
-        let have = topic.revision.unwrap_or_default();
+        let Some(topic) = self.topics.get_mut(&subject) else { return Ok(()) };
+        // Of an ended subscription: a part would look like the whole, which is still to come.
+        if !topic.known {
+            return Ok(());
+        }
         // Within one take, frames of an earlier revision may follow more urgent ones of a later; an item's own
         // revisions never go back, since each item is taken once.
         if revision <= self.through {
-            return Err(ReplicaError::Back { subject: subject.clone(), have: self.through, sent: revision });
+            return Err(ReplicaError::Back { subject, have: self.through, sent: revision });
         }
-        topic.revision = Some(have.max(revision));
-        topic.put(key, item);
-        self.touched.insert(subject.clone());
+        self.clock += 1;
+        let topic = Arc::make_mut(topic);
+        topic.changed = self.clock;
+        topic.content.put(key, item);
+        self.touched.insert(subject);
         Ok(())
     }
 
     fn replace(&mut self, whole: &Whole) -> Result<(), ReplicaError> {
         let wire = whole.subject.as_ref().ok_or(MessageError::Unknown)?;
         let subject = decode_subject(wire)?;
-        let items: Result<Vec<_>, _> = whole.items.iter().map(|item| decode_item(&subject, item)).collect();
-        let items = items?;
-        let Some(topic) = self.topics.get_mut(&subject) else { return Ok(()) };
-        let sent = Revision(whole.revision);
-        if topic.revision.is_some_and(|have| sent < have) {
-            let have = topic.revision.unwrap_or_default();
-            return Err(ReplicaError::Back { subject, have, sent });
-        }
-        let mut fresh = Topic { revision: topic.revision, ..Topic::default() };
-        for (key, item) in items {
+        let mut fresh = Content::default();
+        for wire in &whole.items {
+            let (key, item) = decode_item(&subject, wire)?;
+            if item.is_none() {
+                let reason = "a whole holds what is there only".to_owned();
+                return Err(MessageError::Item { subject: subject.to_string(), reason }.into());
+            }
             fresh.put(key, item);
         }
-        // A server that has forgotten what was sent sends the whole; what turns out as it was wakes nobody.
-        if topic.revision.is_none() || fresh != *topic {
-            fresh.revision = Some(sent);
-            *topic = fresh;
+        let Some(topic) = self.topics.get_mut(&subject) else { return Ok(()) };
+        // A server that has forgotten what was sent sends the whole; what turns out as it was wakes nobody. Only of a node
+        // nothing is shown but that something may have been written there.
+        let same = topic.known && topic.content == fresh && !matches!(subject, Subject::Node(_));
+        if same && topic.doubt != Doubt::UntilWhole {
+            return Ok(());
+        }
+        let topic = Arc::make_mut(topic);
+        topic.known = true;
+        if topic.doubt == Doubt::UntilWhole {
+            topic.doubt = Doubt::None;
+        }
+        if !same {
+            self.clock += 1;
+            topic.changed = self.clock;
+            topic.content = fresh;
             self.touched.insert(subject);
         }
         Ok(())
     }
 
+    fn complete(&mut self, through: Revision) -> Result<BTreeSet<Subject>, ReplicaError> {
+        if through < self.through {
+            // What came with it may be older than what was there.
+            for topic in self.topics.values_mut() {
+                Arc::make_mut(topic).doubt = Doubt::Again;
+            }
+            return Err(ReplicaError::Back { subject: Subject::ServiceList, have: self.through, sent: through });
+        }
+        self.through = through;
+        Ok(std::mem::take(&mut self.touched))
+    }
+
     /// The node's own registrations are now these. Answers with the subjects that this changes.
     pub fn set_local(&mut self, node: &Node, instances: Vec<ServiceInstance>) -> BTreeSet<Subject> {
-        self.local.clock += 1;
-        let now = Revision(self.local.clock);
+        self.clock += 1;
+        self.local.set = self.clock;
         let moved = self.local.node.as_ref() != Some(node);
         let mut touched = BTreeSet::new();
         let mut old = std::mem::take(&mut self.local.instances);
@@ -202,8 +278,8 @@ impl Replica {
             if same.is_none() {
                 touched.insert(Subject::Instance(key.clone()));
             }
-            let revision = same.map_or(now, |(revision, _)| revision);
-            self.local.instances.insert(key, (revision, instance));
+            let changed = same.map_or(self.clock, |(changed, _)| changed);
+            self.local.instances.insert(key, (changed, instance));
         }
         touched.extend(old.into_keys().map(Subject::Instance));
         self.local.node = Some(node.clone());
@@ -213,11 +289,11 @@ impl Replica {
     /// What is known, in the form in which a server would send it: to be kept on disk.
     #[must_use]
     pub fn to_frames(&self) -> Vec<Bytes> {
-        let known = self.topics.iter().filter(|(_, topic)| topic.revision.is_some());
-        let whole = |(subject, topic): (&Subject, &Topic)| {
-            let subject = crate::message::encode_subject(subject)?;
-            let revision = topic.revision.unwrap_or_default().max(self.through).0;
-            let items = topic.items().iter().map(|(key, item)| encode_item(key, Some(item))).collect();
+        let known = self.topics.iter().filter(|(_, topic)| topic.known);
+        let whole = |(subject, topic): (&Subject, &Arc<Topic>)| {
+            let subject = encode_subject(subject)?;
+            let revision = topic.complete_through(self.through).0;
+            let items = topic.content.items().iter().map(|(key, item)| encode_item(key, Some(item))).collect();
             Some(FromServer::from(ServerSays::Whole(Whole { subject: Some(subject), revision, items })).to_bytes())
         };
         let mut frames: Vec<_> = known.filter_map(whole).collect();
@@ -228,25 +304,38 @@ impl Replica {
     /// Reads what [`Replica::to_frames`] made; every subject in it is wanted.
     ///
     /// # Errors
-    /// [`ReplicaError`] if it is damaged; the replica is then as empty as before.
+    /// [`ReplicaError`] if it is damaged.
     pub fn from_frames(frames: impl IntoIterator<Item = Bytes>) -> Result<Self, ReplicaError> {
         let mut replica = Self::default();
         for frame in frames {
             let says = FromServer::from_bytes(frame)?;
             if let ServerSays::Whole(whole) = &says {
-                replica.want(&decode_subject(whole.subject.as_ref().ok_or(MessageError::Unknown)?)?);
+                let subject = decode_subject(whole.subject.as_ref().ok_or(MessageError::Unknown)?)?;
+                // 0 stands for what was doubtful.
+                replica.forgotten.any = whole.revision == 0;
+                replica.want(&subject);
             }
             replica.handle(&says)?;
         }
+        replica.forgotten = Forgotten::default();
+        replica.touched.clear();
         Ok(replica)
     }
 
     fn entry(&self, subject: &Subject) -> Option<&ConfigEntry> {
-        self.topics.get(subject)?.entry.as_ref()
+        self.topics.get(subject)?.content.entry.as_ref()
     }
 }
 
 impl Topic {
+    /// Up to where it is complete, given the last `Through`; 0 if it has to be sent whole. What came after the `Through` may
+    /// be a part of what belongs together.
+    fn complete_through(&self, through: Revision) -> Revision {
+        if self.known && self.doubt == Doubt::None { through } else { Revision(0) }
+    }
+}
+
+impl Content {
     fn put(&mut self, key: ItemKey, item: Option<Item>) {
         match (key, item) {
             (ItemKey::Front(key), Some(Item::Front(front))) => {
@@ -281,12 +370,13 @@ impl MeshRead for Replica {
         self.through
     }
 
+    /// By the replica's own clock: to be compared with what it answered before, and with nothing else.
     fn subject_revision(&self, subject: &Subject) -> Revision {
         if let Subject::Instance(key) = subject {
-            let gone = Revision(self.local.clock);
-            return self.local.instances.get(key).map_or(gone, |(revision, _)| *revision);
+            return Revision(self.local.instances.get(key).map_or(self.local.set, |(changed, _)| *changed));
         }
-        self.topics.get(subject).and_then(|topic| topic.revision).unwrap_or_default()
+        // Where nothing is known nothing is there, whenever that is.
+        Revision(self.topics.get(subject).map_or(0, |topic| topic.changed))
     }
 
     fn instance(&self, key: &InstanceKey) -> Option<&ServiceInstance> {
@@ -299,11 +389,11 @@ impl MeshRead for Replica {
 
     fn visit_fronts(&self, service: &ServiceName, visit: &mut dyn FnMut(&Front)) {
         let topic = self.topics.get(&Subject::Endpoints(service.clone()));
-        topic.into_iter().flat_map(|topic| topic.fronts.values()).for_each(visit);
+        topic.into_iter().flat_map(|topic| topic.content.fronts.values()).for_each(visit);
     }
 
     fn has_instances(&self, service: &ServiceName) -> bool {
-        self.topics.get(&Subject::Service(service.clone())).is_some_and(|topic| topic.mark)
+        self.topics.get(&Subject::Service(service.clone())).is_some_and(|topic| topic.content.mark)
     }
 
     fn service_defaults(&self, service: &ServiceName) -> Option<&ServiceDefaults> {
@@ -328,7 +418,7 @@ impl MeshRead for Replica {
     }
 
     fn roots_pem(&self) -> Vec<&str> {
-        let roots = self.topics.get(&Subject::Roots).into_iter().flat_map(|topic| topic.roots.values());
+        let roots = self.topics.get(&Subject::Roots).into_iter().flat_map(|topic| topic.content.roots.values());
         let mut roots: Vec<_> = roots.collect();
         roots.sort_by_key(|root| !root.active);
         roots.into_iter().map(|root| root.certificate_pem.as_str()).collect()

@@ -1,6 +1,7 @@
 //! The last frames of one subject: enough to bring a stream that was away for a while up to date exactly.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::mem::size_of;
 
 use bytes::Bytes;
 use starling_model::Revision;
@@ -8,13 +9,10 @@ use starling_model::Revision;
 use crate::projection::{ItemKey, Urgency};
 
 /// Frames kept for one subject: a service of which 100 instances change a second is remembered for some 40 s.
-pub(crate) const FRAMES_MAX: usize = 4096;
+const FRAMES_MAX: usize = 4096;
 
 /// Bytes of frames kept for one subject.
-pub(crate) const BYTES_MAX: usize = 1024 * 1024;
-
-/// Milliseconds after which a frame is forgotten: whoever was away longer is sent the whole.
-pub(crate) const AGE_MS_MAX: u64 = 5 * 60 * 1000;
+const BYTES_MAX: usize = 1024 * 1024;
 
 /// One change of one item, encoded once.
 #[derive(Debug, Clone)]
@@ -23,10 +21,15 @@ pub(crate) struct Frame {
     pub key: ItemKey,
     pub urgency: Urgency,
     pub bytes: Bytes,
-    pub at_ms: u64,
 }
 
-/// The frames of one subject since `floor`, none missing.
+impl Frame {
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.bytes.len()
+    }
+}
+
+/// The frames of one subject since `floor`, none missing, by revision.
 #[derive(Debug)]
 pub(crate) struct Window {
     frames: VecDeque<Frame>,
@@ -40,29 +43,33 @@ impl Window {
         Self { frames: VecDeque::new(), bytes: 0, floor }
     }
 
-    /// Adds a frame, and forgets those over the limits.
-    pub(crate) fn push(&mut self, frame: Frame) {
-        let now_ms = frame.at_ms;
-        self.bytes += frame.bytes.len();
-        self.frames.push_back(frame);
-        self.forget(now_ms);
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
-    /// Forgets what is over the limits at `now_ms`.
-    pub(crate) fn forget(&mut self, now_ms: u64) {
-        let over = |window: &Self| {
-            let oldest = window.frames.front()?;
-            let over = window.frames.len() > FRAMES_MAX
-                || window.bytes > BYTES_MAX
-                || now_ms.saturating_sub(oldest.at_ms) > AGE_MS_MAX;
-            over.then_some(oldest.revision)
-        };
-        while let Some(revision) = over(self) {
-            // A commit's frames go together, or the rest would look complete.
-            while self.frames.front().is_some_and(|frame| frame.revision == revision) {
-                self.bytes -= self.frames.pop_front().map_or(0, |frame| frame.bytes.len());
-            }
-            self.floor = self.floor.max(revision);
+    /// Adds a frame, and forgets those over the limits.
+    pub(crate) fn push(&mut self, frame: Frame) {
+        self.bytes += frame.size();
+        self.frames.push_back(frame);
+        while self.frames.len() > FRAMES_MAX || self.bytes > BYTES_MAX {
+            let Some(oldest) = self.frames.front() else { return };
+            self.forget_through(oldest.revision);
+        }
+    }
+
+    /// Forgets the frames up to a revision. Those of one commit go together, or the rest would look complete.
+    pub(crate) fn forget_through(&mut self, revision: Revision) {
+        while let Some(oldest) = self.frames.front()
+            && oldest.revision <= revision
+        {
+            self.floor = self.floor.max(oldest.revision);
+            self.bytes -= oldest.size();
+            self.frames.pop_front();
+        }
+        if self.frames.is_empty() {
+            // What a burst has filled does not stay.
+            self.frames = VecDeque::new();
         }
     }
 

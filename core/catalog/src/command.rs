@@ -14,9 +14,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use starling_model::{
-    Change, Check, CheckId, ConfigEntry, ConfigEntryKey, ConfigKind, Fence, InstanceId, InstanceKey, IntentionSubject,
-    Node, NodeName, Port, Protocol, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults, ServiceInstance,
-    ServiceIntentions, ServiceName, SourceDecision, SourceIntention,
+    CaRootRecord, Change, Check, CheckId, ConfigEntry, ConfigEntryKey, ConfigKind, Fence, InstanceId, InstanceKey,
+    IntentionSubject, Node, NodeName, Port, Protocol, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults,
+    ServiceInstance, ServiceIntentions, ServiceName, SourceDecision, SourceIntention,
 };
 
 use crate::snapshot::Snapshot;
@@ -233,7 +233,14 @@ pub fn decide(snapshot: &Snapshot, command: &Command) -> Result<Decision, Refusa
                 decision.put(snapshot, Record::Config(ConfigEntry::ServiceIntentions(entry)));
             }
         }
-        Command::PutRoot(root) => decision.put(snapshot, Record::CaRoot(root.clone())),
+        Command::PutRoot(root) => {
+            // One root signs at a time; those before it are still trusted.
+            let others = snapshot.roots().into_iter().map(|other| &other.value);
+            for other in others.filter(|other| root.active && other.active && other.id != root.id) {
+                decision.put(snapshot, Record::CaRoot(CaRootRecord { active: false, ..other.clone() }));
+            }
+            decision.put(snapshot, Record::CaRoot(root.clone()));
+        }
         Command::JoinToken(command) => join_token::decide(snapshot, command, &mut decision)?,
     }
     Ok(decision)

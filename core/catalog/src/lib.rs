@@ -18,7 +18,8 @@ pub use command::{Command, Decision, JoinRequest, JoinTokenCommand, JoinTokenRef
 pub use fan_out::{FanOut, SubscriberId};
 pub use mesh::{Front, MeshRead};
 pub use receipts::{
-    Barrier, ChangeReport, Counts, Progress, ProxyReport, Receipts, Refused, Reporter, ReporterId, Until,
+    Barrier, ChangeReport, Counts, NodeReport, Progress, ProxyReport, Receipts, Refused, Reporter, ReporterId, Until,
+    UntilError,
 };
 pub use snapshot::{Health, Snapshot};
 pub use subject::Subject;

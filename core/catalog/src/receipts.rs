@@ -10,6 +10,7 @@
 
 mod change;
 mod id_set;
+mod node;
 mod report;
 mod reporter;
 mod until;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use starling_model::{InstanceId, NodeName, Revision};
 
 pub use change::{Counts, Mark, Progress, REFUSALS_PER_REPORTER_MAX};
+pub use node::NodeReport;
 pub use report::{ChangeReport, Latency, Reached};
 pub use reporter::{Reporter, ReporterId};
 pub use until::{Barrier, Until, UntilError};
@@ -37,10 +39,16 @@ pub const CHANGES_MAX: usize = 1024;
 pub const CHANGES_BYTES_MAX: usize = 32 << 20;
 
 /// What was refused, and why.
+///
+/// A proxy that is busy gets several changes in one response. Which of them it refuses nobody can tell, so all of them
+/// count as refused: those after `since`, the newest revision of whose resources of this type it had taken every one,
+/// up to `revision`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     /// The revision whose rendering was refused.
     pub revision: Revision,
+    /// The newest revision of which the proxy had everything of the type; the changes up to it are not at fault.
+    pub since: Revision,
     /// Which proxy of the node refused it; `None` where the reporter is the proxy.
     pub proxy: Option<InstanceId>,
     /// The resource type, an Envoy type URL.
@@ -63,10 +71,12 @@ impl Refused {
 pub struct ProxyReport {
     /// Whether its stream is open.
     pub connected: bool,
-    /// Everything up to this revision is applied. Having nothing to do counts as applied.
+    /// Everything up to this revision is applied, except what was refused. Having nothing to do counts as applied.
     pub applied_through: Revision,
     /// What it, or a proxy of it, last refused, for as long as a refusal stands.
     pub refused: Option<Arc<Refused>>,
+    /// How many remembered changes it owes: they concern it, and it has neither applied nor refused them.
+    pub owes: u32,
     /// When the oldest change that it owes was committed, on the clock of [`Receipts::committed`].
     pub owes_since_us: Option<u64>,
 }
@@ -100,7 +110,7 @@ impl Receipts {
 
     /// A reporter was deregistered or is lost: nothing more is expected of it.
     pub fn removed(&mut self, id: ReporterId) -> Vec<Progress> {
-        let progress = self.settle(id, Revision(u64::MAX), |_| Outcome::Released);
+        let progress = self.settle(id, Revision(0), Revision(u64::MAX), |_| Outcome::Released);
         self.roll.retire(id, self.oldest());
         progress
     }
@@ -197,20 +207,23 @@ impl Receipts {
         if !refusals_stand {
             entry.refused = None;
         }
-        self.settle(id, through, |change| Outcome::applied_after(now_us.saturating_sub(change.committed_us)))
+        self.settle(id, Revision(0), through, |change| {
+            Outcome::applied_after(now_us.saturating_sub(change.committed_us))
+        })
     }
 
-    /// What was rendered for `refused.revision` was refused; the proxy keeps serving what it had. Comes before the
-    /// report of that revision as applied.
+    /// Something was refused; the proxy keeps serving what it had. Comes before the report of `refused.revision` as
+    /// applied, which settles the changes that were not refused.
     pub fn rejected(&mut self, id: ReporterId, refused: Refused) -> Vec<Progress> {
         let Some(entry) = self.roll.get_mut(id) else { return Vec::new() };
         let refused = Arc::new(refused);
         entry.refused = Some(Arc::clone(&refused));
-        let reported = entry.applied_through;
-        let progress = self.settle(id, refused.revision, |_| Outcome::Rejected);
+        // What was reported as applied before is history.
+        let blameless = entry.applied_through.max(refused.since);
+        let progress = self.settle(id, blameless, refused.revision, |_| Outcome::Rejected);
         // Another proxy of the same node may have settled it already; what this one says is kept beside.
-        let unreported = (Bound::Excluded(reported), Bound::Included(refused.revision.max(reported)));
-        for (_, change) in self.changes.range_mut(unreported) {
+        let blamed = (Bound::Excluded(blameless), Bound::Included(refused.revision.max(blameless)));
+        for (_, change) in self.changes.range_mut(blamed) {
             if change.outcome(id.0) == Some(Outcome::Rejected) {
                 let before = change.bytes();
                 change.keep_refusal(id.0, &refused);
@@ -221,11 +234,21 @@ impl Receipts {
         progress
     }
 
-    /// Settles what a reporter owes up to `through`.
-    fn settle(&mut self, id: ReporterId, through: Revision, outcome: impl Fn(&Change) -> Outcome) -> Vec<Progress> {
+    /// Settles what a reporter owes after `after` and up to `through`.
+    fn settle(
+        &mut self,
+        id: ReporterId,
+        after: Revision,
+        through: Revision,
+        outcome: impl Fn(&Change) -> Outcome,
+    ) -> Vec<Progress> {
         let mut progress = Vec::new();
         let Some(entry) = self.roll.get(id) else { return progress };
-        let Some(from) = entry.owes_from().filter(|from| *from <= through) else { return progress };
+        let Some(owes_from) = entry.owes_from() else { return progress };
+        let from = owes_from.max(Revision(after.0.saturating_add(1)));
+        if from > through {
+            return progress;
+        }
         let (owes, mut settled) = (entry.owes(), 0);
         for (revision, change) in self.changes.range_mut(from..=through) {
             if settled == owes {
@@ -236,7 +259,9 @@ impl Receipts {
                 settled += 1;
             }
         }
-        self.roll.settle(id, settled, Revision(through.0.saturating_add(1)));
+        // What lies before `from` is still owed.
+        let owes_from = if from > owes_from { owes_from } else { Revision(through.0.saturating_add(1)) };
+        self.roll.settle(id, settled, owes_from);
         progress
     }
 
@@ -363,7 +388,7 @@ impl Receipts {
         self.changes.keys().rev().copied()
     }
 
-    /// Every known reporter. One that has applied all that concerns it has applied everything there is.
+    /// Every known reporter, by name. One that has applied all that concerns it has applied everything there is.
     pub fn reporters(&self) -> impl Iterator<Item = (&Reporter, ProxyReport)> {
         self.roll.known().map(|(id, entry)| {
             let owes_since_us = self.owes_since_us(id, entry);
@@ -372,6 +397,7 @@ impl Receipts {
                 connected: entry.connected,
                 applied_through: if current { entry.applied_through.max(self.newest) } else { entry.applied_through },
                 refused: entry.refused.clone(),
+                owes: entry.owes(),
                 owes_since_us,
             };
             (&entry.name, report)

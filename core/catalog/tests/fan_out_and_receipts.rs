@@ -9,8 +9,8 @@ use std::sync::Arc;
 use records::key;
 use starling_catalog::receipts::{CHANGES_BYTES_MAX, CHANGES_MAX, Latency, Mark, REFUSALS_PER_REPORTER_MAX, Reached};
 use starling_catalog::{
-    Barrier, ChangeReport, Event, FanOut, Progress, ProxyReport, Receipts, Refused, Reporter, ReporterId, Subject,
-    Until,
+    Barrier, ChangeReport, Event, FanOut, NodeReport, Progress, ProxyReport, Receipts, Refused, Reporter, ReporterId,
+    Subject, Until,
 };
 use starling_model::Revision;
 
@@ -89,6 +89,7 @@ fn reporter(name: &str) -> Reporter {
 fn refused(revision: u64, proxy: Option<&str>, text: &str) -> Refused {
     Refused {
         revision: Revision(revision),
+        since: Revision(revision - 1),
         proxy: proxy.map(|id| id.parse().expect("an id")),
         type_url: "cds".to_owned(),
         resources: vec!["web".to_owned()],
@@ -174,6 +175,29 @@ fn a_refusal_stands_until_it_is_resolved_and_not_until_the_next_change() {
 }
 
 #[test]
+fn a_refusal_is_laid_to_the_changes_that_came_with_what_was_refused() {
+    let mut proxies = Proxies::connected(&["a"]);
+    proxies.applied("a", 9, 0);
+    for revision in 10..=13 {
+        proxies.committed(revision, &["a"], 100);
+    }
+    // It had the listeners of 10 when it was given those of 12, so 11 or 12 is at fault.
+    let lds = Refused { since: Revision(10), ..refused(12, None, "lds") };
+    assert_eq!(proxies.rejected("a", lds.clone()), [11, 12].map(|revision| Progress::Settled(Revision(revision))));
+    assert_eq!(proxies.report(10).pending, [reporter("a")], "the proxy has not said yet that it has the rest");
+    assert_eq!(proxies.of("a").owes_since_us, Some(100));
+    proxies.receipts.applied(proxies.ids["a"], Revision(12), true, 150);
+    assert_eq!(proxies.report(10).applied, [(reporter("a"), 50)]);
+    for revision in [11, 12] {
+        assert_eq!(proxies.report(revision).rejected, [(reporter("a"), Arc::new(lds.clone()))]);
+    }
+    assert_eq!(proxies.receipts.behind(), 1, "13 is on its way");
+    proxies.applied("a", 13, 160);
+    assert_eq!(proxies.report(13).applied, [(reporter("a"), 60)]);
+    assert_eq!((proxies.receipts.behind(), proxies.of("a").refused), (0, None));
+}
+
+#[test]
 fn a_change_between_plan_and_subscription_is_expected_of_the_proxy_too() {
     let mut proxies = Proxies::connected(&["a"]);
     let subjects = BTreeSet::from([endpoints("web")]);
@@ -204,6 +228,38 @@ fn each_proxy_of_a_node_has_its_say() {
     }
     assert_eq!(nodes.report(2).rejected.len(), REFUSALS_PER_REPORTER_MAX + 2);
     assert_eq!(nodes.receipts.report(Revision(2), 3).expect("remembered").rejected.len(), 3);
+}
+
+#[test]
+fn a_node_is_as_far_as_the_slowest_of_its_proxies() {
+    let mut proxies = Proxies::connected(&["a", "b", "N2"]);
+    for name in ["a", "b", "N2"] {
+        proxies.applied(name, 1, 0);
+    }
+    proxies.committed(2, &["a", "b"], 100);
+    proxies.committed(3, &["b"], 200);
+    proxies.rejected("a", refused(2, None, "no"));
+    proxies.receipts.applied(proxies.ids["a"], Revision(2), true, 300);
+    proxies.receipts.disconnected(proxies.ids["b"]);
+    let reporters = proxies.receipts.reporters().map(|(reporter, report)| (reporter.clone(), report));
+    let nodes = NodeReport::of_each(reporters);
+    let n1 = NodeReport {
+        node: "n1".parse().expect("a name"),
+        connected: true,
+        applied_through: Revision(1),
+        owes: 2,
+        owes_since_us: Some(100),
+        refused: vec![(reporter("a"), Arc::new(refused(2, None, "no")))],
+    };
+    let n2 = NodeReport {
+        node: "N2".parse().expect("a name"),
+        applied_through: Revision(3),
+        owes: 0,
+        owes_since_us: None,
+        refused: Vec::new(),
+        ..n1.clone()
+    };
+    assert_eq!(nodes, [n2, n1]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use starling_catalog::receipts::CHANGES_MAX;
-use starling_catalog::{Barrier, Progress, Receipts, Refused, Reporter, ReporterId, Subject, Until};
+use starling_catalog::{Barrier, Progress, ProxyReport, Receipts, Refused, Reporter, ReporterId, Subject, Until};
 use starling_model::{InstanceKey, Revision};
 
 /// More than a word of the real sets has.
@@ -20,7 +20,7 @@ enum Step {
     Commit { service: usize, affected: BTreeSet<usize>, join: bool },
     Subscribe { who: usize, back: u64, service: usize },
     Apply { who: BTreeSet<usize>, back: u64, stands: bool },
-    Reject { who: usize, back: u64 },
+    Reject { who: usize, back: u64, taken: u64 },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -35,7 +35,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (who.clone(), back.clone(), 0..SERVICES)
             .prop_map(|(who, back, service)| Step::Subscribe { who, back, service }),
         5 => (some(), back.clone(), any::<bool>()).prop_map(|(who, back, stands)| Step::Apply { who, back, stands }),
-        3 => (who, back).prop_map(|(who, back)| Step::Reject { who, back }),
+        3 => (who, back, 0..4u64).prop_map(|(who, back, taken)| Step::Reject { who, back, taken }),
     ]
 }
 
@@ -110,8 +110,8 @@ impl Naive {
         if !self.known.contains_key(who) {
             return;
         }
-        for (_, change) in self.changes.range_mut(..=refused.revision) {
-            if change.pending().contains(who) {
+        for (revision, change) in self.changes.range_mut(..=refused.revision) {
+            if *revision > refused.since && change.pending().contains(who) {
                 change.rejected.insert(who.clone(), refused.clone());
             }
         }
@@ -175,11 +175,11 @@ impl Both {
                     self.naive.apply(&name(who), before(back), now);
                 }
             }
-            Step::Reject { who, back } => {
+            Step::Reject { who, back, taken } => {
                 let Some(id) = self.ids.get(&who) else { return };
-                let text = format!("at {now}");
-                let type_url = "cds".to_owned();
-                let refused = Refused { revision: before(back), proxy: None, type_url, resources: Vec::new(), text };
+                let (revision, since) = (before(back), before(back + taken));
+                let (text, type_url) = (format!("at {now}"), "cds".to_owned());
+                let refused = Refused { revision, since, proxy: None, type_url, resources: Vec::new(), text };
                 told = self.real.rejected(*id, refused.clone());
                 self.naive.reject(&name(who), &refused);
             }
@@ -217,9 +217,15 @@ impl Both {
             self.compare_change(revision)?;
         }
         let pending: Vec<_> = self.naive.changes.values().map(|c| (c.committed_us, c.pending())).collect();
-        let owes = |who: &Reporter| pending.iter().find(|(_, pending)| pending.contains(who)).map(|(us, _)| *us);
-        let reported: BTreeMap<_, _> = self.real.reporters().map(|(who, r)| (who.clone(), r.owes_since_us)).collect();
-        prop_assert_eq!(&reported, &self.naive.known.keys().map(|who| (who.clone(), owes(who))).collect());
+        let owed_by = |who: &Reporter| {
+            let owed = pending.iter().filter(|(_, pending)| pending.contains(who));
+            (owed.clone().count(), owed.map(|(us, _)| *us).next())
+        };
+        let wanted: BTreeMap<_, _> = self.naive.known.keys().map(|who| (who.clone(), owed_by(who))).collect();
+        let owes = |report: ProxyReport| (report.owes as usize, report.owes_since_us);
+        let reported: BTreeMap<_, _> = self.real.reporters().map(|(who, report)| (who.clone(), owes(report))).collect();
+        prop_assert_eq!(&reported, &wanted);
+        let reported: BTreeMap<_, _> = reported.into_iter().map(|(who, (_, since_us))| (who, since_us)).collect();
         prop_assert_eq!(self.real.behind(), reported.values().flatten().count());
         prop_assert_eq!(self.real.owed_since_us(), reported.values().flatten().min().copied());
         Ok(())

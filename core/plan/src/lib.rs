@@ -24,3 +24,4 @@ pub use diagnostic::{Diagnostic, Object, Severity};
 pub use diff::{PartDiff, PartName, PlanDiff, describe, diff, replaced};
 pub use plan::{Cluster, Endpoint, Endpoints, Inbound, Limits, LocalApp, Outbound, Plan, Trust};
 pub use planner::{MeshSettings, PlanError, Planned, Planner};
+pub use shelf::Origin;

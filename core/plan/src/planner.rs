@@ -151,6 +151,19 @@ impl Planner {
         Ok(Planned { plan, diagnostics: draft.diagnostics.into_iter().collect(), subjects: draft.subjects })
     }
 
+    /// Where `service` is as of `mesh`: the part that a plan of one of its callers would hold.
+    pub fn endpoints(&mut self, mesh: &dyn MeshRead, service: &ServiceName) -> (Arc<Endpoints>, Arc<Origin>) {
+        let settings = &self.settings;
+        self.endpoints
+            .fetch(service, mesh, |view| endpoints::build(view, service, cluster::sni(settings, service)))
+    }
+
+    /// Who may call `service` as of `mesh`: the part that a plan of one of its sidecars would hold.
+    pub fn policy(&mut self, mesh: &dyn MeshRead, service: &ServiceName) -> (Arc<Policy>, Arc<Origin>) {
+        let settings = &self.settings;
+        self.policies.fetch(service, mesh, |view| policy::build(view, settings, service))
+    }
+
     fn inbound(
         &mut self,
         draft: &mut Draft<'_>,
@@ -162,9 +175,7 @@ impl Planner {
         // Without a port behind it a sidecar only calls out, and no policy is read for it.
         sidecar.local_port?;
         let service = &sidecar.destination;
-        let settings = &self.settings;
-        let policy = self.policies.fetch(service, draft.mesh, |view| policy::build(view, settings, service));
-        let policy = draft.take(policy);
+        let policy = draft.take(self.policy(draft.mesh, service));
         let (built, diagnostics) = inbound::build(view, instance, sidecar, node_address, policy);
         draft.diagnostics.extend(diagnostics);
         let built = built?;
@@ -220,10 +231,7 @@ impl Planner {
         let cluster =
             self.clusters.fetch(&key, draft.mesh, |view| (cluster::build(view, own, service, settings), Vec::new()));
         calls.clusters.push(draft.take(cluster));
-        let endpoints = self
-            .endpoints
-            .fetch(service, draft.mesh, |view| endpoints::build(view, service, cluster::sni(own, service)));
-        calls.endpoints.push(draft.take(endpoints));
+        calls.endpoints.push(draft.take(self.endpoints(draft.mesh, service)));
     }
 }
 

@@ -31,9 +31,16 @@ struct Shelved<T> {
 
 /// What a part was made from, and what was found wrong on the way.
 #[derive(Debug)]
-pub(crate) struct Origin {
-    pub read: Vec<(Subject, Revision)>,
-    pub diagnostics: Vec<Diagnostic>,
+pub struct Origin {
+    pub(crate) read: Vec<(Subject, Revision)>,
+    pub(crate) diagnostics: Vec<Diagnostic>,
+}
+
+impl Origin {
+    /// Everything read. The part is the same for as long as none of these changes.
+    pub fn subjects(&self) -> impl Iterator<Item = &Subject> {
+        self.read.iter().map(|(subject, _)| subject)
+    }
 }
 
 impl<K: Ord + Clone, T> Shelf<K, T> {

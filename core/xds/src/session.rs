@@ -131,6 +131,9 @@ pub enum Report {
     Rejected {
         /// The revision of the set from which the response was made.
         revision: Revision,
+        /// The newest revision of which the client had everything of the kind, refusals excepted. What is refused came
+        /// with a later one, up to `revision`.
+        since: Revision,
         /// The kind's type URL.
         type_url: &'static str,
         /// The response's nonce.
@@ -154,7 +157,6 @@ pub struct AdsSession {
     /// Nothing can be sent until something happens.
     quiet: bool,
     reported: Option<Revision>,
-    rejected_at: Option<Revision>,
     reports: VecDeque<Report>,
 }
 
@@ -170,7 +172,6 @@ impl AdsSession {
             nonce: 0,
             quiet: true,
             reported: None,
-            rejected_at: None,
             reports: VecDeque::new(),
         }
     }
@@ -262,9 +263,9 @@ impl AdsSession {
         match (settled, refusal, revision) {
             (Settled::Refused(resources), Some(mut text), Some(revision)) => {
                 text.truncate(text.floor_char_boundary(REJECTION_TEXT_BYTES_MAX));
-                self.rejected_at = Some(revision);
                 self.reports.push_back(Report::Rejected {
                     revision,
+                    since: self.kinds[kind.index()].applied.unwrap_or(Revision(0)),
                     type_url: kind.type_url(),
                     nonce: nonce.to_owned(),
                     resources,
@@ -311,10 +312,8 @@ impl AdsSession {
             && Some(revision) > self.reported
         {
             self.reported = applied;
-            if self.rejected_at != applied {
-                let refusals_stand = self.kinds.iter().any(KindState::refuses);
-                self.reports.push_back(Report::Applied { revision, refusals_stand });
-            }
+            let refusals_stand = self.kinds.iter().any(KindState::refuses);
+            self.reports.push_back(Report::Applied { revision, refusals_stand });
         }
     }
 

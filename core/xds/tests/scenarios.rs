@@ -203,10 +203,14 @@ impl Scenario {
         }
         while let Some(report) = session.poll_report() {
             match report {
-                Report::Applied { revision, .. } => writeln!(self.output, "! applied {revision}").unwrap(),
-                Report::Rejected { revision, type_url, resources, text, .. } => {
+                Report::Applied { revision, refusals_stand } => {
+                    let standing = if refusals_stand { ", refusals stand" } else { "" };
+                    writeln!(self.output, "! applied {revision}{standing}").unwrap();
+                }
+                Report::Rejected { revision, since, type_url, resources, text, .. } => {
                     let kind = ResourceType::from_type_url(type_url).unwrap().abbreviation();
-                    writeln!(self.output, "! rejected {revision} {kind} {}: {text}", resources.join(" ")).unwrap();
+                    let names = resources.join(" ");
+                    writeln!(self.output, "! rejected {revision} since {since} {kind} {names}: {text}").unwrap();
                 }
             }
         }

@@ -1,8 +1,9 @@
 //! The agent as its callers see it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -17,11 +18,11 @@ use crate::checks::schedule::{Schedule, Sink};
 use crate::checks::timetable::First;
 use crate::checks::{Prober, definition};
 use crate::committer::Committer;
-use crate::journal::{Contents, Journal};
+use crate::journal::{Contents, Journal, JournalError};
 use crate::leaves::Leaves;
 use crate::link::ServerLink;
 use crate::registrations::pending::Pending;
-use crate::registrations::{ExistingChecks, Health, Registrations, Touched};
+use crate::registrations::{ExistingChecks, Health, Registrations, Source, Touched};
 use crate::sidecar::FieldError;
 
 mod error;
@@ -60,6 +61,9 @@ pub struct AgentConfig {
     pub enable_script_checks: bool,
     /// Ports for sidecars that name none, usually [`crate::DEFAULT_SIDECAR_PORTS`].
     pub sidecar_ports: RangeInclusive<u16>,
+    /// The services that definition files name now. A service that was registered by [`Agent::register_service_of_file`]
+    /// before the restart and is not among them is gone, as if it had been deregistered.
+    pub services_of_files: BTreeSet<InstanceId>,
     /// The wall clock, usually [`system_clock`].
     pub clock: WallClock,
 }
@@ -72,6 +76,7 @@ impl fmt::Debug for AgentConfig {
             .field("data_dir", &self.data_dir)
             .field("enable_script_checks", &self.enable_script_checks)
             .field("sidecar_ports", &self.sidecar_ports)
+            .field("services_of_files", &self.services_of_files)
             .finish_non_exhaustive()
     }
 }
@@ -137,12 +142,13 @@ impl Agent {
     /// # Errors
     /// [`StartError`] if what was kept cannot be read or written; a damaged file is left as it is.
     pub async fn start(config: AgentConfig, link: Arc<dyn ServerLink>) -> Result<Self, StartError> {
-        let directory = config.data_dir.join("agent");
-        let contents = Contents::load(&directory)?;
+        let directory = directory(&config.data_dir);
+        let former = Contents::load(&directory)?;
         let mut registrations = Registrations::new(config.node.clone(), config.sidecar_ports.clone());
         let now = (config.clock)();
-        restore(&mut registrations, contents, now);
-        let journal = Journal::begin(&directory, &registrations.entries(now))?;
+        let generation = former.as_ref().map(Contents::generation);
+        restore(&mut registrations, former.unwrap_or_default(), &config.services_of_files, now);
+        let journal = Journal::begin(&directory, generation, &registrations.entries(now))?;
         let state = State { registrations, pending: Pending::default(), revision: Revision::default() };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
@@ -185,6 +191,24 @@ impl Agent {
         given: ServiceRegistration,
         existing: ExistingChecks,
     ) -> Result<Registered, RegisterError> {
+        self.register(given, Source::Caller, existing).await
+    }
+
+    /// Registers a service, as [`Agent::register_service`] does, for a definition file: in place of everything that its id
+    /// had before, and for as long as [`AgentConfig::services_of_files`] names it at every start.
+    ///
+    /// # Errors
+    /// [`RegisterError`], as for [`Agent::register_service`].
+    pub async fn register_service_of_file(&self, given: ServiceRegistration) -> Result<Registered, RegisterError> {
+        self.register(given, Source::File, ExistingChecks::Replace).await
+    }
+
+    async fn register(
+        &self,
+        given: ServiceRegistration,
+        source: Source,
+        existing: ExistingChecks,
+    ) -> Result<Registered, RegisterError> {
         self.verify(&given.checks, "")?;
         if let Some(sidecar) = &given.sidecar {
             self.verify(&sidecar.checks, "Connect.SidecarService.")?;
@@ -192,7 +216,7 @@ impl Agent {
         let id = given.instance.key.id.clone();
         let (waiting, changed) = {
             let mut state = self.shared.lock();
-            let touched = state.registrations.register(given, existing, Instant::now())?;
+            let touched = state.registrations.register(given, source, existing, Instant::now())?;
             let changed = !touched.is_empty();
             let keys = keys_of_service(&state.registrations, &id);
             (self.shared.enlist(&mut state, touched, keys), changed)
@@ -346,6 +370,20 @@ impl Agent {
     }
 }
 
+fn directory(data_dir: &Path) -> PathBuf {
+    data_dir.join("agent")
+}
+
+/// Reads the journal of an agent through, without changing anything; whether there is one.
+///
+/// For whoever wants to know that before anything is opened for writing.
+///
+/// # Errors
+/// [`JournalError`] if an agent could not start with it.
+pub fn has_journal(data_dir: &Path) -> Result<bool, JournalError> {
+    Ok(Contents::load(&directory(data_dir))?.is_some())
+}
+
 fn local_service(service: &crate::registrations::Service) -> LocalService {
     LocalService { instance: service.instance.clone(), sidecar_of: service.parent().cloned() }
 }
@@ -367,10 +405,14 @@ fn keys_of_service(registrations: &Registrations, id: &InstanceId) -> Vec<Record
     keys
 }
 
-fn restore(registrations: &mut Registrations, contents: Contents, at: UnixSeconds) {
+fn restore(registrations: &mut Registrations, contents: Contents, of_files: &BTreeSet<InstanceId>, at: UnixSeconds) {
     let now = Instant::now();
-    for (id, given) in contents.services {
-        if let Err(error) = registrations.register(*given, ExistingChecks::Keep, now) {
+    for (id, (source, given)) in contents.services {
+        if source == Source::File && !of_files.contains(&id) {
+            tracing::info!(service = %id, "removing a service that no definition file names any more");
+            continue;
+        }
+        if let Err(error) = registrations.register(*given, source, ExistingChecks::Keep, now) {
             tracing::error!(service = %id, %error, "left out a service that was registered earlier");
         }
     }

@@ -1,17 +1,18 @@
 //! Health checks: how each kind is done, when, and what a run of results amounts to.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use starling_model::check::OUTPUT_BYTES_MAX;
 use starling_model::{CheckKind, CheckStatus};
-use tokio::sync::Semaphore;
 
+use self::failure::Failure;
 use crate::registrations::Health;
 
 pub(crate) mod alias;
 pub(crate) mod definition;
+mod failure;
 mod grpc;
 mod http;
 pub(crate) mod schedule;
@@ -21,46 +22,62 @@ pub(crate) mod threshold;
 pub(crate) mod timetable;
 mod tls;
 
-/// Script checks that run at once; each is a process, and the node has other work.
-const SCRIPTS_MAX: usize = 16;
+/// How often it is said that checks learn nothing: every one of them notices.
+const SHORTAGE_SAID_EVERY: Duration = Duration::from_secs(60);
 
 /// Does the checks that are done by asking.
 #[derive(Debug)]
 pub(crate) struct Prober {
     trust: tls::Trust,
-    scripts: Option<Arc<Semaphore>>,
+    enable_script_checks: bool,
+    /// When it was last said that file descriptors have run out.
+    shortage_said: Mutex<Option<Instant>>,
 }
 
 impl Prober {
     pub(crate) fn new(enable_script_checks: bool) -> Self {
-        let scripts = enable_script_checks.then(|| Arc::new(Semaphore::new(SCRIPTS_MAX)));
-        Self { trust: tls::Trust::default(), scripts }
+        Self { trust: tls::Trust::default(), enable_script_checks, shortage_said: Mutex::default() }
     }
 
-    /// Runs one check to its end; never later than `timeout`, never fails: what goes wrong is the result.
-    pub(crate) async fn run(&self, kind: &CheckKind, timeout: Duration) -> Health {
+    /// Runs one check to its end, never later than `timeout`. What goes wrong is the result, but `None` if it went wrong
+    /// in this process, which says nothing of the application.
+    pub(crate) async fn run(&self, kind: &CheckKind, timeout: Duration) -> Option<Health> {
         let run = std::panic::AssertUnwindSafe(self.dispatch(kind, timeout)).catch_unwind();
-        run.await.unwrap_or_else(|_| critical("the check itself failed; this is a fault of the agent".to_owned()))
+        match run.await {
+            Ok(Ok(health)) => Some(health),
+            Ok(Err(Failure::Application(reason))) => Some(critical(reason)),
+            Ok(Err(Failure::OutOfFiles(error))) => {
+                self.say_shortage(&error);
+                None
+            }
+            Err(_) => Some(critical("the check itself failed; this is a fault of the agent".to_owned())),
+        }
     }
 
-    async fn dispatch(&self, kind: &CheckKind, timeout: Duration) -> Health {
+    fn say_shortage(&self, error: &std::io::Error) {
+        let mut said = self.shortage_said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.is_none_or(|said| said.elapsed() >= SHORTAGE_SAID_EVERY) {
+            *said = Some(Instant::now());
+            tracing::warn!(%error, "checks cannot run and keep their last status; raise the limit of open files");
+        }
+    }
+
+    async fn dispatch(&self, kind: &CheckKind, timeout: Duration) -> Result<Health, Failure> {
         match kind {
             CheckKind::Http { .. } => within(timeout, http::run(kind, &self.trust)).await,
             CheckKind::Tcp { address } => within(timeout, tcp::run(address)).await,
             CheckKind::Grpc { .. } => within(timeout, grpc::run(kind, &self.trust)).await,
-            CheckKind::Script { args } => match &self.scripts {
-                Some(permits) => script::run(args, timeout, permits).await,
-                None => critical(definition::SCRIPTS_DISABLED.to_owned()),
-            },
-            CheckKind::Ttl { .. } | CheckKind::Alias { .. } => critical("this kind of check is not run".to_owned()),
+            CheckKind::Script { args } if self.enable_script_checks => script::run(args, timeout).await,
+            CheckKind::Script { .. } => Ok(critical(definition::SCRIPTS_DISABLED.to_owned())),
+            CheckKind::Ttl { .. } | CheckKind::Alias { .. } => Ok(critical("this kind of check is not run".to_owned())),
         }
     }
 }
 
-async fn within(timeout: Duration, run: impl Future<Output = Health>) -> Health {
+async fn within(timeout: Duration, run: impl Future<Output = Result<Health, Failure>>) -> Result<Health, Failure> {
     match tokio::time::timeout(timeout, run).await {
-        Ok(health) => health,
-        Err(_) => critical(format!("no answer within {timeout:?}")),
+        Ok(ended) => ended,
+        Err(_) => Ok(critical(format!("no answer within {timeout:?}"))),
     }
 }
 

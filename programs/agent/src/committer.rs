@@ -107,10 +107,13 @@ impl Committer {
         if matches!(outcome, Outcome::Refused(_)) && groups.len() > 1 {
             let mut groups = groups.into_iter();
             while let Some(group) = groups.next() {
-                let alone = [group];
-                outcome = self.attempt(&alone).await;
-                if !self.settle(alone.into(), outcome) {
-                    self.shared.put_back(groups.collect());
+                let mut tried = vec![group];
+                outcome = self.attempt(&tried).await;
+                if matches!(outcome, Outcome::Failed(_)) {
+                    // With those whose turn did not come: whoever waits for them is told as well.
+                    tried.extend(groups.by_ref());
+                }
+                if !self.settle(tried, outcome) {
                     return false;
                 }
             }

@@ -1,8 +1,9 @@
 //! What the agent keeps across a restart: registrations, and the last status of each check.
 //!
 //! One file of JSON lines. The first line says what the file is; every further line is one write, an array of entries, so
-//! that a line that was cut short by a crash is a write that nobody was told of. At every start, and when it has grown
-//! past twice its live size, the file is written anew beside the old one and renamed over it.
+//! that a line that was cut short by a crash is a write that nobody was told of; a mark beside it tells that from the loss
+//! of what somebody was told of (see `acknowledged.rs`). At every start, and when it has grown past twice its live size,
+//! the file is written anew beside the old one and renamed over it.
 //!
 //! Files are readable by their owner only: registrations may hold tokens in check headers.
 
@@ -14,6 +15,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use starling_model::{CheckId, CheckSpec, CheckStatus, InstanceId, ServiceRegistration, UnixSeconds};
+
+use self::acknowledged::{Acknowledged, Mark};
+use crate::registrations::Source;
+
+mod acknowledged;
 
 /// The file's name in the agent's directory.
 const FILE: &str = "journal.jsonl";
@@ -33,6 +39,8 @@ const REWRITE_BYTES_MIN: u64 = 1 << 20;
 pub(crate) enum Entry {
     /// A service is registered so.
     Service(Box<ServiceRegistration>),
+    /// A service is registered so by a definition file.
+    ServiceOfFile(Box<ServiceRegistration>),
     /// A service is no longer registered.
     ServiceGone(InstanceId),
     /// A check is registered apart from its service.
@@ -63,6 +71,9 @@ pub(crate) enum Entry {
 struct Header {
     format: String,
     version: u32,
+    /// How often the journal was written anew; see [`Mark`].
+    #[serde(default)]
+    generation: u64,
 }
 
 /// Why the journal cannot be used.
@@ -91,31 +102,87 @@ pub enum JournalError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The file is gone, or ends before what was acknowledged.
+    #[error(
+        "{path} {state}, but what was acknowledged reaches further; nothing was changed: restore it, or, to go on without what is missing, remove {} beside it",
+        acknowledged::FILE
+    )]
+    Lost {
+        /// The file.
+        path: PathBuf,
+        /// How it falls short.
+        state: LostState,
+    },
+    /// The mark beside the journal cannot be read.
+    #[error("{path} is damaged; it guards against the loss of what was acknowledged: to go on without it, remove it")]
+    Mark {
+        /// The mark's file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// How a journal falls short of what was acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LostState {
+    /// There is no file.
+    #[error("does not exist")]
+    Missing,
+    /// Its last whole line ends there, in bytes from the beginning.
+    #[error("ends at byte {0}")]
+    Cut(u64),
+    /// It is one of earlier.
+    #[error("is older than it was")]
+    Older,
 }
 
 /// What a journal holds, the newest entry of each thing.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
-    pub(crate) services: BTreeMap<InstanceId, Box<ServiceRegistration>>,
+    pub(crate) services: BTreeMap<InstanceId, (Source, Box<ServiceRegistration>)>,
     pub(crate) checks: BTreeMap<CheckId, (Option<InstanceId>, Box<CheckSpec>)>,
     pub(crate) statuses: BTreeMap<CheckId, (CheckStatus, String, UnixSeconds)>,
+    generation: u64,
 }
 
 impl Contents {
-    /// Reads the journal of `directory`; empty if there is none.
-    pub(crate) fn load(directory: &Path) -> Result<Self, JournalError> {
+    /// Reads the journal of `directory`, without changing anything; `None` if there is none.
+    pub(crate) fn load(directory: &Path) -> Result<Option<Self>, JournalError> {
+        let acknowledged = Mark::read(directory)
+            .map_err(|source| JournalError::Mark { path: directory.join(acknowledged::FILE), source })?;
         let path = directory.join(FILE);
-        match fs::read(&path) {
-            Ok(bytes) => read(&path, &bytes),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
-            Err(source) => Err(JournalError::Io { what: "cannot read", path, source }),
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match acknowledged {
+                Some(_) => return Err(JournalError::Lost { path, state: LostState::Missing }),
+                None => return Ok(None),
+            },
+            Err(source) => return Err(JournalError::Io { what: "cannot read", path, source }),
+        };
+        let (contents, end) = read(&path, &bytes)?;
+        let acknowledged = acknowledged.unwrap_or_default();
+        if end < acknowledged {
+            let older = end.generation < acknowledged.generation;
+            let state = if older { LostState::Older } else { LostState::Cut(end.bytes) };
+            return Err(JournalError::Lost { path, state });
         }
+        Ok(Some(contents))
+    }
+
+    /// How often the journal was written anew.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
     }
 
     fn apply(&mut self, entry: Entry) {
         match entry {
             Entry::Service(given) => {
-                self.services.insert(given.instance.key.id.clone(), given);
+                self.services.insert(given.instance.key.id.clone(), (Source::Caller, given));
+            }
+            Entry::ServiceOfFile(given) => {
+                self.services.insert(given.instance.key.id.clone(), (Source::File, given));
             }
             Entry::ServiceGone(id) => {
                 self.services.remove(&id);
@@ -138,20 +205,19 @@ impl Contents {
 pub(crate) struct Journal {
     path: PathBuf,
     file: File,
-    /// Bytes that are whole lines; anything after them is a write that failed halfway.
-    len: u64,
+    acknowledged: Acknowledged,
+    /// Where the whole lines end; anything after that is a write that failed halfway.
+    end: Mark,
     torn: bool,
     rewrite_at: u64,
 }
 
 impl Journal {
-    /// Begins the journal of `directory` anew with these entries, in place of what was there.
-    pub(crate) fn begin(directory: &Path, entries: &[Entry]) -> Result<Self, JournalError> {
+    /// Begins the journal of `directory` anew with these entries, in place of one of generation `former`, if there was.
+    pub(crate) fn begin(directory: &Path, former: Option<u64>, entries: &[Entry]) -> Result<Self, JournalError> {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
         made.map_err(|source| JournalError::Io { what: "cannot make", path: directory.to_owned(), source })?;
-        let path = directory.join(FILE);
-        let (file, len) = write_anew(&path, entries)?;
-        Ok(Self { path, file, len, torn: false, rewrite_at: rewrite_at(len) })
+        Self::write_anew(directory.join(FILE), former.map_or(0, |generation| generation + 1), entries)
     }
 
     /// Writes entries in one line; with `durable`, returns when they are on disk.
@@ -161,7 +227,7 @@ impl Journal {
         }
         let io = |what, source, path: &Path| JournalError::Io { what, path: path.to_owned(), source };
         if self.torn {
-            self.file.set_len(self.len).map_err(|source| io("cannot cut", source, &self.path))?;
+            self.file.set_len(self.end.bytes).map_err(|source| io("cannot cut", source, &self.path))?;
             self.torn = false;
         }
         let line = encode(entries);
@@ -171,20 +237,32 @@ impl Journal {
             self.torn = true;
             return Err(io("cannot write", source, &self.path));
         }
-        self.len += line.len() as u64;
+        self.end.bytes += line.len() as u64;
+        if durable {
+            self.acknowledged.raise(self.end).map_err(|source| io("cannot mark", source, &self.path))?;
+        }
         Ok(())
     }
 
     /// Whether it has grown enough to be written anew.
     pub(crate) fn wants_rewrite(&self) -> bool {
-        self.len > self.rewrite_at
+        self.end.bytes > self.rewrite_at
     }
 
     /// Writes the file anew with these entries only.
     pub(crate) fn rewrite(&mut self, entries: &[Entry]) -> Result<(), JournalError> {
-        let (file, len) = write_anew(&self.path, entries)?;
-        *self = Self { path: std::mem::take(&mut self.path), file, len, torn: false, rewrite_at: rewrite_at(len) };
+        *self = Self::write_anew(self.path.clone(), self.end.generation + 1, entries)?;
         Ok(())
+    }
+
+    fn write_anew(path: PathBuf, generation: u64, entries: &[Entry]) -> Result<Self, JournalError> {
+        let (file, bytes) = write_anew(&path, generation, entries)?;
+        let end = Mark { generation, bytes };
+        let directory = path.parent().unwrap_or(Path::new("."));
+        let acknowledged = Acknowledged::begin(directory, end);
+        let acknowledged =
+            acknowledged.map_err(|source| JournalError::Io { what: "cannot mark", path: path.clone(), source })?;
+        Ok(Self { path, file, acknowledged, end, torn: false, rewrite_at: rewrite_at(bytes) })
     }
 }
 
@@ -198,11 +276,13 @@ fn encode<T: Serialize>(value: &[T]) -> Vec<u8> {
     line
 }
 
-fn read(path: &Path, bytes: &[u8]) -> Result<Contents, JournalError> {
+/// What a journal holds, and where its whole lines end.
+fn read(path: &Path, bytes: &[u8]) -> Result<(Contents, Mark), JournalError> {
     let damaged = |line: usize, reason: String| JournalError::Damaged { path: path.to_owned(), line, reason };
     let mut contents = Contents::default();
     let mut lines = bytes.split_inclusive(|byte| *byte == b'\n').enumerate();
     let first = lines.next().map(|(_, line)| line).unwrap_or_default();
+    let mut end = first.len();
     let header: Header = serde_json::from_slice(first).map_err(|error| damaged(1, error.to_string()))?;
     if header.format != FORMAT || header.version != VERSION {
         return Err(damaged(
@@ -218,17 +298,19 @@ fn read(path: &Path, bytes: &[u8]) -> Result<Contents, JournalError> {
         let entries: Vec<Entry> =
             serde_json::from_slice(line).map_err(|error| damaged(index + 1, error.to_string()))?;
         entries.into_iter().for_each(|entry| contents.apply(entry));
+        end += line.len();
     }
-    Ok(contents)
+    contents.generation = header.generation;
+    Ok((contents, Mark { generation: header.generation, bytes: end as u64 }))
 }
 
-fn write_anew(path: &Path, entries: &[Entry]) -> Result<(File, u64), JournalError> {
+fn write_anew(path: &Path, generation: u64, entries: &[Entry]) -> Result<(File, u64), JournalError> {
     let beside = path.with_extension("tmp");
     let io = |what, path: &Path| {
         let path = path.to_owned();
         move |source| JournalError::Io { what, path, source }
     };
-    let header = Header { format: FORMAT.to_owned(), version: VERSION };
+    let header = Header { format: FORMAT.to_owned(), version: VERSION, generation };
     let mut bytes = serde_json::to_vec(&header).expect("invariant: the header always serialises");
     bytes.push(b'\n');
     for entry in entries {
@@ -255,15 +337,68 @@ mod tests {
         Entry::Status { id, status: CheckStatus::Passing, output: output.to_owned(), at: UnixSeconds(7) }
     }
 
+    fn load(directory: &Path) -> Contents {
+        Contents::load(directory).unwrap().expect("a journal")
+    }
+
+    /// Why the journal is not read; nothing is changed by trying.
+    fn refused(directory: &Path) -> JournalError {
+        let files = || [FILE, acknowledged::FILE].map(|name| fs::read(directory.join(name)).ok());
+        let before = files();
+        let refused = Contents::load(directory).unwrap_err();
+        assert_eq!(files(), before, "{refused}");
+        refused
+    }
+
+    #[test]
+    fn what_was_acknowledged_and_is_gone_is_refused_and_what_was_not_is_dropped() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, mark) = (directory.path().join(FILE), directory.path().join(acknowledged::FILE));
+        let mut journal = Journal::begin(directory.path(), None, &[]).unwrap();
+        let empty = fs::read(&path).unwrap();
+        journal.append(&[status("a", "one")], true).unwrap();
+        let acknowledged = fs::read(&path).unwrap();
+        journal.append(&[status("b", "two")], false).unwrap();
+        let whole = fs::read(&path).unwrap();
+        for end in 0..whole.len() {
+            fs::write(&path, &whole[..end]).unwrap();
+            if end >= acknowledged.len() {
+                assert_eq!(load(directory.path()).statuses.len(), 1, "cut at {end}");
+            } else if end >= empty.len() {
+                let expected = JournalError::Lost { path: path.clone(), state: LostState::Cut(empty.len() as u64) };
+                assert_eq!(refused(directory.path()).to_string(), expected.to_string(), "cut at {end}");
+            } else {
+                refused(directory.path());
+            }
+        }
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(refused(directory.path()), JournalError::Lost { state: LostState::Missing, .. }));
+
+        // Of a journal that was written anew, an older one is no substitute, however long it is.
+        fs::write(&path, &whole).unwrap();
+        let generation = load(directory.path()).generation();
+        drop(Journal::begin(directory.path(), Some(generation), &[]).unwrap());
+        load(directory.path());
+        fs::write(&path, &whole).unwrap();
+        assert!(matches!(refused(directory.path()), JournalError::Lost { state: LostState::Older, .. }));
+
+        for damage in ["", "starling-journal-acknowledged 1 1 1 1\n"] {
+            fs::write(&mark, damage).unwrap();
+            assert!(matches!(refused(directory.path()), JournalError::Mark { .. }), "{damage:?}");
+        }
+        fs::remove_file(&mark).unwrap();
+        assert_eq!(load(directory.path()).statuses.len(), 2, "without the mark it is taken as it is");
+    }
+
     #[test]
     fn the_newest_entry_is_read_back_and_the_file_is_private() {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().unwrap();
-        assert!(Contents::load(directory.path()).unwrap().statuses.is_empty());
-        let mut journal = Journal::begin(directory.path(), &[]).unwrap();
+        assert!(Contents::load(directory.path()).unwrap().is_none());
+        let mut journal = Journal::begin(directory.path(), None, &[]).unwrap();
         journal.append(&[status("a", "one"), status("b", "two")], true).unwrap();
         journal.append(&[status("a", "three")], false).unwrap();
-        let contents = Contents::load(directory.path()).unwrap();
+        let contents = load(directory.path());
         assert_eq!(contents.statuses.len(), 2);
         assert_eq!(contents.statuses[&CheckId::new("a").unwrap()].1, "three");
         let mode = fs::metadata(directory.path().join(FILE)).unwrap().permissions().mode();
@@ -274,11 +409,11 @@ mod tests {
     fn a_line_cut_short_is_dropped_but_damage_is_refused_and_left_alone() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(FILE);
-        let mut journal = Journal::begin(directory.path(), &[]).unwrap();
+        let mut journal = Journal::begin(directory.path(), None, &[]).unwrap();
         journal.append(&[status("a", "one")], true).unwrap();
         let good = fs::read(&path).unwrap();
         fs::write(&path, [good.as_slice(), b"[{\"status\":{\"id\":\"b\""].concat()).unwrap();
-        assert_eq!(Contents::load(directory.path()).unwrap().statuses.len(), 1);
+        assert_eq!(load(directory.path()).statuses.len(), 1);
 
         for damage in [b"garbage\n".as_slice(), b"", b"{\"format\":\"other\",\"version\":1}\n"] {
             fs::write(&path, damage).unwrap();
@@ -294,7 +429,7 @@ mod tests {
     #[test]
     fn a_rewrite_keeps_only_what_lives() {
         let directory = tempfile::tempdir().unwrap();
-        let mut journal = Journal::begin(directory.path(), &[]).unwrap();
+        let mut journal = Journal::begin(directory.path(), None, &[]).unwrap();
         let long = "x".repeat(4096);
         while !journal.wants_rewrite() {
             journal.append(&[status("a", &long)], false).unwrap();
@@ -302,7 +437,7 @@ mod tests {
         journal.rewrite(&[status("b", "left")]).unwrap();
         assert!(!journal.wants_rewrite());
         journal.append(&[status("c", "after")], true).unwrap();
-        let contents = Contents::load(directory.path()).unwrap();
+        let contents = load(directory.path());
         assert_eq!(contents.statuses.keys().map(CheckId::as_str).collect::<Vec<_>>(), ["b", "c"]);
     }
 }

@@ -8,7 +8,9 @@
 pub mod agent;
 pub mod leaves;
 pub mod link;
+pub mod native;
 pub mod proxies;
+pub mod remote;
 
 mod anti_entropy;
 mod checks;
@@ -19,9 +21,9 @@ mod sidecar;
 
 pub use agent::{
     Agent, AgentConfig, CheckRegistration, DeregisterError, LocalCheck, LocalService, RegisterError, Registered,
-    StartError, UpdateCheckError, WallClock, WriteError, system_clock,
+    StartError, UpdateCheckError, WallClock, WriteError, has_journal, system_clock,
 };
-pub use journal::JournalError;
+pub use journal::{JournalError, LostState};
 pub use leaves::{Leaf, LeafError, Leaves};
 pub use link::{AliasView, IssuedLeaf, LinkError, OwnRecords, ServerLink};
 pub use proxies::{MeshView, Proxies, ProxyNext, ProxyWatch};

@@ -46,6 +46,10 @@ pub trait ProxyWatch: Send + Sync {
     /// wakes nobody, so plan again if they are others than before.
     fn resubscribe(&self, as_of: Revision, subjects: BTreeSet<Subject>);
 
+    /// Waits until everything that it is subscribed to is known: a plan made before would lack what it has not heard of,
+    /// denials included. Where the whole catalog is at hand that is always so.
+    async fn known(&self) {}
+
     /// Waits for what comes next. Safe to drop.
     async fn next(&self) -> ProxyNext;
 
@@ -137,11 +141,19 @@ impl Inner {
 }
 
 /// Over TLS a proxy gets what its own identity may see; in plaintext the listener is on loopback, and whoever is on the
-/// machine is trusted as the agent's user is.
-fn admit(peer: &Peer, service: &ServiceName) -> Result<(), AttachError> {
-    let Peer::Member { identity, .. } = peer else { return Ok(()) };
+/// machine is trusted as the agent's user is. What an Envoy is sent includes its service's private key, which stays on
+/// this machine.
+fn admit(peer: &Peer, client: Client, service: &ServiceName) -> Result<(), AttachError> {
+    let Peer::Member { identity, address, is_local } = peer else { return Ok(()) };
     match &**identity {
-        Identity::Workload(workload) if workload.service == *service => Ok(()),
+        Identity::Workload(workload) if workload.service == *service => match client {
+            Client::Envoy if !is_local => Err(AttachError::Refused {
+                reason: format!(
+                    "{address} is not this machine, which private keys do not leave; run Envoy beside its agent"
+                ),
+            }),
+            Client::Envoy | Client::Grpc => Ok(()),
+        },
         other @ (Identity::Workload(_) | Identity::Agent { .. } | Identity::Server { .. } | Identity::Authority(_)) => {
             Err(AttachError::Refused {
                 reason: format!("{other} may not have the configuration of a proxy of {service}"),
@@ -162,15 +174,16 @@ impl ProxySource for Proxies {
             return Err(AttachError::Refused { reason });
         };
         let service = sidecar.destination.clone();
-        admit(&peer, &service)?;
+        let client = Client::of(&node);
+        admit(&peer, client, &service)?;
         let leaves = proxies.agent.leaves().leaf(&service).await;
         let leaves = leaves.map_err(|error| AttachError::Unavailable { reason: error.to_string() })?;
         let key = InstanceKey { node: proxies.agent.node().name.clone(), id };
         let watch: Arc<dyn ProxyWatch> = proxies.view.attach(&key).into();
         let reports = Arc::new(Mutex::new(Arc::clone(&watch)));
-        let (client, number) = (Client::of(&node), proxies.feed_number());
+        let number = proxies.feed_number();
         let feed = Feed { number, client, watch, reports, key, leaves, proxies, subjects: BTreeSet::new() };
-        feed.open().map_err(|error| AttachError::Refused { reason: error.to_string() })
+        feed.open().await.map_err(|error| AttachError::Refused { reason: error.to_string() })
     }
 }
 
@@ -210,8 +223,8 @@ struct Feed {
 
 impl Feed {
     /// Makes the first set and keeps it new for as long as somebody holds the feed.
-    fn open(mut self) -> Result<ProxyFeed, PlanError> {
-        let plan = self.plan()?;
+    async fn open(mut self) -> Result<ProxyFeed, PlanError> {
+        let plan = self.plan().await?;
         let leaf = self.leaf();
         let (sender, resources) = watch::channel(self.proxies.render(self.client, &plan, &leaf));
         let (proxies, proxy, reports) = (Arc::clone(&self.proxies), self.key.id.clone(), Arc::clone(&self.reports));
@@ -256,7 +269,7 @@ impl Feed {
                 ProxyNext::Deregistered => self.await_registration(),
                 ProxyNext::Superseded => return None,
             }
-            match self.plan() {
+            match self.plan().await {
                 Ok(plan) => return Some(plan),
                 Err(PlanError::NotASidecar(_)) => return None,
                 Err(PlanError::UnknownProxy(_)) => {}
@@ -276,7 +289,7 @@ impl Feed {
     }
 
     /// Plans, and again if that subscribed to something new: a change of it may have come before the subscription.
-    fn plan(&mut self) -> Result<Plan, PlanError> {
+    async fn plan(&mut self) -> Result<Plan, PlanError> {
         loop {
             let Planned { plan, subjects, .. } = self.proxies.plan(self.number, &self.key)?;
             if subjects == self.subjects {
@@ -284,6 +297,7 @@ impl Feed {
             }
             self.watch.resubscribe(plan.revision, subjects.clone());
             self.subjects = subjects;
+            self.watch.known().await;
         }
     }
 
@@ -299,9 +313,31 @@ impl Feed {
 fn pass_on(watch: &dyn ProxyWatch, report: Report) {
     match report {
         Report::Applied { revision, refusals_stand } => watch.applied(revision, refusals_stand),
-        Report::Rejected { revision, type_url, resources, text, .. } => {
+        Report::Rejected { revision, since, type_url, resources, text, .. } => {
             let resources = resources.iter().map(|name| name.to_string()).collect();
-            watch.rejected(Refused { revision, proxy: None, type_url: type_url.to_owned(), resources, text });
+            watch.rejected(Refused { revision, since, proxy: None, type_url: type_url.to_owned(), resources, text });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_keys_are_not_sent_to_other_machines() {
+        let service = ServiceName::new("web").unwrap();
+        let uri = "spiffe://11111111-2222-4333-8444-555555555555.consul/ns/default/dc/dc1/svc/web";
+        let member = |is_local| Peer::Member {
+            identity: Arc::new(uri.parse().unwrap()),
+            address: "10.0.0.2:9".parse().unwrap(),
+            is_local,
+        };
+        assert_eq!(admit(&member(true), Client::Envoy, &service), Ok(()));
+        assert!(matches!(admit(&member(false), Client::Envoy, &service), Err(AttachError::Refused { .. })));
+        // A gRPC library brings its own certificate, and is sent none.
+        assert_eq!(admit(&member(false), Client::Grpc, &service), Ok(()));
+        let other = ServiceName::new("api").unwrap();
+        assert!(admit(&member(true), Client::Envoy, &other).is_err());
     }
 }

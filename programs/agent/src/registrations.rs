@@ -34,6 +34,15 @@ pub enum ExistingChecks {
     Replace,
 }
 
+/// Who registered a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Somebody who called; it stays until somebody takes it away.
+    Caller,
+    /// A definition file that is read at every start; it goes when no file names it any more.
+    File,
+}
+
 /// A registered instance.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Service {
@@ -44,8 +53,8 @@ pub(crate) struct Service {
 /// How an instance came to be here.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Role {
-    /// It was registered; this is the registration.
-    Given(Box<ServiceRegistration>),
+    /// It was registered; this is the registration, and by whom.
+    Given(Box<ServiceRegistration>, Source),
     /// It is the nested sidecar of that instance.
     SidecarOf(InstanceId),
 }
@@ -53,7 +62,7 @@ pub(crate) enum Role {
 impl Service {
     pub(crate) fn parent(&self) -> Option<&InstanceId> {
         match &self.role {
-            Role::Given(_) => None,
+            Role::Given(..) => None,
             Role::SidecarOf(parent) => Some(parent),
         }
     }
@@ -185,6 +194,7 @@ impl Registrations {
     pub(crate) fn register(
         &mut self,
         given: ServiceRegistration,
+        source: Source,
         existing: ExistingChecks,
         now: Instant,
     ) -> Result<Touched, FieldError> {
@@ -202,7 +212,7 @@ impl Registrations {
                 self.drop_service(&old, &mut touched);
             }
         }
-        self.put_part(main, Role::Given(Box::new(given)), existing, now, &mut touched);
+        self.put_part(main, Role::Given(Box::new(given), source), existing, now, &mut touched);
         if let Some(part) = sidecar {
             self.put_part(part, Role::SidecarOf(id), existing, now, &mut touched);
         }
@@ -217,7 +227,7 @@ impl Registrations {
         if let Some(parent) = service.parent().cloned() {
             // What is kept of the parent must not bring the sidecar back at the next start.
             self.remember_service(&parent, &mut touched);
-            if let Some(Service { role: Role::Given(given), .. }) = self.services.get_mut(&parent) {
+            if let Some(Service { role: Role::Given(given, _), .. }) = self.services.get_mut(&parent) {
                 given.sidecar = None;
             }
             touched.kept.insert(Kept::Service(parent));
@@ -330,7 +340,7 @@ impl Registrations {
             if !same_instance {
                 touched.keys.insert(RecordKey::Instance(part.instance.key.clone()));
             }
-            if matches!(role, Role::Given(_)) {
+            if matches!(role, Role::Given(..)) {
                 touched.kept.insert(Kept::Service(id.clone()));
             }
             self.services.insert(id.clone(), Service { instance: part.instance, role });
@@ -423,7 +433,7 @@ impl Registrations {
             .filter(|other| *other != id && matches!(self.checks[*other].origin, Origin::Service { .. }))
             .map(|other| CheckSpec { id: Some(other.clone()), ..self.checks[other].spec.clone() })
             .collect();
-        if let Some(Service { role: Role::Given(given), .. }) = self.services.get_mut(&top) {
+        if let Some(Service { role: Role::Given(given, _), .. }) = self.services.get_mut(&top) {
             match given.sidecar.as_mut().filter(|_| top != *owner) {
                 Some(sidecar) => sidecar.checks = remaining,
                 None => given.checks = remaining,

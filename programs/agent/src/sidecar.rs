@@ -223,8 +223,9 @@ fn agent_check(name: String, kind: CheckKind) -> CheckSpec {
             failures_before_critical: 1,
             deregister_after: None,
         },
-        interval_text: String::new(),
-        timeout_text: String::new(),
+        // What Consul shows for a check that sets neither.
+        interval_text: "0s".to_owned(),
+        timeout_text: "0s".to_owned(),
     }
 }
 

@@ -10,10 +10,27 @@ use crate::api::Api;
 /// The receipt of one change, as far as a scenario looks at it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Receipt {
-    affected: Vec<String>,
+    counts: Counts,
+    latency_us: Latency,
+    /// Some of those who have applied it, slowest first.
     applied: Vec<Applied>,
+    /// Some of those who have not.
     pending: Vec<String>,
+    /// Some of those who refused it.
     rejected: Vec<Rejected>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+struct Counts {
+    affected: u32,
+    applied: u32,
+    pending: u32,
+    rejected: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+struct Latency {
+    max: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -39,32 +56,27 @@ pub(crate) async fn wait(api: &mut Api, revision: u64, wait: Duration) -> anyhow
 impl Receipt {
     /// Whether the change concerned so many proxies, and each has applied it.
     pub(crate) fn is_applied_by(&self, proxies: u32) -> bool {
-        let proxies = usize::try_from(proxies).unwrap_or(usize::MAX);
-        self.affected.len() == proxies && self.applied.len() == proxies
+        self.counts.affected == proxies && self.counts.applied == proxies
     }
 
     /// By the server's own clock, from the commit until the last proxy's report; `None` if it concerned nobody.
     pub(crate) fn since_commit(&self) -> Option<Duration> {
-        self.slowest().map(|applied| Duration::from_micros(applied.latency_us))
-    }
-
-    fn slowest(&self) -> Option<&Applied> {
-        self.applied.iter().max_by_key(|applied| applied.latency_us)
+        self.latency_us.max.map(Duration::from_micros)
     }
 }
 
 impl fmt::Display for Receipt {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { affected, applied, pending, rejected } = self;
-        write!(formatter, "{} affected, {} applied", affected.len(), applied.len())?;
-        if let Some(Applied { proxy, latency_us }) = self.slowest() {
+        let Self { counts, applied, pending, rejected, .. } = self;
+        write!(formatter, "{} affected, {} applied", counts.affected, counts.applied)?;
+        if let Some(Applied { proxy, latency_us }) = applied.first() {
             write!(formatter, " (the last after {:?} was {proxy})", Duration::from_micros(*latency_us))?;
         }
-        write!(formatter, ", {} pending", pending.len())?;
+        write!(formatter, ", {} pending", counts.pending)?;
         if let Some(first) = pending.first() {
             write!(formatter, " (among them {first})")?;
         }
-        write!(formatter, ", {} rejected", rejected.len())?;
+        write!(formatter, ", {} rejected", counts.rejected)?;
         if let Some(Rejected { proxy, reason }) = rejected.first() {
             write!(formatter, " (among them {proxy}: {reason})")?;
         }
@@ -76,11 +88,13 @@ impl fmt::Display for Receipt {
 mod tests {
     use super::*;
 
-    const SETTLED: &str = r#"{"revision": 9, "settled": true, "affected": ["n/a", "n/b"],
-        "applied": [{"proxy": "n/a", "latency_us": 700}, {"proxy": "n/b", "latency_us": 2500}],
+    const SETTLED: &str = r#"{"revision": 9, "settled": true, "affected": ["n/b"],
+        "counts": {"affected": 2, "applied": 2, "pending": 0, "rejected": 0},
+        "applied": [{"proxy": "n/b", "latency_us": 2500}],
         "pending": [], "rejected": [], "latency_us": {"p50": 700, "p99": 2500, "max": 2500}}"#;
 
     const STUCK: &str = r#"{"revision": 9, "settled": false, "affected": ["n/a", "n/b"], "applied": [],
+        "counts": {"affected": 5, "applied": 0, "pending": 4, "rejected": 1},
         "pending": ["n/a"], "rejected": [{"proxy": "n/b", "revision": 9, "type_url": "t", "resources": [],
         "reason": "bad listener"}], "latency_us": {"p50": null, "p99": null, "max": null}}"#;
 
@@ -99,6 +113,6 @@ mod tests {
         assert!(!receipt.is_applied_by(2));
         assert_eq!(receipt.since_commit(), None);
         let text = receipt.to_string();
-        assert!(text.contains("n/a") && text.contains("n/b: bad listener"), "{text}");
+        assert!(text.contains("4 pending (among them n/a)") && text.contains("n/b: bad listener"), "{text}");
     }
 }

@@ -4,12 +4,22 @@
 //! read snapshots, commit commands and subscribe to subjects. A write is answered after its own snapshot is published,
 //! so that whoever wrote can read it.
 
+mod admission;
+mod agents;
 mod commit;
 mod convergence;
+mod door;
 mod hub;
+mod liveness;
+mod opening;
 mod server;
 mod turn;
 
+pub use admission::CsrLimits;
+pub use agents::{AgentStream, Superseded};
 pub use commit::CommitFailure;
+pub use door::Door;
 pub use hub::{AttachedNode, Next, ProxySubscription, Subscription};
-pub use server::{NodeStanding, Server, ServerConfig, default_namespace};
+pub use liveness::{GRACE_DEFAULT, LIVENESS_CHECK};
+pub use opening::{Inconsistent, Opening};
+pub use server::{Server, ServerConfig, default_namespace};

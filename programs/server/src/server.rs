@@ -7,17 +7,26 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
-use starling_catalog::{Barrier, ChangeReport, Command, ProxyReport, Reporter, Snapshot, Subject, Until};
-use starling_identity::{ClusterId, IssuanceRules, Layout, SpiffeId};
-use starling_model::{Datacenter, InstanceKey, Namespace, NodeName, Revision, ServiceName, UnixSeconds};
-use starling_store::{EmbeddedOptions, EmbeddedStore, Store};
+use starling_catalog::{
+    Barrier, ChangeReport, Command, JoinTokenCommand, NodeReport, ProxyReport, Reporter, Snapshot, Subject, Until,
+};
+use starling_identity::{IssuanceRules, JoinSecret, JoinToken, Layout, SpiffeId};
+use starling_model::{
+    Datacenter, InstanceKey, JoinTokenDescription, JoinTokenId, JoinTokenRecord, JoinTokenUses, Namespace, NodeName,
+    Revision, ServiceName, UnixSeconds,
+};
+use starling_store::Store;
 use starling_telemetry::{Counter, Gauge, Registry};
-use starling_tls::{CertificateAuthority, IssueError, IssuedLeaf, OpenError};
+use starling_tls::{CertificateAuthority, IssueError, IssuedLeaf};
 use tokio::sync::watch;
 
+use crate::admission::{Admission, CsrLimits};
+use crate::agents::{AgentStream, Agents};
 use crate::commit::CommitFailure;
 use crate::convergence::{self, Convergence};
 use crate::hub::{AttachedNode, Hub, ProxySubscription, Subscription};
+use crate::liveness::{self, Liveness};
+use crate::opening::Opening;
 use crate::turn;
 
 /// How often those who wait for a receipt look at what has come since the last mark. Settling wakes them at once.
@@ -30,6 +39,18 @@ pub struct ServerConfig {
     pub data_dir: PathBuf,
     /// The datacentre it serves.
     pub datacenter: Datacenter,
+    /// How long an agent may be away before its node is lost.
+    pub grace: Duration,
+    /// How fast certificates are signed.
+    pub csr: CsrLimits,
+}
+
+impl ServerConfig {
+    /// The usual settings.
+    #[must_use]
+    pub fn new(data_dir: PathBuf, datacenter: Datacenter) -> Self {
+        Self { data_dir, datacenter, grace: liveness::GRACE_DEFAULT, csr: CsrLimits::default() }
+    }
 }
 
 /// A running server. Reads go to [`Server::snapshot`], writes to [`Server::commit`].
@@ -42,21 +63,10 @@ pub struct Server {
     /// Why the catalog no longer follows the store, once it does not.
     halted: watch::Sender<Option<Arc<str>>>,
     hub: Arc<Hub>,
+    agents: Arc<Agents>,
     authority: CertificateAuthority,
+    admission: Admission,
     metrics: Metrics,
-}
-
-/// How far a node is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeStanding {
-    /// The node.
-    pub node: NodeName,
-    /// What its agent reported.
-    pub report: ProxyReport,
-    /// Revisions between what it has applied and the newest; 0 if it owes nothing.
-    pub behind_by: u64,
-    /// Since when the oldest change that it owes waits; zero if it owes nothing.
-    pub behind_for: Duration,
 }
 
 struct Metrics {
@@ -71,16 +81,23 @@ impl Server {
     /// # Errors
     /// When the store or the CA cannot be opened; nothing in the directory is overwritten then.
     pub async fn start(config: ServerConfig, registry: &Registry) -> anyhow::Result<Arc<Self>> {
-        let directory = config.data_dir.join("store");
-        let opened =
-            tokio::task::spawn_blocking(move || EmbeddedStore::open(&directory, EmbeddedOptions::default())).await?;
-        let store: Arc<dyn Store> = Arc::new(opened?);
-        let snapshot = turn::load(&*store).await?;
-        let authority = open_authority(&config)?;
+        Opening::examine(config).await?.start(registry).await
+    }
+
+    pub(crate) async fn run(
+        config: ServerConfig,
+        store: Arc<dyn Store>,
+        snapshot: Snapshot,
+        authority: CertificateAuthority,
+        registry: &Registry,
+    ) -> anyhow::Result<Arc<Self>> {
         let revision = snapshot.revision();
         let watch = store.watch(starling_store::Revision(revision.0)).await?;
         let hub = Arc::new(Hub::new(Convergence::new(registry)));
         convergence::register_staleness(registry, &hub);
+        let liveness = Arc::new(Liveness::new(config.grace, liveness::alive(&snapshot)));
+        let agents = Arc::new(Agents::new(Arc::clone(&hub), Arc::clone(&liveness), &snapshot, registry));
+        let admission = Admission::new(config.csr);
         let server = Arc::new(Self {
             config,
             store,
@@ -88,10 +105,13 @@ impl Server {
             published: watch::Sender::new(revision),
             halted: watch::Sender::new(None),
             hub,
+            agents,
             authority,
+            admission,
             metrics: Metrics::new(registry),
         });
         supervise(&server, watch);
+        tokio::spawn(liveness::watch(Arc::downgrade(&server), liveness));
         server.commit(&Command::PutRoot(server.authority.root().clone())).await.context("publishing the CA's root")?;
         Ok(server)
     }
@@ -133,6 +153,37 @@ impl Server {
         Ok(leaf)
     }
 
+    /// Signs the certificate by which the agent of `node` is known.
+    ///
+    /// # Errors
+    /// [`IssueError`], as for leaves.
+    pub fn issue_agent(&self, node: &NodeName, csr_der: &[u8]) -> Result<IssuedLeaf, IssueError> {
+        self.authority.issue_agent(csr_der, &self.config.datacenter, node, &IssuanceRules::default(), now())
+    }
+
+    /// Makes a join token, good for one node or for any number, for 24 hours or for `ttl`. Its text is answered once.
+    ///
+    /// # Errors
+    /// [`JoinTokenTtlError`](starling_identity::JoinTokenTtlError) inside if `ttl` is out of bounds, else
+    /// [`CommitFailure`].
+    pub async fn create_join_token(
+        &self,
+        reusable: bool,
+        ttl: Option<Duration>,
+        description: Option<JoinTokenDescription>,
+    ) -> anyhow::Result<(JoinToken, UnixSeconds)> {
+        let created_at = now();
+        let expires_at = starling_identity::join_token_expiry(created_at, ttl)?;
+        let secret = JoinSecret::from_random(starling_tls::random_secret()?);
+        let id = JoinTokenId::from_random(fastrand::u64(..));
+        let token = JoinToken::new(id, secret, self.authority.root_fingerprint());
+        let uses = if reusable { JoinTokenUses::Reusable } else { JoinTokenUses::OneTime { used: None } };
+        let secret_hash = token.secret_hash();
+        let record = JoinTokenRecord { id, secret_hash, description, uses, created_at, expires_at };
+        self.commit(&Command::JoinToken(JoinTokenCommand::Create(record))).await?;
+        Ok((token, expires_at))
+    }
+
     /// Signs the certificate of this server's own TLS listeners.
     ///
     /// # Errors
@@ -151,6 +202,19 @@ impl Server {
     #[must_use]
     pub fn attach(&self, proxy: InstanceKey) -> ProxySubscription {
         self.hub.attach(proxy)
+    }
+
+    /// Opens the stream of a node's agent; an earlier one of the same node ends.
+    pub async fn attach_agent(&self, node: NodeName) -> AgentStream {
+        let stream = self.agents.attach(node.clone());
+        self.count_as_alive(&node).await;
+        stream
+    }
+
+    /// Whether a node's agent is attached.
+    #[must_use]
+    pub fn is_attached(&self, node: &NodeName) -> bool {
+        self.agents.is_attached(node)
     }
 
     /// A node's agent has attached; receipts speak of the node from now on.
@@ -229,20 +293,17 @@ impl Server {
         proxies.collect()
     }
 
-    /// Every node whose agent was attached and that is not removed, by name.
+    /// Every node from which reports come, of its agent or of its proxies, by name; with each for how long the oldest
+    /// change waits that it has yet to apply, zero if it owes none.
     #[must_use]
-    pub fn nodes(&self) -> Vec<NodeStanding> {
-        let newest = self.snapshot().revision();
-        let nodes = self.hub.reporters().into_iter().filter_map(|(reporter, report)| match reporter {
-            Reporter::Node(node) => Some(NodeStanding {
-                node,
-                behind_by: report.owes_since_us.map_or(0, |_| newest.0.saturating_sub(report.applied_through.0)),
-                behind_for: report.owes_since_us.map(|since| self.hub.age(since)).unwrap_or_default(),
-                report,
-            }),
-            Reporter::Proxy(_) => None,
+    pub fn nodes(&self) -> Vec<(NodeReport, Duration)> {
+        let snapshot = self.snapshot();
+        let reporters = self.hub.reporters().into_iter().filter(|(reporter, _)| match reporter {
+            Reporter::Proxy(key) => snapshot.instance(key).is_some(),
+            Reporter::Node(_) => true,
         });
-        nodes.collect()
+        let stale_for = |node: &NodeReport| node.owes_since_us.map(|since| self.hub.age(since)).unwrap_or_default();
+        NodeReport::of_each(reporters).into_iter().map(|node| (node.clone(), stale_for(&node))).collect()
     }
 
     /// Returns when the catalog can no longer follow the store, with the reason. Nothing can be written from then on.
@@ -285,6 +346,14 @@ impl Server {
     pub(crate) fn hub(&self) -> &Arc<Hub> {
         &self.hub
     }
+
+    pub(crate) fn admission(&self) -> &Admission {
+        &self.admission
+    }
+
+    pub(crate) fn agents(&self) -> &Arc<Agents> {
+        &self.agents
+    }
 }
 
 /// Follows the store in a task of its own, and sees to it that the end of that task, a panic included, is known.
@@ -324,17 +393,7 @@ pub fn default_namespace() -> Namespace {
     Namespace::new("default").expect("invariant: a name")
 }
 
-fn open_authority(config: &ServerConfig) -> anyhow::Result<CertificateAuthority> {
-    match CertificateAuthority::open(&config.data_dir) {
-        Err(OpenError::Absent { .. }) => {
-            let trust_domain = ClusterId::from_random(fastrand::u128(..)).trust_domain();
-            Ok(CertificateAuthority::create(&config.data_dir, &trust_domain, now())?)
-        }
-        opened => Ok(opened?),
-    }
-}
-
-fn now() -> UnixSeconds {
+pub(crate) fn now() -> UnixSeconds {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     UnixSeconds(since.as_secs())
 }

@@ -9,13 +9,12 @@ use std::sync::{Arc, Weak};
 use anyhow::Context;
 use starling_catalog::Snapshot;
 use starling_model::{Change, Record, RecordKey, Revision, Versioned};
-use starling_store::{Committed, Store, Watch, WatchError, Write};
+use starling_store::{Committed, Watch, WatchError, Write};
 
 use crate::server::Server;
 
-/// Loads the catalog from the store.
-pub(crate) async fn load(store: &dyn Store) -> anyhow::Result<Snapshot> {
-    let stored = store.load().await.context("the store could not be read")?;
+/// The catalog that is in a store.
+pub(crate) fn catalog(stored: &starling_store::Snapshot) -> anyhow::Result<Snapshot> {
     let mut records = Vec::with_capacity(stored.entries.len());
     for entry in &stored.entries {
         let key = decode_key(entry.key.as_bytes())?;
@@ -54,13 +53,14 @@ fn publish(server: &Server, revision: Revision, changes: &[Change]) {
     let applied = server.snapshot().apply(revision, changes);
     let snapshot = Arc::new(applied.snapshot);
     server.advance(Arc::clone(&snapshot));
-    server.hub().publish(&snapshot, &applied.events, &[]);
+    server.agents().publish(&snapshot, &applied.events, changes);
     server.announce(revision);
 }
 
 /// Reads everything anew and publishes the difference as one change.
 async fn reload(server: &Server) -> anyhow::Result<Watch> {
-    let fresh = load(server.store()).await?;
+    let stored = server.store().load().await.context("the store could not be read")?;
+    let fresh = catalog(&stored)?;
     let changes = server.snapshot().difference(&fresh);
     publish(server, fresh.revision(), &changes);
     Ok(server.store().watch(starling_store::Revision(fresh.revision().0)).await?)
@@ -92,7 +92,7 @@ mod tests {
     #[tokio::test]
     async fn a_write_that_it_does_not_understand_halts_the_server_instead_of_being_passed_over() {
         let directory = tempfile::tempdir().expect("a directory");
-        let config = ServerConfig { data_dir: directory.path().to_owned(), datacenter: "dc1".parse().expect("a name") };
+        let config = ServerConfig::new(directory.path().to_owned(), "dc1".parse().expect("a name"));
         let server = Server::start(config, &Registry::default()).await.expect("the server starts");
         let before = server.snapshot().revision();
         let key = Key::new("hologram/h1").expect("a key");

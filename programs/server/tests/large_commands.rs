@@ -16,7 +16,7 @@ use starling_telemetry::Registry;
 const RECORD_BYTES: usize = 10 * 1024;
 
 async fn start(directory: &Path) -> Arc<Server> {
-    let config = ServerConfig { data_dir: directory.to_owned(), datacenter: "dc1".parse().expect("a name") };
+    let config = ServerConfig::new(directory.to_owned(), "dc1".parse().expect("a name"));
     Server::start(config, &Registry::default()).await.expect("the server starts")
 }
 
@@ -83,8 +83,9 @@ async fn the_receipt_of_such_a_command_names_the_proxies_of_every_part() {
     let directory = tempfile::tempdir().expect("a directory");
     let server = start(directory.path()).await;
     let mut proxies = Vec::new();
-    for id in ["first", "last"] {
+    for (id, port) in [("first", 21_000), ("last", 21_001)] {
         let mut sidecar = instance(id, 1);
+        sidecar.port = Port::try_from(port).ok();
         sidecar.kind = InstanceKind::Sidecar(Box::new(SidecarProxy {
             destination: "web".parse().expect("a name"),
             destination_id: None,

@@ -19,7 +19,7 @@ async fn start(directory: &Path) -> Arc<Server> {
 }
 
 async fn start_with(directory: &Path, registry: &Registry) -> Arc<Server> {
-    let config = ServerConfig { data_dir: directory.to_owned(), datacenter: "dc1".parse().expect("a name") };
+    let config = ServerConfig::new(directory.to_owned(), "dc1".parse().expect("a name"));
     Server::start(config, registry).await.expect("the server starts")
 }
 
@@ -78,7 +78,7 @@ async fn what_is_acknowledged_is_visible_at_once_and_after_a_restart() {
 
 /// The old server's tasks let go of the directory a moment after it is dropped.
 async fn reopened(directory: &Path) -> Arc<Server> {
-    let config = ServerConfig { data_dir: directory.to_owned(), datacenter: "dc1".parse().expect("a name") };
+    let config = ServerConfig::new(directory.to_owned(), "dc1".parse().expect("a name"));
     let opened = async {
         loop {
             match Server::start(config.clone(), &Registry::default()).await {
@@ -254,11 +254,18 @@ async fn a_receipt_speaks_of_nodes_and_barriers_wait_for_them() {
     assert_eq!(now("applied:all").await, Some(Barrier::NotYet));
     assert_eq!(metric(&registry, "starling_reporters_behind"), 2.0);
     assert!(metric(&registry, "starling_staleness_seconds_max") > 0.0);
-    assert_eq!(server.nodes().iter().filter(|node| node.behind_by > 0).count(), 2);
+    assert_eq!(server.nodes().iter().filter(|(node, stale_for)| node.owes > 0 && !stale_for.is_zero()).count(), 2);
 
     let proxy = Some("web".parse().expect("an id"));
     let (type_url, text) = ("lds".to_owned(), "no such port".to_owned());
-    nodes[2].rejected(Refused { revision, proxy: proxy.clone(), type_url, resources: Vec::new(), text });
+    nodes[2].rejected(Refused {
+        revision,
+        since: Revision(0),
+        proxy: proxy.clone(),
+        type_url,
+        resources: Vec::new(),
+        text,
+    });
     nodes[2].applied(revision, true);
     assert_eq!(now("applied:all").await, Some(Barrier::Never));
     assert_eq!(now("node=n3").await, Some(Barrier::Never));
@@ -281,7 +288,7 @@ async fn the_end_of_an_earlier_stream_of_a_node_is_not_the_end_of_the_later() {
     assert_eq!(first.reporter(), second.reporter(), "a node keeps its number");
     first.applied(Revision(900), false);
     drop(first);
-    let standing = |server: &Server| server.nodes().into_iter().next().expect("known").report;
+    let standing = |server: &Server| server.nodes().into_iter().next().expect("known").0;
     assert!(standing(&server).connected);
     assert_eq!(standing(&server).applied_through, Revision(0), "what the superseded says no longer counts");
     drop(second);

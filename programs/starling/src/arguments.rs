@@ -6,7 +6,7 @@ use crate::client::{ApiArgs, Client};
 use crate::dev_args::DevArgs;
 use crate::environment::Environment;
 use crate::outcome::EXIT_CODES;
-use crate::{can, changes, completion, config, connect, intention, nodes, services, status, version};
+use crate::{apply, can, changes, completion, config, connect, intention, nodes, services, status, version};
 
 /// A service mesh that turns as one
 #[derive(Debug, Parser)]
@@ -27,6 +27,7 @@ pub(crate) enum Command {
     Nodes(nodes::NodesArgs),
     Intention(intention::IntentionArgs),
     Can(can::CanArgs),
+    Apply(apply::ApplyArgs),
     Config(config::ConfigArgs),
     Status(status::StatusArgs),
     Changes(changes::ChangesArgs),

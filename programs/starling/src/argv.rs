@@ -30,7 +30,7 @@ pub(crate) fn normalise(root: &Command, arguments: impl IntoIterator<Item = OsSt
                 }
             }
             Some(Flag { arg, value, dashes }) => {
-                let takes_next = value.is_none() && arg.get_action().takes_values();
+                let takes_next = value.is_none() && needs_value(arg);
                 normal.push(if dashes == 1 { format!("-{text}").into() } else { argument });
                 // The value may look like a flag or like a command; it is neither.
                 normal.extend(takes_next.then(|| arguments.next()).flatten());
@@ -69,6 +69,11 @@ fn flag<'a>(command: &'a Command, text: &'a str) -> Option<Flag<'a>> {
 fn name(text: &str) -> &str {
     let name = text.trim_start_matches('-');
     name.split_once('=').map_or(name, |(name, _)| name)
+}
+
+/// Whether the next argument is its value in any case; one that may go without is followed by whatever it is.
+fn needs_value(arg: &Arg) -> bool {
+    arg.get_action().takes_values() && arg.get_num_args().is_none_or(|count| count.min_values() > 0)
 }
 
 fn is_switch(arg: &Arg) -> bool {
@@ -148,6 +153,12 @@ mod tests {
         becomes("services deregister -id -id", "services deregister --id -id");
         becomes("-http-addr config intention list -o json", "--http-addr config intention list -o json");
         becomes("-http-addr x config list -kind y", "--http-addr x config list --kind y");
+    }
+
+    #[test]
+    fn what_follows_a_flag_that_may_go_without_a_value_is_looked_at() {
+        becomes("changes 12 -wait -until applied:99%", "changes 12 --wait --until applied:99%");
+        becomes("changes -wait 10s -http-addr x", "changes --wait 10s --http-addr x");
     }
 
     #[test]

@@ -46,6 +46,8 @@ struct Answer {
     allowed: bool,
     protocol: String,
     reason: String,
+    #[serde(default)]
+    notes: Vec<String>,
 }
 
 pub(crate) async fn run(args: CanArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
@@ -61,6 +63,9 @@ pub(crate) async fn run(args: CanArgs, surroundings: &Surroundings) -> anyhow::R
         Format::Table => {
             let verdict = if answer.allowed { "Allowed" } else { "Denied" };
             print::line(&format!("{verdict}: {source} => {destination} ({}): {}", answer.protocol, answer.reason))?;
+            for note in &answer.notes {
+                print::line(&format!("note: {note}"))?;
+            }
         }
     }
     Ok(if answer.allowed { Outcome::Done } else { Outcome::No })

@@ -95,7 +95,7 @@ enum EntryFormat {
 
 /// Names an entry.
 #[derive(Debug, clap::Args)]
-struct Entry {
+pub(crate) struct Entry {
     /// The kind, such as service-defaults
     #[arg(long, value_name = "KIND")]
     kind: String,
@@ -107,14 +107,14 @@ struct Entry {
 
 impl Entry {
     /// The entry that a file describes. The one whose name may be left out is `proxy-defaults/global`.
-    fn described(document: &Document, value: &Value) -> anyhow::Result<Self> {
+    pub(crate) fn described(document: &Document, value: &Value) -> anyhow::Result<Self> {
         let text = |name: &str| field(value.as_object()?, name)?.as_str().map(str::to_owned);
         let kind = text("kind")
             .ok_or_else(|| usage(format!("{}: Kind must be given, such as \"service-defaults\"", document.name)))?;
         Ok(Self { kind, name: text("name").unwrap_or_else(|| "global".to_owned()) })
     }
 
-    fn at(&self, call: Call) -> Call {
+    pub(crate) fn at(&self, call: Call) -> Call {
         call.segment(&self.kind).segment(&self.name)
     }
 }

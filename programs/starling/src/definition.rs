@@ -71,19 +71,39 @@ impl Document {
     /// Its content as the API takes it.
     ///
     /// # Errors
-    /// [`crate::outcome::UsageError`] with the line, if it is neither JSON nor HCL.
+    /// [`crate::outcome::UsageError`] with the line, if it is neither JSON nor HCL, or holds no object.
     pub(crate) fn value(&self) -> anyhow::Result<Value> {
-        let wrong = |reason: String| usage(format!("{}: {reason}", self.name));
+        let value = self.parsed()?;
+        if !value.is_object() {
+            return Err(self.wrong("must hold an object"));
+        }
+        Ok(value)
+    }
+
+    /// The objects in it, one or a list, as the API takes them.
+    ///
+    /// # Errors
+    /// [`crate::outcome::UsageError`] with the line, if it is neither JSON nor HCL, or holds something else.
+    pub(crate) fn values(&self) -> anyhow::Result<Vec<Value>> {
+        let values = listed(self.parsed()?);
+        if !values.iter().all(Value::is_object) {
+            return Err(self.wrong("must hold objects"));
+        }
+        Ok(values)
+    }
+
+    fn wrong(&self, reason: impl std::fmt::Display) -> anyhow::Error {
+        usage(format!("{}: {reason}", self.name))
+    }
+
+    fn parsed(&self) -> anyhow::Result<Value> {
         let mut value = match FileFormat::guess(&self.name, &self.bytes) {
-            FileFormat::Json => parse_json(&self.bytes).map_err(|error| wrong(error.reason))?,
+            FileFormat::Json => parse_json(&self.bytes).map_err(|error| self.wrong(error.reason))?,
             FileFormat::Hcl => {
-                let text = std::str::from_utf8(&self.bytes).map_err(|_| wrong("is no UTF-8 text".to_owned()))?;
-                parse_hcl(text).map_err(|error| wrong(error.to_string()))?
+                let text = std::str::from_utf8(&self.bytes).map_err(|_| self.wrong("is no UTF-8 text"))?;
+                parse_hcl(text).map_err(|error| self.wrong(error))?
             }
         };
-        if !value.is_object() {
-            return Err(wrong("must hold an object".to_owned()));
-        }
         settle(&mut value);
         Ok(value)
     }
@@ -92,6 +112,14 @@ impl Document {
 /// The field of an object, whichever way it is spelled.
 pub(crate) fn field<'v>(object: &'v Map<String, Value>, name: &str) -> Option<&'v Value> {
     object.iter().find(|(key, _)| plain(key) == name).map(|(_, value)| value)
+}
+
+/// The items of a list, or the one thing that is no list.
+pub(crate) fn listed(value: Value) -> Vec<Value> {
+    match value {
+        Value::Array(items) => items,
+        one @ (Value::Object(_) | Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => vec![one],
+    }
 }
 
 /// A field's name without case and underscores: the API compares names in this form.

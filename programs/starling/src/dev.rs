@@ -13,6 +13,7 @@ mod link;
 mod node;
 mod tls;
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -23,15 +24,16 @@ use anyhow::{Context, anyhow};
 use starling_agent::{Agent, AgentConfig, Proxies};
 use starling_http_api::parse::{Context as ParseContext, Definitions, Dialect};
 use starling_http_api::{AllowEverything, MeshFacts};
-use starling_model::Node;
+use starling_model::{InstanceId, Node};
 use starling_plan::MeshSettings;
-use starling_server::{Server, ServerConfig};
+use starling_server::{Opening, Server, ServerConfig};
 use starling_telemetry::Registry;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use self::doors::Doors;
 use self::interrupts::Interrupts;
+use crate::descriptors::Shares;
 use crate::dev_args::DevArgs;
 use crate::outcome::usage;
 
@@ -48,7 +50,10 @@ pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
     }
     let doors = Doors::bind(&args).await?;
     let mut data_dir = DataDir::prepare(&args)?;
-    let Some(running) = start(&args, &doors, &data_dir, &mut interrupts).await? else { return Ok(()) };
+    let services = definitions.iter().flat_map(|definitions| &definitions.services);
+    let services = services.map(|service| service.instance.key.id.clone()).collect();
+    let starting = Running::start(&args, &doors, data_dir.path.clone(), services);
+    let Some(running) = start(starting, &mut interrupts).await? else { return Ok(()) };
     let outcome = tokio::select! {
         outcome = running.work(doors, definitions, args.demo, &mut data_dir) => outcome,
         reason = running.server.halted() => Err(anyhow!("the catalog no longer follows the store: {reason}")),
@@ -60,12 +65,10 @@ pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
 
 /// Starts everything, unless interrupted before it is done.
 async fn start(
-    args: &DevArgs,
-    doors: &Doors,
-    data_dir: &DataDir,
+    starting: impl Future<Output = anyhow::Result<Running>>,
     interrupts: &mut Interrupts,
 ) -> anyhow::Result<Option<Running>> {
-    let mut starting = pin!(Running::start(args, doors, data_dir.path.clone()));
+    let mut starting = pin!(starting);
     tokio::select! {
         started = &mut starting => started.map(Some),
         () = interrupts.next() => {
@@ -136,10 +139,20 @@ struct Running {
 }
 
 impl Running {
-    async fn start(args: &DevArgs, doors: &Doors, data_dir: PathBuf) -> anyhow::Result<Self> {
+    /// `services_of_files` are all that are going to be registered from files.
+    async fn start(
+        args: &DevArgs,
+        doors: &Doors,
+        data_dir: PathBuf,
+        services_of_files: BTreeSet<InstanceId>,
+    ) -> anyhow::Result<Self> {
         let registry = Registry::default();
-        let config = ServerConfig { data_dir: data_dir.clone(), datacenter: args.datacenter.clone() };
-        let server = Server::start(config, &registry).await?;
+        let config = ServerConfig::new(data_dir.clone(), args.datacenter.clone());
+        // Everything is read before anything is written, so that a start that is refused leaves all as it was.
+        let opening = Opening::examine(config).await?;
+        let (has_id, has_journal) = (node::has_id(&data_dir)?, starling_agent::has_journal(&data_dir)?);
+        opening.verify_agent(&node::name(args)?, has_id, has_journal)?;
+        let server = opening.start(&registry).await?;
         let node = node::local(args, &data_dir)?;
         let config = AgentConfig {
             node: node.clone(),
@@ -147,6 +160,7 @@ impl Running {
             data_dir,
             enable_script_checks: args.enable_script_checks,
             sidecar_ports: starling_agent::DEFAULT_SIDECAR_PORTS,
+            services_of_files,
             clock: starling_agent::system_clock(),
         };
         let link = link::Link { node: node.name.clone(), server: Arc::clone(&server) };
@@ -204,6 +218,7 @@ impl Running {
             Arc::new(agent::LocalAgent { agent: Arc::clone(&self.agent), server: Arc::clone(&self.server) }),
             Arc::new(AllowEverything),
         );
+        let shares = Shares::here()?;
         let dns = starling_dns::Responder::new(Arc::clone(&self.catalog)).counted(&self.catalog.registry);
         let (tls, renewing) = tls::listener(&self.server, doors.grpc_tls.local_addr()?.ip()).await?;
         let mut tasks = self.doors.lock().await;
@@ -214,12 +229,13 @@ impl Running {
                 () = stopped => {}
             }
         });
-        tasks.spawn(starling_http_api::serve(doors.http, api, self.stopped()));
+        tasks.spawn(starling_http_api::serve(doors.http, api, shares.http, self.stopped()));
         tasks.spawn(starling_dns::serve(doors.dns_udp, doors.dns_tcp, dns, self.stopped()));
         let source = Arc::new(self.proxies.clone());
-        let serving = starling_rpc::serve(doors.grpc, Arc::clone(&source) as _, self.stopped());
+        let serving = starling_rpc::serve(doors.grpc, Arc::clone(&source) as _, shares.grpc, self.stopped());
         tasks.spawn(async move { logged("xDS", serving.await) });
-        let serving = starling_rpc::serve_tls(doors.grpc_tls, tls, source, self.stopped());
+        let served = starling_rpc::Doors { proxies: Some(source), agents: None };
+        let serving = starling_rpc::serve_tls(doors.grpc_tls, tls, served, shares.grpc, self.stopped());
         tasks.spawn(async move { logged("xDS over TLS", serving.await) });
         Ok(())
     }

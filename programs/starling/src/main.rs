@@ -3,6 +3,7 @@
 //! Owns the command line: what is asked for, where the answer comes from, how it is shown, and the exit code. What the
 //! mesh does is in the crates of the programs that it starts.
 
+mod apply;
 mod arguments;
 mod argv;
 mod can;
@@ -12,6 +13,7 @@ mod completion;
 mod config;
 mod connect;
 mod definition;
+mod descriptors;
 mod dev;
 mod dev_args;
 mod environment;
@@ -20,6 +22,7 @@ mod lifeline;
 mod nodes;
 mod outcome;
 mod print;
+mod receipt;
 #[cfg(test)]
 mod reference;
 mod services;
@@ -30,7 +33,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches};
-use starling_telemetry::{LogFormat, start_log};
+use starling_telemetry::{LogError, LogFormat, start_log};
 
 use crate::arguments::{Arguments, Command, Surroundings};
 use crate::client::ApiArgs;
@@ -72,13 +75,19 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         | Command::Nodes(_)
         | Command::Intention(_)
         | Command::Can(_)
+        | Command::Apply(_)
         | Command::Config(_)
         | Command::Status(_)
         | Command::Changes(_)
         | Command::Connect(_)
         | Command::Completion(_)
         | Command::Version(_) => start_log(log.unwrap_or(LOG_OF_COMMANDS), LogFormat::Text),
-    }?;
+    }
+    .map_err(|error| match error {
+        LogError::Filter { .. } => usage(error.to_string()),
+        LogError::Running => error.into(),
+    })?;
+    descriptors::raise_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(dispatch(command, &surroundings));
     runtime.shutdown_timeout(LAST_WRITES);
@@ -91,12 +100,13 @@ async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Resu
             return Err(usage("flags in front of `dev` are those of a client; write `dev --http-addr …`"));
         }
         Command::Dev(args) => return dev::run(*args).await.map(|()| ExitCode::SUCCESS),
-        Command::FakeService => return starling_fake_service::run_from_env().await.map(|()| ExitCode::SUCCESS),
+        Command::FakeService => return fake_service().await,
         Command::Bench(args) => return starling_bench::run(args).await,
         Command::Services(args) => services::run(args, surroundings).await?,
         Command::Nodes(args) => nodes::run(args, surroundings).await?,
         Command::Intention(args) => intention::run(args, surroundings).await?,
         Command::Can(args) => can::run(args, surroundings).await?,
+        Command::Apply(args) => apply::run(args, surroundings).await?,
         Command::Config(args) => config::run(args, surroundings).await?,
         Command::Status(args) => status::run(args, surroundings).await?,
         Command::Changes(args) => changes::run(args, surroundings).await?,
@@ -105,4 +115,12 @@ async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Resu
         Command::Version(args) => version::run(args)?,
     };
     Ok(outcome.into())
+}
+
+async fn fake_service() -> anyhow::Result<ExitCode> {
+    match starling_fake_service::run_from_env().await {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) if error.is::<starling_fake_service::ConfigError>() => Err(usage(format!("{error:#}"))),
+        Err(error) => Err(error),
+    }
 }

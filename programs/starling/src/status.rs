@@ -9,8 +9,9 @@ use crate::arguments::Surroundings;
 use crate::client::{ApiArgs, Call};
 use crate::outcome::Outcome;
 use crate::print::{self, Format, OutputArgs};
+use crate::receipt::milliseconds;
 
-/// Show the leader, the revision, and what each proxy has applied or refused
+/// Show the leader, the revision, and what each node and proxy has applied or refused
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
@@ -20,7 +21,22 @@ pub(crate) struct StatusArgs {
 }
 
 #[derive(Debug, Deserialize)]
-struct Answer {
+struct Nodes {
+    nodes: Vec<Node>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Node {
+    node: String,
+    connected: bool,
+    applied_through: u64,
+    lag: u64,
+    staleness_us: u64,
+    refused: Vec<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Proxies {
     revision: u64,
     proxies: Vec<Proxy>,
 }
@@ -32,7 +48,9 @@ struct Proxy {
     service: Option<String>,
     connected: bool,
     applied_through: u64,
-    lag: usize,
+    /// How many recent changes it has yet to apply. The distance between revisions would not do: what does not concern a
+    /// proxy does not move it.
+    lag: u64,
     refused: Option<Refused>,
 }
 
@@ -56,22 +74,23 @@ pub(crate) async fn run(args: StatusArgs, surroundings: &Surroundings) -> anyhow
     let client = surroundings.client(&args.api)?;
     let cannot = "cannot read the status";
     let leader: String = client.read(Call::get("/v1/status/leader")).await.context(cannot)?;
-    let mut proxies: Value = client.read(Call::get("/starling/v1/proxies")).await.context(cannot)?;
-    let changes: Value = client.read(Call::get("/starling/v1/changes")).await.context(cannot)?;
-    add_lag(&mut proxies, &changes);
+    let nodes: Value = client.read(Call::get("/starling/v1/nodes")).await.context(cannot)?;
+    let proxies: Value = client.read(Call::get("/starling/v1/proxies")).await.context(cannot)?;
     let diagnostics: Value = client.read(Call::get("/starling/v1/diagnostics")).await.context(cannot)?;
     let diagnostics = diagnostics["diagnostics"].clone();
     if args.output.format == Format::Json {
         print::json(&json!({
             "leader": leader,
             "revision": proxies["revision"],
+            "nodes": nodes["nodes"],
             "proxies": proxies["proxies"],
             "diagnostics": diagnostics,
         }))?;
         return Ok(Outcome::Done);
     }
     let unknown = "the API answers in another form than this command knows";
-    show(&leader, Answer::deserialize(&proxies).context(unknown)?)?;
+    let Nodes { nodes } = Nodes::deserialize(&nodes).context(unknown)?;
+    show(&leader, &nodes, Proxies::deserialize(&proxies).context(unknown)?)?;
     for diagnostic in Vec::<Diagnostic>::deserialize(&diagnostics).context(unknown)? {
         let Diagnostic { object, field, reason, fix } = diagnostic;
         print::line(&format!("\n{object}: {field}: {reason}\n  {fix}"))?;
@@ -79,43 +98,57 @@ pub(crate) async fn run(args: StatusArgs, surroundings: &Surroundings) -> anyhow
     Ok(Outcome::Done)
 }
 
-/// Gives each proxy its `lag`: how many recent changes it has yet to apply.
-///
-/// The distance between revisions would not do: what does not concern a proxy does not move it.
-fn add_lag(proxies: &mut Value, changes: &Value) {
-    let changes = changes["changes"].as_array().map_or(&[][..], Vec::as_slice);
-    for proxy in proxies["proxies"].as_array_mut().into_iter().flatten() {
-        let is_pending =
-            |change: &&Value| change["pending"].as_array().is_some_and(|names| names.contains(&proxy["proxy"]));
-        proxy["lag"] = changes.iter().filter(is_pending).count().into();
-    }
+fn show(leader: &str, nodes: &[Node], answer: Proxies) -> anyhow::Result<()> {
+    let Proxies { revision, proxies } = answer;
+    let leader = if leader.is_empty() { "none" } else { leader };
+    print::line(&format!("Leader    {leader}\nRevision  {revision}"))?;
+    let connected = nodes.iter().filter(|node| node.connected).count();
+    print::line(&format!("Nodes     {}, {connected} connected", nodes.len()))?;
+    let connected = proxies.iter().filter(|proxy| proxy.connected).count();
+    print::line(&format!("Proxies   {}, {connected} connected", proxies.len()))?;
+    show_nodes(nodes)?;
+    show_proxies(&proxies)
 }
 
-fn show(leader: &str, answer: Answer) -> anyhow::Result<()> {
-    let Answer { revision, proxies } = answer;
-    let leader = if leader.is_empty() { "none" } else { leader };
-    let (all, connected) = (proxies.len(), proxies.iter().filter(|proxy| proxy.connected).count());
-    print::line(&format!("Leader    {leader}\nRevision  {revision}\nProxies   {all}, {connected} connected"))?;
+fn show_nodes(nodes: &[Node]) -> anyhow::Result<()> {
+    if nodes.is_empty() {
+        return Ok(());
+    }
+    let mut table = print::table(&["Node", "Connected", "Applied", "Lag", "Stale for", "State"]);
+    for node in nodes {
+        table.add_row([
+            Cell::new(&node.node),
+            yes_or_no(node.connected),
+            Cell::new(node.applied_through),
+            Cell::new(node.lag),
+            Cell::new(milliseconds((node.staleness_us > 0).then_some(node.staleness_us))),
+            state(!node.refused.is_empty(), node.connected, node.lag),
+        ]);
+    }
+    print::line("")?;
+    print::rows(&table)
+}
+
+fn show_proxies(proxies: &[Proxy]) -> anyhow::Result<()> {
     if proxies.is_empty() {
         return Ok(());
     }
     let mut table = print::table(&["Proxy", "Service", "Node", "Connected", "Applied", "Lag", "State"]);
-    for proxy in &proxies {
-        let connected = if proxy.connected { print::good("yes") } else { print::bad("no") };
+    for proxy in proxies {
         table.add_row([
             Cell::new(&proxy.id),
             Cell::new(proxy.service.as_deref().unwrap_or("-")),
             Cell::new(&proxy.node),
-            connected,
+            yes_or_no(proxy.connected),
             Cell::new(proxy.applied_through),
             Cell::new(proxy.lag),
-            state(proxy),
+            state(proxy.refused.is_some(), proxy.connected, proxy.lag),
         ]);
     }
     print::line("")?;
     print::rows(&table)?;
     // Envoy's words are long; they would tear the table apart.
-    for proxy in &proxies {
+    for proxy in proxies {
         if let Some(Refused { revision, type_url, resources, reason }) = &proxy.refused {
             let kind = type_url.rsplit('.').next().unwrap_or(type_url);
             let resources = resources.join(", ");
@@ -125,27 +158,18 @@ fn show(leader: &str, answer: Answer) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn state(proxy: &Proxy) -> Cell {
-    if proxy.refused.is_some() {
+fn yes_or_no(connected: bool) -> Cell {
+    if connected { print::good("yes") } else { print::bad("no") }
+}
+
+fn state(refuses: bool, connected: bool, lag: u64) -> Cell {
+    if refuses {
         print::bad("refused")
-    } else if !proxy.connected {
+    } else if !connected {
         print::bad("away")
-    } else if proxy.lag > 0 {
+    } else if lag > 0 {
         print::unsettled("behind")
     } else {
         print::good("current")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_concerns_a_proxy_counts_as_lag() {
-        let mut proxies = json!({"revision": 9, "proxies": [{"proxy": "n1/a"}, {"proxy": "n1/b"}]});
-        let changes = json!({"changes": [{"pending": ["n1/b"]}, {"pending": []}, {"pending": ["n1/b", "n1/c"]}]});
-        add_lag(&mut proxies, &changes);
-        assert_eq!((&proxies["proxies"][0]["lag"], &proxies["proxies"][1]["lag"]), (&json!(0), &json!(2)));
     }
 }

@@ -22,8 +22,19 @@ struct Dev {
 
 impl Dev {
     fn start(args: &[&str]) -> Self {
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_starling")), args)
+    }
+
+    /// A run that may open `soft` files, and raise that to `hard`.
+    fn start_within(soft: u32, hard: u32) -> Self {
+        let mut command = Command::new("/bin/sh");
+        let limits = format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\"");
+        command.args(["-c", &limits, env!("CARGO_BIN_EXE_starling")]);
+        Self::start_by(command, &[])
+    }
+
+    fn start_by(mut command: Command, args: &[&str]) -> Self {
         let temporary = tempfile::tempdir().expect("a directory");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_starling"));
         command.arg("dev").args(args).env_clear().env("TMPDIR", temporary.path());
         for flag in ["--http-addr", "--grpc-addr", "--grpc-tls-addr", "--dns-addr"] {
             if !args.contains(&flag) {
@@ -117,7 +128,7 @@ fn whoever_is_answered_sees_every_definition() {
     });
     let mut stream = stream.expect("connected");
     stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-    stream.write_all(b"GET /v1/agent/services HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("sent");
+    stream.write_all(b"GET /v1/agent/services HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("sent");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");
     assert_eq!(answer.matches("\"Service\":").count(), 300, "{answer}");
@@ -139,10 +150,16 @@ fn what_cannot_be_right_is_refused_before_anything_is_made() {
     let file = directory.path().join("check.hcl");
     std::fs::write(&file, "check {\n  name = \"alone\"\n  ttl = \"10s\"\n}\n").expect("the file");
     let (config, file) = (directory.path().to_str().expect("UTF-8"), file.to_str().expect("UTF-8"));
+    let broken = tempfile::tempdir().expect("a directory");
+    std::fs::write(broken.path().join("broken.hcl"), "service {").expect("the file");
+    let broken = broken.path().to_str().expect("UTF-8");
     for (args, wanted) in [
         (["--grpc-addr", "0.0.0.0:0"], "loopback only"),
         (["--data-dir", file], "is not a directory"),
         (["--config-dir", config], "\"alone\" stands outside a service"),
+        (["--config-dir", broken], "broken.hcl"),
+        (["--config-dir", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
+        (["--log-level", "bogus"], "log filter \"bogus\" is not understood"),
     ] {
         let mut dev = Dev::start(&args);
         assert_eq!(dev.end(), (Some(2), Vec::new()));
@@ -151,3 +168,63 @@ fn what_cannot_be_right_is_refused_before_anything_is_made() {
         assert!(said.contains(wanted), "{said}");
     }
 }
+
+#[test]
+fn a_fake_service_that_cannot_be_is_wrong_usage() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_starling"));
+    command.arg("fake-service").env_clear().env("ERROR_RATE", "often");
+    let output = command.output().expect("it ran");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("ERROR_RATE"), "{said}");
+}
+
+#[test]
+fn open_files_are_limited_by_the_system_only() {
+    let mut dev = Dev::start_within(256, 2_048);
+    dev.told(["http="]);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", dev.child.id())).expect("its limits");
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).expect("a line of it");
+    assert_eq!(files.split_whitespace().nth(3), Some("2048"), "{files}");
+    dev.signal(Signal::SIGINT);
+    assert_eq!(dev.end(), (Some(0), Vec::new()));
+}
+
+/// Asks the API over a connection that is there, and gives the answer's body.
+fn ask(stream: &mut TcpStream, method: &str, path: &str, body: &str) -> String {
+    let length = body.len();
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}").expect("sent");
+    let mut reader = BufReader::new(stream);
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).expect("a line of the head");
+        match line.trim_end().to_ascii_lowercase().split_once(": ") {
+            Some(("content-length", text)) => length = text.parse().expect("a number"),
+            Some(_) => {}
+            None if line.trim_end().is_empty() => break,
+            None => assert!(line.starts_with("HTTP/1.1 200 "), "{line}"),
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).expect("the body");
+    String::from_utf8(body).expect("text")
+}
+
+#[test]
+fn a_node_without_descriptors_calls_nobody_unhealthy() {
+    let mut dev = Dev::start_within(96, 96);
+    let doors = dev.told(["http=", "plaintext address=", "mutual TLS address="]);
+    let application = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let mut api = TcpStream::connect(&doors[0]).expect("the API");
+    api.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+    let check = format!(r#"{{"TCP": "{}", "Interval": "20ms"}}"#, application.local_addr().expect("its address"));
+    ask(&mut api, "PUT", "/v1/agent/service/register", &format!(r#"{{"Name": "web", "Check": {check}}}"#));
+    let mut checks = || ask(&mut api, "GET", "/v1/agent/checks", "");
+    within(|| checks().contains("\"Status\":\"passing\""));
+    let _strangers: Vec<_> = (0..96).flat_map(|_| doors.iter().map(TcpStream::connect)).collect();
+    dev.told(["checks cannot run"]);
+    let found = checks();
+    assert!(found.contains("\"Status\":\"passing\"") && !found.contains("open files"), "{found}");
+}
+

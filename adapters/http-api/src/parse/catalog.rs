@@ -1,6 +1,7 @@
 //! Bodies of the catalog's register and deregister endpoints: whole nodes from outside, without an agent.
 
 use starling_catalog::{Command, Snapshot};
+use starling_identity::Uuid;
 use starling_model::{
     Check, CheckId, CheckStatus, CheckedService, InstanceId, InstanceKey, InstanceKind, Node, NodeName,
     OUTPUT_BYTES_MAX, ServiceInstance, ServiceName,
@@ -21,6 +22,9 @@ pub fn parse_register(mut fields: Fields<'_>, snapshot: &Snapshot) -> Result<Com
     fields.ignored(&["WriteRequest", "Token", "SkipNodeUpdate", "PeerName", "CreateIndex", "ModifyIndex"]);
     fields.without_effect("Locality");
     let id = fields.text("ID")?.unwrap_or_default();
+    if !id.is_empty() && id.to_ascii_lowercase().parse::<Uuid>().is_err() {
+        return Err(fields.error("ID", format!("Bad node ID: {id:?} is no UUID")));
+    }
     let address = fields.address("Address")?;
     let tagged_addresses = fields.text_map("TaggedAddresses")?;
     let meta = fields.meta("NodeMeta")?;

@@ -80,11 +80,12 @@ impl FileFormat {
         }
     }
 
-    /// The form by the name or, where that does not tell, by the first character: JSON begins with a brace.
+    /// The form by the name or, where that does not tell, by the first character: JSON begins with a brace or a
+    /// bracket.
     #[must_use]
     pub fn guess(name: &str, text: &[u8]) -> Self {
         let first = text.iter().find(|byte| !byte.is_ascii_whitespace());
-        Self::of_name(name).unwrap_or(if first == Some(&b'{') { Self::Json } else { Self::Hcl })
+        Self::of_name(name).unwrap_or(if matches!(first, Some(b'{' | b'[')) { Self::Json } else { Self::Hcl })
     }
 }
 

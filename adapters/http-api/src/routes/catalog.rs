@@ -129,19 +129,25 @@ fn rows<'s>(
 
 pub(super) async fn node(api: Arc<Api>, call: Call) -> Outcome {
     let by_id = |list: Vec<(String, Value)>| Value::Object(list.into_iter().collect());
-    node_with(api, call, by_id).await
+    node_with(api, call, Value::Null, by_id).await
 }
 
 pub(super) async fn node_services(api: Arc<Api>, call: Call) -> Outcome {
     let as_list = |list: Vec<(String, Value)>| Value::Array(list.into_iter().map(|(_, form)| form).collect());
-    node_with(api, call, as_list).await
+    // A pointer in Consul's other answer, this one is a structure in its, which is never null itself.
+    node_with(api, call, json!({"Node": null, "Services": null}), as_list).await
 }
 
-async fn node_with(api: Arc<Api>, call: Call, shape: fn(Vec<(String, Value)>) -> Value) -> Outcome {
+async fn node_with(
+    api: Arc<Api>,
+    call: Call,
+    unknown: Value,
+    shape: fn(Vec<(String, Value)>) -> Value,
+) -> Outcome {
     let name: NodeName = call.node_name()?;
     let view = view(&*api.catalog, &call, &[Subject::Node(name.clone())]).await?;
     let Some(node) = view.snapshot.node(&name) else {
-        return Ok(Answer::json(Value::Null).read_at(view.index));
+        return Ok(Answer::json(unknown).read_at(view.index));
     };
     let form = |entry: &Arc<Versioned<ServiceInstance>>| (entry.value.key.id.to_string(), forms::node_service(entry));
     let services = view.snapshot.instances_on(&name).map(form).collect();

@@ -5,37 +5,49 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use starling_catalog::{ChangeReport, ProxyReport, Refused, Reporter};
-use starling_model::{Action, InstanceKey, Revision};
+use starling_catalog::{ChangeReport, NodeReport, ProxyReport, Refused, Reporter, Snapshot};
+use starling_model::{Action, InstanceKey, Revision, ServiceName};
 use starling_traffic::{Policy, Request, Verdict, authorise};
 
 use super::intention::{policy, service_side};
 use crate::answer::Answer;
+use crate::barrier::Wanted;
 use crate::call::Call;
 use crate::error::ApiError;
-use crate::limits::RECEIPT_WAIT_DEFAULT;
+use crate::limits::{CHANGES_LISTED_MAX, RECEIPT_NAMES_DEFAULT, RECEIPT_NAMES_MAX, RECEIPT_WAIT_DEFAULT};
 use crate::router::{Api, Outcome};
 
 pub(super) async fn changes(api: Arc<Api>, _: Call) -> Outcome {
     let revision = api.catalog.snapshot().revision();
-    let changes: Vec<Value> = api.catalog.changes().iter().map(change_form).collect();
+    let changes: Vec<Value> = api.catalog.changes(CHANGES_LISTED_MAX).iter().map(change_form).collect();
     Ok(Answer::json(json!({"revision": revision.0, "changes": changes})))
 }
 
 pub(super) async fn change(api: Arc<Api>, call: Call) -> Outcome {
     let text = call.param("revision");
     let revision: u64 = text.parse().map_err(|_| ApiError::bad_request(format!("revision: {text:?} is no number")))?;
-    let wait = call.query.duration("wait")?.unwrap_or(RECEIPT_WAIT_DEFAULT);
-    let report = match call.stopping.cuts_short(api.catalog.change(Revision(revision), wait)).await {
-        Some(report) => report,
-        None => api.catalog.change(Revision(revision), Duration::ZERO).await,
-    };
-    match report {
-        Some(report) => Ok(Answer::json(change_form(&report))),
-        None => Err(ApiError::not_found(format!(
-            "no receipt for revision {revision}: it was not a change made here, or it is no longer remembered"
-        ))),
+    let names = call.query.count("names", RECEIPT_NAMES_MAX)?.unwrap_or(RECEIPT_NAMES_DEFAULT);
+    let revision = Revision(revision);
+    if let Some(wanted) = Wanted::of(&call.query)? {
+        let standing = wanted.standing(&*api.catalog, revision, &call.stopping).await;
+        let mut form = receipt(&api, revision, Duration::ZERO, names).await?;
+        form["until"] = standing.to_string().into();
+        return Ok(Answer::json(form));
     }
+    let wait = call.query.duration("wait")?.unwrap_or(RECEIPT_WAIT_DEFAULT);
+    let form = match call.stopping.cuts_short(receipt(&api, revision, wait, names)).await {
+        Some(form) => form?,
+        None => receipt(&api, revision, Duration::ZERO, names).await?,
+    };
+    Ok(Answer::json(form))
+}
+
+async fn receipt(api: &Api, revision: Revision, wait: Duration, names: usize) -> Result<Value, ApiError> {
+    let report = api.catalog.change(revision, wait, names).await;
+    report.as_ref().map(change_form).ok_or_else(|| {
+        let reason = "it was not a change made here, or it is no longer remembered";
+        ApiError::not_found(format!("no receipt for revision {revision}: {reason}"))
+    })
 }
 
 fn change_form(report: &ChangeReport) -> Value {
@@ -97,11 +109,28 @@ pub(super) async fn proxies(api: Arc<Api>, _: Call) -> Outcome {
             "service": service,
             "connected": report.connected,
             "applied_through": report.applied_through.0,
+            "lag": report.owes,
             "refused": report.refused.as_ref().map(|refused| refused_form(&Reporter::Proxy(key.clone()), refused)),
         })
     };
     let proxies: Vec<Value> = api.catalog.proxies().iter().map(form).collect();
     Ok(Answer::json(json!({"revision": snapshot.revision().0, "proxies": proxies})))
+}
+
+pub(super) async fn nodes(api: Arc<Api>, _: Call) -> Outcome {
+    let form = |(node, stale_for): &(NodeReport, Duration)| {
+        let refused = node.refused.iter().map(|(who, refused)| refused_form(who, refused));
+        json!({
+            "node": node.node.as_str(),
+            "connected": node.connected,
+            "applied_through": node.applied_through.0,
+            "lag": node.owes,
+            "staleness_us": u64::try_from(stale_for.as_micros()).unwrap_or(u64::MAX),
+            "refused": refused.collect::<Vec<_>>(),
+        })
+    };
+    let nodes: Vec<Value> = api.catalog.nodes().iter().map(form).collect();
+    Ok(Answer::json(json!({"revision": api.catalog.snapshot().revision().0, "nodes": nodes})))
 }
 
 pub(super) async fn diagnostics(api: Arc<Api>, _: Call) -> Outcome {
@@ -122,13 +151,15 @@ pub(super) async fn can(api: Arc<Api>, call: Call) -> Outcome {
             .ok_or_else(|| ApiError::bad_request(format!("header: {text:?} is not of the form NAME:VALUE")))?;
         headers.push((name.trim().to_ascii_lowercase(), value.trim().to_owned()));
     }
-    let method = call.query.text("method").map_or_else(|| "GET".to_owned(), str::to_ascii_uppercase);
+    let method = call.query.text("method").unwrap_or("GET");
+    let method = http::Method::from_bytes(method.to_ascii_uppercase().as_bytes())
+        .map_err(|_| ApiError::bad_request(format!("method: {method:?} is no HTTP method")))?;
     let path = call.query.text("path");
     let asks_request = path.is_some() || call.query.has("method") || !headers.is_empty();
     let protocol = snapshot.protocol(&destination);
     let policy = policy(&api, &snapshot, &destination);
     let verdict = if asks_request && protocol.is_l7() {
-        let request = Request::new(&method, path.unwrap_or("/"), &headers)
+        let request = Request::new(method.as_str(), path.unwrap_or("/"), &headers)
             .map_err(|error| ApiError::bad_request(format!("path: {error}")))?;
         authorise(&policy, &source, Some(&request))
     } else {
@@ -141,8 +172,15 @@ pub(super) async fn can(api: Arc<Api>, call: Call) -> Outcome {
         "protocol": protocol.as_str(),
         "decided_by": decider_form(&policy, verdict),
         "reason": verdict.explain(&policy),
+        "notes": notes_on(&snapshot, &[source, destination]),
         "revision": snapshot.revision().0,
     })))
+}
+
+/// What an answer about these services should not leave unsaid: rules may be about services that are not there.
+fn notes_on(snapshot: &Snapshot, services: &[ServiceName]) -> Vec<String> {
+    let absent: BTreeSet<_> = services.iter().filter(|name| snapshot.instances_of(name).next().is_none()).collect();
+    absent.into_iter().map(|name| format!("no service named {name} is registered")).collect()
 }
 
 fn decider_form(policy: &Policy, verdict: Verdict) -> Value {

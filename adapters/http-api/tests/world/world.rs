@@ -9,7 +9,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
-use starling_catalog::{ChangeReport, Command, ProxyReport, Receipts, Refused, Reporter, Snapshot, Subject, decide};
+use starling_catalog::{
+    Barrier, ChangeReport, Command, NodeReport, ProxyReport, Receipts, Refused, Reporter, Snapshot, Subject, Until,
+    decide,
+};
 use starling_http_api::parse::CheckRegistration;
 use starling_http_api::{
     AgentFailure, AgentPort, AllowEverything, Authoriser, CatalogPort, CommitFailure, DiagnosticRow, Leaf, MeshFacts,
@@ -117,7 +120,10 @@ impl World {
         }
         let revision = Revision(now.revision().0 + 1);
         let applied = now.apply(revision, changes);
-        held(&self.receipts).committed(revision, Default::default(), Default::default(), 0);
+        let mut receipts = held(&self.receipts);
+        let everyone = receipts.reporters().filter_map(|(reporter, _)| receipts.find(reporter)).collect();
+        receipts.committed(revision, Default::default(), everyone, 0);
+        drop(receipts);
         self.snapshot.send_replace(Arc::new(applied.snapshot));
         revision
     }
@@ -133,6 +139,7 @@ impl World {
         receipts.applied(ids[0], revision, false, 750);
         let refused = Refused {
             revision,
+            since: Revision(revision.0 - 1),
             proxy: None,
             type_url: "type.googleapis.com/envoy.config.listener.v3.Listener".to_owned(),
             resources: vec!["public_listener".to_owned()],
@@ -193,13 +200,22 @@ impl CatalogPort for World {
         Ok(self.apply(&decision.changes))
     }
 
-    async fn change(&self, revision: Revision, _: Duration) -> Option<ChangeReport> {
-        held(&self.receipts).report(revision, usize::MAX)
+    async fn change(&self, revision: Revision, _: Duration, names: usize) -> Option<ChangeReport> {
+        held(&self.receipts).report(revision, names)
     }
 
-    fn changes(&self) -> Vec<ChangeReport> {
+    async fn until(&self, revision: Revision, until: &Until, wait: Duration) -> Option<Barrier> {
+        let holds = || held(&self.receipts).holds(revision, until);
+        if holds() == Some(Barrier::NotYet) {
+            // Nobody reports while a request is under way.
+            tokio::time::sleep(wait).await;
+        }
+        holds()
+    }
+
+    fn changes(&self, most: usize) -> Vec<ChangeReport> {
         let receipts = held(&self.receipts);
-        receipts.revisions().filter_map(|revision| receipts.report(revision, usize::MAX)).collect()
+        receipts.revisions().take(most).filter_map(|revision| receipts.report(revision, usize::MAX)).collect()
     }
 
     fn proxies(&self) -> Vec<(InstanceKey, ProxyReport)> {
@@ -209,6 +225,13 @@ impl CatalogPort for World {
             Reporter::Node(_) => None,
         });
         proxies.collect()
+    }
+
+    fn nodes(&self) -> Vec<(NodeReport, Duration)> {
+        let receipts = held(&self.receipts);
+        let reporters = receipts.reporters().map(|(reporter, report)| (reporter.clone(), report));
+        let stale_for = |node: &NodeReport| if node.owes > 0 { Duration::from_millis(3) } else { Duration::ZERO };
+        NodeReport::of_each(reporters).into_iter().map(|node| (node.clone(), stale_for(&node))).collect()
     }
 
     fn diagnostics(&self) -> Vec<DiagnosticRow> {

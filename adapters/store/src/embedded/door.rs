@@ -11,9 +11,10 @@ use std::cell::Cell;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Once;
 
 use redb::{Database, DatabaseError, ReadableDatabase, StorageBackend, TableDefinition, TableError};
 
@@ -162,23 +163,45 @@ impl OpenError {
     }
 }
 
+/// A directory whose content is good, and in which nothing was written yet but the lock. Fields drop in order: the lock
+/// outlives the database.
+pub(super) struct Examined {
+    pub(super) database: Database,
+    disk: Disk,
+    lock: DirectoryLock,
+    directory: PathBuf,
+    id: StoreId,
+    revision: Revision,
+}
+
 /// A directory that was taken. Fields drop in order: the lock outlives the database.
 pub(super) struct Opened {
     pub(super) database: Database,
     pub(super) acknowledged: Acknowledged,
     pub(super) lock: DirectoryLock,
+    pub(super) directory: PathBuf,
     pub(super) id: StoreId,
     pub(super) revision: Revision,
 }
 
-/// Opens the directory, making it and its database if they do not exist.
+/// Whether a directory has a database, good or not.
+pub(super) fn exists(directory: &Path) -> Result<bool, OpenError> {
+    let path = directory.join(FILE_NAME);
+    match fs::symlink_metadata(&path) {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
+        Err(source) => Err(OpenError::io(&path, "inspect", source)),
+    }
+}
+
+/// Examines the directory, making it and an empty database if they do not exist.
 ///
 /// `backend` may wrap the disk that redb will use.
-pub(super) fn open<B: StorageBackend>(
+pub(super) fn examine<B: StorageBackend>(
     directory: &Path,
     cache_bytes: usize,
     backend: impl FnOnce(Disk) -> B,
-) -> Result<Opened, OpenError> {
+) -> Result<Examined, OpenError> {
     make_directory(directory)?;
     let lock = DirectoryLock::take(directory)?;
     let path = directory.join(FILE_NAME);
@@ -197,9 +220,17 @@ pub(super) fn open<B: StorageBackend>(
         let state = LostState::Behind(revision);
         return Err(OpenError::Lost { path, state, acknowledged: mark });
     }
-    disk.adopt().map_err(|source| OpenError::io(&path, "write", source))?;
-    let acknowledged = Acknowledged::open(directory, revision)?;
-    Ok(Opened { database, acknowledged, lock, id, revision })
+    Ok(Examined { database, disk, lock, directory: directory.to_path_buf(), id, revision })
+}
+
+impl Examined {
+    /// Takes the directory: the first byte reaches the database now.
+    pub(super) fn adopt(self) -> Result<Opened, OpenError> {
+        let Examined { database, disk, lock, directory, id, revision } = self;
+        disk.adopt().map_err(|source| OpenError::io(&directory.join(FILE_NAME), "write", source))?;
+        let acknowledged = Acknowledged::open(&directory, revision)?;
+        Ok(Opened { database, acknowledged, lock, directory, id, revision })
+    }
 }
 
 fn make_directory(directory: &Path) -> Result<(), OpenError> {
@@ -288,7 +319,7 @@ fn open_file(path: &Path) -> Result<File, OpenError> {
 /// Lets redb open and recover the file, and verifies every checksum in it.
 fn verify(path: &Path, backend: impl StorageBackend, cache_bytes: usize) -> Result<Database, OpenError> {
     // The backend and the database live and die inside; nothing half-changed is seen afterwards.
-    let opened = catch_unwind(AssertUnwindSafe(|| recover(backend, cache_bytes)));
+    let opened = catch_quietly(|| recover(backend, cache_bytes));
     let reason = match opened {
         Ok(Ok((database, recovery))) => {
             report(path, recovery);
@@ -348,6 +379,29 @@ fn report(path: &Path, recovery: Recovery) {
             tracing::warn!(%path, "database had damage outside its data, which has been rebuilt; check the disk");
         }
     }
+}
+
+thread_local! {
+    /// Whether a panic of this thread is caught and told as an error.
+    static PANIC_IS_TOLD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Catches a panic of `attempt` that is told as an error, and therefore printed by nobody. Panics elsewhere, of other
+/// threads in the meantime too, are printed as ever.
+fn catch_quietly<T>(attempt: impl FnOnce() -> T) -> std::thread::Result<T> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let print = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            if !PANIC_IS_TOLD.get() {
+                print(panic);
+            }
+        }));
+    });
+    PANIC_IS_TOLD.set(true);
+    let caught = catch_unwind(AssertUnwindSafe(attempt));
+    PANIC_IS_TOLD.set(false);
+    caught
 }
 
 pub(super) fn panic_text(panic: &(dyn Any + Send)) -> &str {

@@ -105,19 +105,15 @@ impl Shared {
         }
     }
 
-    /// Puts groups back whose turn did not come.
-    pub(crate) fn put_back(&self, groups: Vec<Group>) {
+    /// Puts groups back that could not be written, and tells everybody who waits that it will take longer.
+    pub(crate) fn fail(&self, groups: Vec<Group>, error: &WriteError) {
         let mut state = self.lock();
         state.pending.landed();
         for group in groups {
             state.pending.put_back(group);
         }
-    }
-
-    /// Puts failed groups back, and tells everybody who waits that it will take longer.
-    pub(crate) fn fail(&self, groups: Vec<Group>, error: &WriteError) {
-        self.put_back(groups);
-        let waiters = self.lock().pending.take_waiters();
+        let waiters = state.pending.take_waiters();
+        drop(state);
         waiters.into_iter().for_each(|waiter| waiter.failed(error));
     }
 }
@@ -136,12 +132,77 @@ impl Sink for Shared {
     }
 
     fn lapsed(&self, check: &CheckId) {
-        let last = self.lock().registrations.checks().get(check).map(|check| check.record.output.clone());
+        let mut state = self.lock();
+        // A heartbeat that came first was answered, and holds; one that comes now waits for the lock.
+        if !self.schedule.is_silent(check) {
+            return;
+        }
+        let last = state.registrations.checks().get(check).map(|check| check.record.output.clone());
         let output = match last.unwrap_or_default() {
             silent if silent.is_empty() => "TTL expired".to_owned(),
             spoken if spoken.starts_with("TTL expired") => spoken,
             spoken => format!("TTL expired (last output before timeout follows): {spoken}"),
         };
-        self.reported(check, Health { status: CheckStatus::Critical, output });
+        let health = Health { status: CheckStatus::Critical, output };
+        let touched = state.registrations.report(check, health, Instant::now());
+        self.submit(&mut state, touched, Vec::new());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use starling_model::{CheckDefinition, CheckKind, CheckSpec, Node, NodeName};
+
+    use super::*;
+
+    #[test]
+    fn a_heartbeat_that_came_before_the_lapse_holds() {
+        let node = Node {
+            name: NodeName::new("n1").unwrap(),
+            id: String::new(),
+            address: "10.0.0.1".to_owned(),
+            tagged_addresses: BTreeMap::new(),
+            meta: BTreeMap::new(),
+        };
+        let registrations = Registrations::new(node, 21000..=21255);
+        let state = State { registrations, pending: Pending::default(), revision: Revision::default() };
+        let shared = Shared {
+            state: Mutex::new(state),
+            wake: Notify::new(),
+            schedule: Schedule::default(),
+            changes: watch::channel(0).0,
+            clock: Arc::new(|| UnixSeconds(0)),
+        };
+        let check = CheckId::new("alive").unwrap();
+        let definition = CheckDefinition {
+            kind: CheckKind::Ttl { ttl: Duration::from_secs(60) },
+            interval: Duration::ZERO,
+            timeout: Duration::ZERO,
+            success_before_passing: 1,
+            failures_before_warning: 1,
+            failures_before_critical: 1,
+            deregister_after: None,
+        };
+        let spec = CheckSpec {
+            id: Some(check.clone()),
+            name: "alive".to_owned(),
+            notes: String::new(),
+            initial_status: CheckStatus::Passing,
+            definition,
+            interval_text: String::new(),
+            timeout_text: String::new(),
+        };
+        let mut state = shared.lock();
+        let touched = state.registrations.register_check(check.clone(), None, spec, Instant::now()).unwrap();
+        shared.submit(&mut state, touched, Vec::new());
+        drop(state);
+        // The deadline stands again by the time that its end is told.
+        shared.schedule.heard(&check);
+        shared.lapsed(&check);
+        assert_eq!(shared.lock().registrations.checks()[&check].record.status, CheckStatus::Passing);
     }
 }

@@ -11,6 +11,7 @@ use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
+use super::failure::Failure;
 use super::tls::Trust;
 use super::{chain, critical, passing};
 use crate::registrations::Health;
@@ -48,25 +49,25 @@ enum ServingStatus {
 /// Bytes of an answer; it is one enumeration.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-pub(super) async fn run(kind: &CheckKind, trust: &Trust) -> Health {
+pub(super) async fn run(kind: &CheckKind, trust: &Trust) -> Result<Health, Failure> {
     let CheckKind::Grpc { address, service, .. } = kind else {
-        return critical("not a gRPC check".to_owned());
+        return Ok(critical("not a gRPC check".to_owned()));
     };
     let name = if service.is_empty() { address.clone() } else { format!("{address}/{service}") };
-    match ask(kind, trust).await {
-        Ok(ServingStatus::Serving) => passing(format!("gRPC check {name}: success")),
-        Ok(other @ (ServingStatus::Unknown | ServingStatus::NotServing | ServingStatus::ServiceUnknown)) => {
+    let answer = ask(kind, trust).await.map_err(|failure| failure.of(&format!("gRPC check {name}")))?;
+    Ok(match answer {
+        ServingStatus::Serving => passing(format!("gRPC check {name}: success")),
+        other @ (ServingStatus::Unknown | ServingStatus::NotServing | ServingStatus::ServiceUnknown) => {
             critical(format!("gRPC check {name}: the server answered {other:?}"))
         }
-        Err(reason) => critical(format!("gRPC check {name}: {reason}")),
-    }
+    })
 }
 
-async fn ask(kind: &CheckKind, trust: &Trust) -> Result<ServingStatus, String> {
+async fn ask(kind: &CheckKind, trust: &Trust) -> Result<ServingStatus, Failure> {
     let CheckKind::Grpc { address, service, tls, tls_skip_verify, tls_server_name } = kind else {
-        return Err("not a gRPC check".to_owned());
+        return Err("not a gRPC check".to_owned().into());
     };
-    let stream = TcpStream::connect(address.as_str()).await.map_err(|error| error.to_string())?;
+    let stream = TcpStream::connect(address.as_str()).await?;
     let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
     let name = if tls_server_name.is_empty() { host.trim_matches(['[', ']']) } else { tls_server_name };
     let channel = if *tls {

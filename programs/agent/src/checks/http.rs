@@ -14,6 +14,7 @@ use starling_model::{CheckKind, CheckStatus};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use super::failure::Failure;
 use super::tls::Trust;
 use super::{chain, critical};
 use crate::registrations::Health;
@@ -37,28 +38,22 @@ struct Exchange {
     _connection: JoinSet<()>,
 }
 
-pub(super) async fn run(kind: &CheckKind, trust: &Trust) -> Health {
+pub(super) async fn run(kind: &CheckKind, trust: &Trust) -> Result<Health, Failure> {
     let CheckKind::Http { url, method, headers, body, tls_skip_verify, tls_server_name, disable_redirects } = kind
     else {
-        return critical("not an HTTP check".to_owned());
+        return Ok(critical("not an HTTP check".to_owned()));
     };
-    let mut ask = match first_ask(url, method, headers, body) {
-        Ok(ask) => ask,
-        Err(reason) => return critical(reason),
-    };
+    let mut ask = first_ask(url, method, headers, body)?;
     for _ in 0..=REDIRECTS_MAX {
-        let exchange = match send(&ask, *tls_skip_verify, tls_server_name, trust).await {
-            Ok(exchange) => exchange,
-            Err(reason) => return critical(format!("HTTP {} {}: {reason}", ask.method, ask.uri)),
-        };
+        let named = |failure: Failure| failure.of(&format!("HTTP {} {}", ask.method, ask.uri));
+        let exchange = send(&ask, *tls_skip_verify, tls_server_name, trust).await.map_err(named)?;
         let onward = if *disable_redirects { None } else { redirect(&ask, &exchange.response) };
         match onward {
-            None => return judge(&ask, exchange).await,
-            Some(Ok(next)) => ask = next,
-            Some(Err(reason)) => return critical(format!("HTTP {} {}: {reason}", ask.method, ask.uri)),
+            None => return Ok(judge(&ask, exchange).await),
+            Some(next) => ask = next.map_err(|reason| named(reason.into()))?,
         }
     }
-    critical(format!("HTTP {method} {url}: more than {REDIRECTS_MAX} redirects"))
+    Ok(critical(format!("HTTP {method} {url}: more than {REDIRECTS_MAX} redirects")))
 }
 
 fn first_ask(
@@ -83,12 +78,12 @@ fn first_ask(
     Ok(Ask { method, uri, headers, body: Bytes::copy_from_slice(body.as_bytes()) })
 }
 
-async fn send(ask: &Ask, skip_verify: bool, server_name: &str, trust: &Trust) -> Result<Exchange, String> {
+async fn send(ask: &Ask, skip_verify: bool, server_name: &str, trust: &Trust) -> Result<Exchange, Failure> {
     let secure = ask.uri.scheme_str() == Some("https");
-    let authority = ask.uri.authority().ok_or("the URL has no host")?;
+    let authority = ask.uri.authority().ok_or_else(|| "the URL has no host".to_owned())?;
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
     let port = authority.port_u16().unwrap_or(if secure { 443 } else { 80 });
-    let stream = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
+    let stream = TcpStream::connect((host, port)).await?;
     let name = if server_name.is_empty() { host } else { server_name };
     let mut request = Request::builder().method(ask.method.clone());
     request = request.uri(ask.uri.path_and_query().map_or("/", |path| path.as_str()));
@@ -100,9 +95,9 @@ async fn send(ask: &Ask, skip_verify: bool, server_name: &str, trust: &Trust) ->
     }
     if secure {
         let stream = trust.connect(stream, name, skip_verify, b"http/1.1").await?;
-        exchange(TokioIo::new(stream), request).await
+        Ok(exchange(TokioIo::new(stream), request).await?)
     } else {
-        exchange(TokioIo::new(stream), request).await
+        Ok(exchange(TokioIo::new(stream), request).await?)
     }
 }
 

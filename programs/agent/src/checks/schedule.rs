@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::timetable::{First, Job, Plan, Timetable};
-use super::{Prober, alias, critical};
+use super::{Prober, alias};
 use crate::link::ServerLink;
 use crate::registrations::Health;
 
@@ -19,7 +19,7 @@ pub(crate) trait Sink: Send + Sync + 'static {
     fn observed(&self, check: &CheckId, health: Health);
     /// An alias of another node, which knows no thresholds, reads so.
     fn reported(&self, check: &CheckId, health: Health);
-    /// A TTL check was silent for too long.
+    /// A TTL check's time was up. It may have been heard of since: see [`Schedule::is_silent`].
     fn lapsed(&self, check: &CheckId);
 }
 
@@ -54,6 +54,11 @@ impl Schedule {
         self.wake.notify_one();
     }
 
+    /// Whether a TTL check's time is up, and it was not heard of since.
+    pub(crate) fn is_silent(&self, check: &CheckId) -> bool {
+        self.lock().timetable.is_silent(check)
+    }
+
     /// Lets a check run now.
     pub(crate) fn run_now(&self, check: &CheckId) {
         self.lock().timetable.run_now(check, Instant::now());
@@ -66,6 +71,7 @@ impl Schedule {
 
     /// Runs checks until dropped.
     pub(crate) async fn run(&self, prober: Arc<Prober>, link: Arc<dyn ServerLink>, sink: Arc<dyn Sink>) {
+        // A run that learned nothing has no health to tell.
         let mut runs: JoinSet<(Job, Option<Health>)> = JoinSet::new();
         loop {
             let next = self.start_due(&mut runs, &prober, &link, &sink);
@@ -120,7 +126,7 @@ impl Schedule {
                     let prober = Arc::clone(prober);
                     runs.spawn(async move {
                         let health = prober.run(&kind, job.plan.timeout).await;
-                        (job, Some(health))
+                        (job, health)
                     })
                 }
             };
@@ -135,12 +141,12 @@ impl Schedule {
     }
 
     fn finish(&self, job: &Job, health: Option<Health>, sink: &dyn Sink) {
-        let health = health.unwrap_or_else(|| critical("it is no longer followed".to_owned()));
         let mut state = self.lock();
         state.running.remove(&job.generation);
-        let counts = state.timetable.finished(job, health.status, Instant::now(), fastrand::f64());
+        let status = health.as_ref().map(|health| health.status);
+        let counts = state.timetable.finished(job, status, Instant::now(), fastrand::f64());
         drop(state);
-        if counts {
+        if let Some(health) = health.filter(|_| counts) {
             sink.observed(&job.check, health);
         }
     }

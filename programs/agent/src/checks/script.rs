@@ -5,7 +5,6 @@
 use std::collections::VecDeque;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
@@ -14,10 +13,10 @@ use starling_model::CheckStatus;
 use starling_model::check::OUTPUT_BYTES_MAX;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::critical;
+use super::failure::Failure;
 use crate::registrations::Health;
 
 /// Time for reading what is left in the pipes after the command has ended.
@@ -36,29 +35,23 @@ impl Drop for Group {
     }
 }
 
-pub(super) async fn run(args: &[String], timeout: Duration, permits: &Arc<Semaphore>) -> Health {
-    let Ok(_permit) = permits.acquire().await else {
-        return critical("the agent is shutting down".to_owned());
-    };
+pub(super) async fn run(args: &[String], timeout: Duration) -> Result<Health, Failure> {
     let Some((program, rest)) = args.split_first() else {
-        return critical("no command was given".to_owned());
+        return Ok(critical("no command was given".to_owned()));
     };
     let mut command = Command::new(program);
     command.args(rest).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.process_group(0).kill_on_drop(true);
-    let mut child = match command.spawn() {
-        Ok(child) => child,
-        Err(error) => return critical(format!("cannot run {program:?}: {error}")),
-    };
+    let mut child = command.spawn().map_err(|error| Failure::from(error).of(&format!("cannot run {program:?}")))?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).map(|id| Group(Pid::from_raw(id)));
     let mut output = Tail::default();
     let ended = watch(&mut child, &mut output, timeout, group).await;
     let text = output.text();
-    match ended {
+    Ok(match ended {
         Ok(Some(status)) => Health { status: verdict(status), output: text },
         Ok(None) => critical(format!("Timed out ({timeout:?}) running check\n{text}")),
         Err(error) => critical(format!("cannot wait for {program:?}: {error}")),
-    }
+    })
 }
 
 /// Waits for the end or the timeout (`None`), reading all the while; the process has been reaped when this returns.

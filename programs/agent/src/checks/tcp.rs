@@ -2,12 +2,13 @@
 
 use tokio::net::TcpStream;
 
-use super::{critical, passing};
+use super::failure::Failure;
+use super::passing;
 use crate::registrations::Health;
 
-pub(super) async fn run(address: &str) -> Health {
+pub(super) async fn run(address: &str) -> Result<Health, Failure> {
     match TcpStream::connect(address).await {
-        Ok(_) => passing(format!("TCP connect {address}: Success")),
-        Err(error) => critical(format!("TCP connect {address}: {error}")),
+        Ok(_) => Ok(passing(format!("TCP connect {address}: Success"))),
+        Err(error) => Err(Failure::from(error).of(&format!("TCP connect {address}"))),
     }
 }

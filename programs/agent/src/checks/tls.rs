@@ -2,16 +2,19 @@
 //!
 //! A check is a client of the application, not of the mesh: it trusts the system's authorities, or anybody if asked to.
 
+use std::io;
 use std::sync::{Arc, OnceLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+
+use super::failure::Failure;
 
 /// Where systems keep the authorities that they trust: Debian and Alpine, Fedora and RHEL, SUSE.
 const SYSTEM_ROOTS: [&str; 3] =
@@ -20,8 +23,8 @@ const SYSTEM_ROOTS: [&str; 3] =
 /// Client configurations, made when first needed and then shared.
 #[derive(Debug, Default)]
 pub(super) struct Trust {
-    system: OnceLock<Result<Arc<ClientConfig>, String>>,
-    anybody: OnceLock<Result<Arc<ClientConfig>, String>>,
+    system: OnceLock<ClientConfig>,
+    anybody: OnceLock<ClientConfig>,
 }
 
 impl Trust {
@@ -32,16 +35,24 @@ impl Trust {
         host: &str,
         skip_verify: bool,
         alpn: &[u8],
-    ) -> Result<TlsStream<TcpStream>, String> {
-        let shared = match skip_verify {
-            true => self.anybody.get_or_init(trust_anybody),
-            false => self.system.get_or_init(trust_system),
+    ) -> Result<TlsStream<TcpStream>, Failure> {
+        let (shared, make): (_, fn() -> Result<ClientConfig, Failure>) = match skip_verify {
+            true => (&self.anybody, trust_anybody),
+            false => (&self.system, trust_system),
         };
-        let mut config = ClientConfig::clone(shared.as_ref().map_err(Clone::clone)?);
+        let mut config = match shared.get() {
+            Some(config) => config.clone(),
+            // A failure is not kept: the next run may find what this one misses.
+            None => {
+                let made = make()?;
+                shared.get_or_init(|| made).clone()
+            }
+        };
         config.alpn_protocols = vec![alpn.to_vec()];
         let name = ServerName::try_from(host.to_owned()).map_err(|_| format!("{host:?} is no server name"))?;
         let connector = TlsConnector::from(Arc::new(config));
-        connector.connect(name, stream).await.map_err(|error| format!("TLS handshake: {error}"))
+        let connected = connector.connect(name, stream).await;
+        Ok(connected.map_err(|error| format!("TLS handshake: {error}"))?)
     }
 }
 
@@ -49,28 +60,39 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
 
-fn trust_system() -> Result<Arc<ClientConfig>, String> {
+fn trust_system() -> Result<ClientConfig, Failure> {
     let mut roots = RootCertStore::empty();
-    let found = SYSTEM_ROOTS.iter().find_map(|path| CertificateDer::pem_file_iter(path).ok());
-    let file = found.ok_or_else(|| format!("the system's certificate authorities are in none of {SYSTEM_ROOTS:?}"))?;
-    let certificates = file.filter_map(Result::ok);
+    let certificates = system_roots()?.filter_map(Result::ok);
     roots.add_parsable_certificates(certificates);
     let config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
-fn trust_anybody() -> Result<Arc<ClientConfig>, String> {
+fn system_roots() -> Result<pem::ReadIter<io::BufReader<std::fs::File>, CertificateDer<'static>>, Failure> {
+    for path in SYSTEM_ROOTS {
+        match CertificateDer::pem_file_iter(path) {
+            Ok(certificates) => return Ok(certificates),
+            Err(pem::Error::Io(error)) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Failure::from(error).of(path));
+            }
+            Err(_) => {}
+        }
+    }
+    Err(format!("the system's certificate authorities are in none of {SYSTEM_ROOTS:?}").into())
+}
+
+fn trust_anybody() -> Result<ClientConfig, Failure> {
     let config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Anybody(provider())))
         .with_no_client_auth();
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
 /// Takes any certificate (`TLSSkipVerify`), but still wants its holder to have the key.

@@ -36,7 +36,11 @@ impl Registrations {
                         self.checks.get(id).filter(|c| self.alias_target(c.definition()).is_some()).map(|_| id.clone()),
                     );
                 }
-                RecordKey::Node(_) | RecordKey::Config(_) | RecordKey::CaRoot(_) | RecordKey::Fence(_) => {}
+                RecordKey::Node(_)
+                | RecordKey::Config(_)
+                | RecordKey::CaRoot(_)
+                | RecordKey::JoinToken(_)
+                | RecordKey::Fence(_) => {}
             }
         }
         let mut seen = BTreeSet::new();

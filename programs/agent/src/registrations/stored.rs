@@ -2,7 +2,7 @@
 
 use starling_model::{Change, Record, RecordKey, UnixSeconds};
 
-use super::{Kept, Origin, Registrations, Role};
+use super::{Kept, Origin, Registrations, Role, Source};
 use crate::journal::Entry;
 
 impl Registrations {
@@ -12,7 +12,7 @@ impl Registrations {
             RecordKey::Node(_) => Some(Record::Node(self.node.clone())),
             RecordKey::Instance(key) => self.services.get(&key.id).map(|s| Record::Instance(s.instance.clone())),
             RecordKey::Check(_, id) => self.checks.get(id).map(|check| Record::Check(check.record.clone())),
-            RecordKey::Config(_) | RecordKey::CaRoot(_) | RecordKey::Fence(_) => None,
+            RecordKey::Config(_) | RecordKey::CaRoot(_) | RecordKey::JoinToken(_) | RecordKey::Fence(_) => None,
         };
         record.map_or_else(|| Change::Delete(key.clone()), Change::Put)
     }
@@ -30,7 +30,8 @@ impl Registrations {
     pub(crate) fn entry(&self, kept: &Kept, at: UnixSeconds) -> Option<Entry> {
         match kept {
             Kept::Service(id) => Some(match self.services.get(id).map(|service| &service.role) {
-                Some(Role::Given(given)) => Entry::Service(given.clone()),
+                Some(Role::Given(given, Source::Caller)) => Entry::Service(given.clone()),
+                Some(Role::Given(given, Source::File)) => Entry::ServiceOfFile(given.clone()),
                 Some(Role::SidecarOf(_)) | None => Entry::ServiceGone(id.clone()),
             }),
             Kept::Check(id) => Some(match self.checks.get(id) {

@@ -101,7 +101,7 @@ impl Story {
     }
 
     fn register(&mut self, given: ServiceRegistration) -> Touched {
-        self.here.register(given, ExistingChecks::Keep, self.now).unwrap()
+        self.here.register(given, Source::Caller, ExistingChecks::Keep, self.now).unwrap()
     }
 
     fn says(&mut self, check: &str, status: CheckStatus, output: &str) -> Touched {
@@ -168,10 +168,11 @@ fn checks_registered_apart_stay_unless_asked_otherwise() {
     let touched = story.register(tagged.clone());
     assert_eq!(keys(&touched), ["instance/n1/web", "check/n1/apart", "check/n1/own"]);
     assert_eq!(story.here.checks()[&check_id("apart")].record.service.as_ref().unwrap().tags, ["t"]);
-    story.here.register(tagged, ExistingChecks::Replace, story.now).unwrap();
+    story.here.register(tagged, Source::Caller, ExistingChecks::Replace, story.now).unwrap();
     assert!(story.here.checks().is_empty());
     story.here.register_check(check_id("of-node"), None, ttl("of-node"), story.now).unwrap();
-    let foreign = story.here.register(service("web", vec![ttl("of-node")]), ExistingChecks::Keep, story.now);
+    let foreign =
+        story.here.register(service("web", vec![ttl("of-node")]), Source::Caller, ExistingChecks::Keep, story.now);
     assert_eq!(foreign.unwrap_err().field, "Checks");
 }
 
@@ -277,15 +278,20 @@ fn what_is_undone_was_never_there() {
 fn what_is_kept_makes_the_same_node_again() {
     let mut story = Story::new();
     story.register(with_sidecar(service("web", vec![ttl("alive"), ttl("other")])));
-    story.register(with_sidecar(service("api", Vec::new())));
+    let api = with_sidecar(service("api", Vec::new()));
+    story.here.register(api, Source::File, ExistingChecks::Keep, story.now).unwrap();
     story.here.deregister(&id("api-sidecar-proxy"), story.now).unwrap();
     story.here.deregister_check(&check_id("other"), story.now).unwrap();
     story.here.register_check(check_id("apart"), Some(&id("api")), ttl("apart"), story.now).unwrap();
     let mut copy = here();
     let mut apart = Vec::new();
+    let mut register = |given: ServiceRegistration, source| {
+        copy.register(given, source, ExistingChecks::Keep, story.now).unwrap();
+    };
     for entry in story.here.entries(UnixSeconds(1)) {
         match entry {
-            Entry::Service(given) => drop(copy.register(*given, ExistingChecks::Keep, story.now).unwrap()),
+            Entry::Service(given) => register(*given, Source::Caller),
+            Entry::ServiceOfFile(given) => register(*given, Source::File),
             Entry::Check { id, service, spec } => apart.push((id, service, *spec)),
             Entry::ServiceGone(_) | Entry::CheckGone(_) | Entry::Status { .. } => {}
         }

@@ -4,7 +4,7 @@ use starling_model::service::InstanceKey;
 use starling_model::{NodeName, Upstream, Weights};
 
 use super::*;
-use crate::registrations::{ExistingChecks, Registrations};
+use crate::registrations::{ExistingChecks, Registrations, Source};
 
 fn node() -> Node {
     Node {
@@ -67,7 +67,7 @@ fn empty() -> Registrations {
 }
 
 fn register(here: &mut Registrations, given: ServiceRegistration) -> Result<(), FieldError> {
-    here.register(given, ExistingChecks::Keep, Instant::now()).map(|_| ())
+    here.register(given, Source::Caller, ExistingChecks::Keep, Instant::now()).map(|_| ())
 }
 
 fn sidecar_port(here: &Registrations, id: &str) -> Option<u16> {

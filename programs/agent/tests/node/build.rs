@@ -1,6 +1,6 @@
 //! Registrations as tests need them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
@@ -39,6 +39,7 @@ pub fn config(data_dir: &Path) -> AgentConfig {
         data_dir: data_dir.to_owned(),
         enable_script_checks: true,
         sidecar_ports: SILENT_PORTS,
+        services_of_files: BTreeSet::new(),
         clock: system_clock(),
     }
 }

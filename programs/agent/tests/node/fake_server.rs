@@ -1,6 +1,6 @@
 //! A server in memory: it keeps what is committed, remembers in which transactions, and can be taken away.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ pub enum Mode {
     Refusing(String),
     /// Fails at transactions of more bytes than this.
     Narrow(usize),
+    /// Gives transactions these answers, one each, and then none any more.
+    Dying(VecDeque<LinkError>),
 }
 
 pub struct FakeServer {
@@ -116,7 +118,7 @@ impl FakeServer {
 
     fn refusal(mode: &Mode, changes: &[Change]) -> Option<LinkError> {
         match mode {
-            Mode::Up => None,
+            Mode::Up | Mode::Dying(_) => None,
             Mode::Down => Some(LinkError::Unavailable("taken away".to_owned())),
             Mode::Refusing(id) => {
                 let hit = changes.iter().any(|change| {
@@ -143,6 +145,15 @@ impl ServerLink for FakeServer {
         if let Some(gate) = gate {
             gate.notified().await;
         }
+        let last_words = self.with(|state| match &mut state.mode {
+            Mode::Dying(answers) => Some(answers.pop_front()),
+            Mode::Up | Mode::Down | Mode::Refusing(_) | Mode::Narrow(_) => None,
+        });
+        match last_words {
+            Some(Some(answer)) => return Err(answer),
+            Some(None) => return std::future::pending().await,
+            None => {}
+        }
         self.with(|state| {
             if let Some(error) = Self::refusal(&state.mode, &changes) {
                 return Err(error);
@@ -160,9 +171,9 @@ impl ServerLink for FakeServer {
     }
 
     async fn own_records(&self) -> Result<OwnRecords, LinkError> {
-        self.look(|state| match state.mode {
+        self.look(|state| match &state.mode {
             Mode::Down => Err(LinkError::Unavailable("taken away".to_owned())),
-            Mode::Up | Mode::Refusing(_) | Mode::Narrow(_) => Ok(OwnRecords {
+            Mode::Up | Mode::Refusing(_) | Mode::Narrow(_) | Mode::Dying(_) => Ok(OwnRecords {
                 revision: Revision(state.commits.len() as u64),
                 records: state.records.values().cloned().collect(),
             }),
@@ -170,12 +181,14 @@ impl ServerLink for FakeServer {
     }
 
     async fn issue_leaf(&self, service: &ServiceName, csr_der: Vec<u8>) -> Result<IssuedLeaf, LinkError> {
-        let lifetime = self.with(|state| match state.mode {
+        let lifetime = self.with(|state| match &state.mode {
             Mode::Up => {
                 state.leaves_issued += 1;
                 Ok(state.leaf_seconds)
             }
-            Mode::Down | Mode::Refusing(_) | Mode::Narrow(_) => Err(LinkError::Unavailable("taken away".to_owned())),
+            Mode::Down | Mode::Refusing(_) | Mode::Narrow(_) | Mode::Dying(_) => {
+                Err(LinkError::Unavailable("taken away".to_owned()))
+            }
         })?;
         let id = SpiffeId::new(
             Layout::Consul,

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use starling_agent::{CheckRegistration, DeregisterError, ExistingChecks, RegisterError, UpdateCheckError, WriteError};
+use starling_agent::{
+    CheckRegistration, DeregisterError, ExistingChecks, LinkError, RegisterError, UpdateCheckError, WriteError,
+};
 use starling_model::{CheckKind, CheckStatus, Record, Revision};
 use tokio::sync::Notify;
 
 use crate::build::{check, check_id, config, instance_id, service, start, ttl, with_sidecar};
-use crate::fake_server::{FakeServer, Mode, node_key};
+use crate::fake_server::{DEADLINE, FakeServer, Mode, node_key};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -126,6 +128,19 @@ async fn what_the_server_refuses_is_undone_and_spares_its_neighbours() {
     let agent = start(directory.path(), &server).await;
     assert!(agent.checks().is_empty(), "nor does it come back");
     assert_eq!(server.keys(), ["instance/n1/bad".to_owned(), "instance/n1/good".to_owned(), node_key()]);
+}
+
+#[tokio::test]
+async fn an_outage_between_registrations_that_are_tried_one_by_one_is_told_to_all_of_them() {
+    let (directory, server) = (tempfile::tempdir().unwrap(), FakeServer::new());
+    let agent = start(directory.path(), &server).await;
+    let answers = [LinkError::Refused("not together".to_owned()), LinkError::Unavailable("taken away".to_owned())];
+    server.with(|state| state.mode = Mode::Dying(answers.into()));
+    let names = ["a", "b", "c"];
+    let all = names.map(|name| agent.register_service(service(name, Vec::new()), ExistingChecks::Keep));
+    let told = tokio::time::timeout(DEADLINE, futures::future::join_all(all)).await.expect("all are told");
+    let unavailable = Err(RegisterError::Write(WriteError::Unavailable("taken away".to_owned())));
+    assert_eq!(told, names.map(|_| unavailable.clone()));
 }
 
 #[tokio::test]

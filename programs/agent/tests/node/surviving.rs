@@ -127,6 +127,27 @@ async fn a_damaged_journal_is_refused_and_left_as_it_is() {
 }
 
 #[tokio::test]
+async fn what_files_registered_goes_with_the_files_and_what_callers_registered_stays() {
+    let (directory, server) = (tempfile::tempdir().unwrap(), FakeServer::new());
+    let agent = start(directory.path(), &server).await;
+    for name in ["kept", "old", "taken-over"] {
+        agent.register_service_of_file(with_sidecar(service(name, vec![ttl(name, LONG)]))).await.unwrap();
+    }
+    agent.register_service(service("called", Vec::new()), ExistingChecks::Keep).await.unwrap();
+    agent.register_service(with_sidecar(service("taken-over", Vec::new())), ExistingChecks::Keep).await.unwrap();
+    drop(agent);
+    // Twice: what is written anew at a start says as much as what was written at first.
+    for _ in 0..2 {
+        let mut named = config(directory.path());
+        named.services_of_files = [instance_id("kept")].into();
+        let agent = Agent::start(named, Arc::clone(&server) as _).await.unwrap();
+        let ids: Vec<String> = agent.services().iter().map(|service| service.instance.key.id.to_string()).collect();
+        assert_eq!(ids, ["called", "kept", "kept-sidecar-proxy", "taken-over", "taken-over-sidecar-proxy"]);
+        assert!(!server.keys().iter().any(|key| key.contains("old")), "{:?}", server.keys());
+    }
+}
+
+#[tokio::test]
 async fn script_checks_that_were_allowed_once_do_not_run_when_they_are_not() {
     let (directory, server) = (tempfile::tempdir().unwrap(), FakeServer::new());
     let agent = start(directory.path(), &server).await;

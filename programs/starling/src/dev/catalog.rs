@@ -5,16 +5,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use starling_agent::Proxies;
-use starling_catalog::{ChangeReport, Command, ProxyReport, Snapshot, Subject};
+use starling_catalog::{Barrier, ChangeReport, Command, NodeReport, ProxyReport, Snapshot, Subject, Until};
 use starling_http_api::{CatalogPort, CommitFailure, DiagnosticRow, MeshFacts};
 use starling_model::{Datacenter, InstanceKey, Revision};
 use starling_server::Server;
 use starling_telemetry::Registry;
 
-/// Names of each kind that a receipt gives; beyond them its counts speak.
-const RECEIPT_NAMES_MAX: usize = 1_000;
-
-/// Names of each kind that each receipt in a list of up to a thousand gives.
+/// Names of each kind that each receipt in a list gives.
 const LISTED_NAMES_MAX: usize = 100;
 
 /// The catalog behind the doors of this process.
@@ -46,17 +43,25 @@ impl CatalogPort for Catalog {
         })
     }
 
-    async fn change(&self, revision: Revision, wait: Duration) -> Option<ChangeReport> {
-        self.server.change(revision, wait, RECEIPT_NAMES_MAX).await
+    async fn change(&self, revision: Revision, wait: Duration, names: usize) -> Option<ChangeReport> {
+        self.server.change(revision, wait, names).await
     }
 
-    fn changes(&self) -> Vec<ChangeReport> {
+    async fn until(&self, revision: Revision, until: &Until, wait: Duration) -> Option<Barrier> {
+        self.server.until(revision, until, wait).await
+    }
+
+    fn changes(&self, most: usize) -> Vec<ChangeReport> {
         let report = |revision| self.server.report(revision, LISTED_NAMES_MAX);
-        self.server.changes().into_iter().filter_map(report).collect()
+        self.server.changes().into_iter().take(most).filter_map(report).collect()
     }
 
     fn proxies(&self) -> Vec<(InstanceKey, ProxyReport)> {
         self.server.proxies()
+    }
+
+    fn nodes(&self) -> Vec<(NodeReport, Duration)> {
+        self.server.nodes()
     }
 
     fn diagnostics(&self) -> Vec<DiagnosticRow> {

@@ -1,13 +1,15 @@
 //! Definition files: what `--config-dir` and the demo register at start.
 
+use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::Context;
 use futures::{StreamExt, TryStreamExt, stream};
-use starling_agent::{Agent, ExistingChecks};
+use starling_agent::{Agent, RegisterError, WriteError};
 use starling_catalog::Command;
+use starling_http_api::parse::file::FILE_BYTES_MAX;
 use starling_http_api::parse::{Context as ParseContext, Definitions, parse_definitions};
-use starling_server::Server;
+use starling_server::{CommitFailure, Server};
 
 use crate::outcome::usage;
 
@@ -17,10 +19,10 @@ const REGISTERING_MAX: usize = 256;
 /// Reads every `.hcl` and `.json` file of a directory, in order of names; everything is read before anything is
 /// registered.
 pub(super) fn read_dir(directory: &Path, context: &ParseContext) -> anyhow::Result<Vec<Definitions>> {
-    let reading = || format!("reading the configuration directory {}", directory.display());
     let mut paths = Vec::new();
-    for entry in std::fs::read_dir(directory).with_context(reading)? {
-        let path = entry.with_context(reading)?.path();
+    let wrong = |error: io::Error| usage(format!("--config-dir: cannot read {}: {error}", directory.display()));
+    for entry in std::fs::read_dir(directory).map_err(wrong)? {
+        let path = entry.map_err(wrong)?.path();
         if path.extension().is_some_and(|extension| extension == "hcl" || extension == "json") {
             paths.push(path);
         }
@@ -28,15 +30,28 @@ pub(super) fn read_dir(directory: &Path, context: &ParseContext) -> anyhow::Resu
     paths.sort();
     let mut all = Vec::new();
     for path in paths {
-        let text = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+        let text = read_file(&path).map_err(|error| usage(format!("cannot read {}: {error}", path.display())))?;
         all.push(read(&path.display().to_string(), &text, context)?);
     }
     Ok(all)
 }
 
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    // Before opening: a named pipe would keep us waiting for its other end.
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut text = Vec::new();
+    std::fs::File::open(path)?.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut text)?;
+    if text.len() > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!("it is larger than {FILE_BYTES_MAX} bytes")));
+    }
+    Ok(text)
+}
+
 /// Parses one file, and refuses what has no place in it.
 pub(super) fn read(file: &str, text: &[u8], context: &ParseContext) -> anyhow::Result<Definitions> {
-    let definitions = parse_definitions(file, text, context)?;
+    let definitions = parse_definitions(file, text, context).map_err(|error| usage(error.to_string()))?;
     if let Some(check) = definitions.checks.first() {
         let name = &check.spec.name;
         return Err(usage(format!(
@@ -55,14 +70,26 @@ pub(super) async fn register(all: Vec<Definitions>, server: &Server, agent: &Age
         }
         for entry in &definitions.config_entries {
             let command = Command::PutConfig { entry: entry.clone(), cas: None };
-            server.commit(&command).await.with_context(|| format!("writing {}", entry.key()))?;
+            let written = server.commit(&command).await.map_err(|failure| match failure {
+                CommitFailure::Refused(_) | CommitFailure::Invalid(_) => usage(format!("{:#}", anyhow::Error::from(failure))),
+                CommitFailure::Contended | CommitFailure::Halted(_) | CommitFailure::Store(_) => failure.into(),
+            });
+            written.with_context(|| format!("writing {}", entry.key()))?;
         }
     }
     let services = all.into_iter().flat_map(|definitions| definitions.services);
     let registering = services.map(|registration| async move {
         let id = registration.instance.key.id.clone();
-        let registered = agent.register_service(registration, ExistingChecks::Replace).await;
-        registered.with_context(|| format!("registering service {id}"))
+        let registered = agent.register_service_of_file(registration).await;
+        registered.map_err(faulty).with_context(|| format!("registering service {id}"))
     });
     stream::iter(registering).buffer_unordered(REGISTERING_MAX).try_for_each(async |_| Ok(())).await
+}
+
+/// A refusal is the file's fault, a failure is not.
+fn faulty(error: RegisterError) -> anyhow::Error {
+    match error {
+        RegisterError::Field(_) | RegisterError::Write(WriteError::Refused(_)) => usage(error.to_string()),
+        RegisterError::UnknownService(_) | RegisterError::Write(_) => error.into(),
+    }
 }

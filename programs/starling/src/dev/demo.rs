@@ -170,25 +170,27 @@ impl Demo {
         let api = if http.port() == 8500 { String::new() } else { format!(" --http-addr http://{http}") };
         format!(
             "
-  A mesh of four services is up; every call below goes through two sidecars and mutual TLS.
+  A mesh of four services is up; every call from one to another goes through two sidecars and mutual TLS.
 
-      web ──► api ──► db          load: {LOAD_PER_SECOND} requests/s to web
-       └──► hey ◄──┘              logs: {logs}
+    web ──► api ──► db          load: {LOAD_PER_SECOND} requests/s to web
+     └──► hey ◄──┘              logs: {logs}
 
   See it:
-      curl -s http://127.0.0.1:9090/                               web, with the answers of all behind it
+      # web, with the answers of all behind it
+      curl -s http://127.0.0.1:9090/
       {program} services{api}
       {program} status{api}
 
   Cut api → db, see the effect, and mend it:
       {program} intention create -deny api db{api}
       {program} changes --wait 10s{api}
-      curl -s -o /dev/null -w '%{{http_code}}\\n' http://127.0.0.1:9090/   500: api is refused by db's sidecar
+      # 500 now: the sidecar of db refuses api, and has counted it
+      curl -s -o /dev/null -w '%{{http_code}}\\n' http://127.0.0.1:9090/
+      curl -s http://127.0.0.1:19003/stats/prometheus | grep rbac
       {program} can api db{api}
       {program} intention delete api db{api}
 
-  A sidecar's own view (stats, configuration, certificates):
-      curl -s http://127.0.0.1:19002/stats/prometheus | grep rbac
+  A sidecar has its own view, too:
       curl -s http://127.0.0.1:19002/certs
 
   Ctrl-C ends everything.

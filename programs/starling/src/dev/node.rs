@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::net::IpAddr;
 use std::path::Path;
 
 use anyhow::Context;
@@ -10,15 +11,25 @@ use starling_model::{Node, NodeName};
 
 use crate::dev_args::DevArgs;
 
+/// Where its UUID is kept in the data directory.
+const ID_FILE: &str = "node-id";
+
 /// The node as it is registered.
 pub(super) fn local(args: &DevArgs, data_dir: &Path) -> anyhow::Result<Node> {
     Ok(Node {
         name: name(args)?,
         id: id(data_dir)?.to_string(),
         address: args.advertise_addr.to_string(),
-        tagged_addresses: ["lan", "wan"].map(|tag| (tag.to_owned(), args.advertise_addr.to_string())).into(),
+        tagged_addresses: tagged(args.advertise_addr),
         meta: BTreeMap::new(),
     })
+}
+
+/// One address under each of the tags by which Consul's clients look for it.
+fn tagged(address: IpAddr) -> BTreeMap<String, String> {
+    let family = if address.is_ipv4() { "ipv4" } else { "ipv6" };
+    let tags = ["lan", "wan"].into_iter().flat_map(|tag| [tag.to_owned(), format!("{tag}_{family}")]);
+    tags.map(|tag| (tag, address.to_string())).collect()
 }
 
 /// Its name: as given, else the host's.
@@ -32,16 +43,26 @@ pub(super) fn name(args: &DevArgs) -> anyhow::Result<NodeName> {
     host.parse().with_context(|| format!("the host name {host:?} is no node name; give one with --node-name"))
 }
 
+/// Whether it has a UUID already, which is read but not made.
+pub(super) fn has_id(data_dir: &Path) -> anyhow::Result<bool> {
+    Ok(kept_id(data_dir)?.is_some())
+}
+
 /// Its UUID: made once, kept in the data directory.
 fn id(data_dir: &Path) -> anyhow::Result<Uuid> {
-    let path = data_dir.join("node-id");
+    if let Some(id) = kept_id(data_dir)? {
+        return Ok(id);
+    }
+    let (id, path) = (Uuid::from_random(fastrand::u128(..)), data_dir.join(ID_FILE));
+    write_whole(&path, data_dir, &id.to_string()).with_context(|| format!("writing {}", path.display()))?;
+    Ok(id)
+}
+
+fn kept_id(data_dir: &Path) -> anyhow::Result<Option<Uuid>> {
+    let path = data_dir.join(ID_FILE);
     match std::fs::read_to_string(&path) {
-        Ok(text) => text.trim().parse().with_context(|| format!("{} holds no UUID", path.display())),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let id = Uuid::from_random(fastrand::u128(..));
-            write_whole(&path, data_dir, &id.to_string()).with_context(|| format!("writing {}", path.display()))?;
-            Ok(id)
-        }
+        Ok(text) => text.trim().parse().map(Some).with_context(|| format!("{} holds no UUID", path.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
     }
 }
@@ -60,8 +81,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn addresses_are_tagged_by_reach_and_family() {
+        let tags = |address: &str| tagged(address.parse().expect("an address")).into_keys().collect::<Vec<_>>();
+        assert_eq!(tags("10.0.0.1"), ["lan", "lan_ipv4", "wan", "wan_ipv4"]);
+        assert_eq!(tags("2001:db8::1"), ["lan", "lan_ipv6", "wan", "wan_ipv6"]);
+    }
+
+    #[test]
     fn the_id_is_made_once_and_kept() {
         let directory = tempfile::tempdir().expect("a directory");
+        assert!(!has_id(directory.path()).expect("looked for"), "looking makes none");
         let first = id(directory.path()).expect("made");
         assert_eq!(id(directory.path()).expect("read"), first);
         let files = std::fs::read_dir(directory.path()).expect("the directory").count();

@@ -21,6 +21,10 @@ fn check_and_can_answer_with_their_exit_code() {
     let api = Api::serve(&[(can, 200, denied)]);
     let line = "can web db -path /a?b --method GET --header x-a:1 --header=x-b:2";
     api.run(line).prints(1, "Denied: web => db (http): the default policy\n");
+    let absent = r#"{"allowed":true,"protocol":"tcp","reason":"the default policy","notes":["no service named a is registered"]}"#;
+    Api::serve(&[("GET /starling/v1/can?source=a&destination=b", 200, absent)])
+        .run("can a b")
+        .prints(0, "Allowed: a => b (tcp): the default policy\nnote: no service named a is registered\n");
     let json = api.run(&format!("{line} -o json"));
     assert_eq!(
         (json.code, serde_json::from_str::<Value>(&json.stdout).unwrap()["allowed"].as_bool()),
@@ -170,44 +174,54 @@ fn services_are_listed_with_their_health() {
 }
 
 const PROXIES: &str = r#"{"revision":12,"proxies":[
-    {"proxy":"n1/web-proxy","node":"n1","id":"web-proxy","service":"web","connected":true,"applied_through":10,"refused":
+    {"proxy":"n1/web-proxy","node":"n1","id":"web-proxy","service":"web","connected":true,"applied_through":10,"lag":0,"refused":
         {"proxy":"n1/web-proxy","revision":12,"type_url":"type.googleapis.com/envoy.config.listener.v3.Listener",
          "resources":["upstream:9000"],"reason":"cannot bind '203.0.113.1:9000'"}},
-    {"proxy":"n1/db-proxy","node":"n1","id":"db-proxy","service":"db","connected":false,"applied_through":11,"refused":null}]}"#;
+    {"proxy":"n1/db-proxy","node":"n1","id":"db-proxy","service":"db","connected":false,"applied_through":11,"lag":1,"refused":null}]}"#;
 
-/// A receipt of three proxies, of which one has applied the change.
-fn receipt(pending: bool, rejected: bool) -> String {
-    let pending = if pending { json!(["n1/b"]) } else { json!([]) };
-    let rejected =
-        if rejected { json!([{"proxy": "n1/c", "revision": 12, "reason": "no such port"}]) } else { json!([]) };
-    json!({
+const NODES: &str = r#"{"revision":12,"nodes":[
+    {"node":"n1","connected":true,"applied_through":10,"lag":1,"staleness_us":1234567,"refused":[{"proxy":"n1/web-proxy"}]},
+    {"node":"n2","connected":true,"applied_through":12,"lag":0,"staleness_us":0,"refused":[]}]}"#;
+
+/// A receipt of 300 proxies, of which 298 have applied the change and few are named.
+fn receipt(pending: bool, rejected: bool, until: Option<&str>) -> String {
+    let (late, refused) = (u64::from(pending), u64::from(rejected));
+    let mut receipt = json!({
         "revision": 12,
-        "settled": pending == json!([]),
+        "settled": !pending,
+        "counts": {"affected": 298 + late + refused, "applied": 298, "pending": late, "rejected": refused},
         "affected": ["n1/a", "n1/b", "n1/c"],
         "applied": [{"proxy": "n1/a", "latency_us": 1500}],
-        "pending": pending,
-        "rejected": rejected,
+        "pending": if pending { json!(["n1/b"]) } else { json!([]) },
+        "rejected": if rejected { json!([{"proxy": "n1/c", "reason": "no such port"}]) } else { json!([]) },
         "latency_us": {"p50": 1500, "p99": 1500, "max": 1500},
-    })
-    .to_string()
+    });
+    if let Some(until) = until {
+        receipt["until"] = until.into();
+    }
+    receipt.to_string()
 }
 
 #[test]
 fn status_shows_every_proxy_and_what_it_refused() {
-    let changes = r#"{"revision":12,"changes":[{"pending":["n1/db-proxy"]}]}"#;
     let diagnostics =
         r#"{"diagnostics":[{"object":"service/a","field":"Port","reason":"is taken","fix":"choose another"}]}"#;
     let api = Api::serve(&[
         ("GET /v1/status/leader", 200, r#""127.0.0.1:8500""#),
         ("GET /starling/v1/proxies", 200, PROXIES),
-        ("GET /starling/v1/changes", 200, changes),
+        ("GET /starling/v1/nodes", 200, NODES),
         ("GET /starling/v1/diagnostics", 200, diagnostics),
     ]);
     api.run("status").prints(
         0,
         "Leader    127.0.0.1:8500\n\
          Revision  12\n\
+         Nodes     2, 2 connected\n\
          Proxies   2, 1 connected\n\
+         \n\
+         Node  Connected  Applied  Lag  Stale for  State\n\
+         n1    yes        10       1    1234.5 ms  refused\n\
+         n2    yes        12       0    -          current\n\
          \n\
          Proxy      Service  Node  Connected  Applied  Lag  State\n\
          web-proxy  web      n1    yes        10       0    refused\n\
@@ -219,28 +233,110 @@ fn status_shows_every_proxy_and_what_it_refused() {
     );
     let json: Value = serde_json::from_str(&api.run("status -o json").stdout).unwrap();
     assert_eq!(json["leader"], "127.0.0.1:8500");
-    assert_eq!(json["proxies"][1]["lag"], 1);
+    assert_eq!((&json["proxies"][1]["lag"], &json["nodes"][0]["lag"]), (&json!(1), &json!(1)));
 }
 
 #[test]
 fn waiting_for_a_change_ends_with_what_came_of_it() {
-    let list = format!(r#"{{"revision":12,"changes":[{}]}}"#, receipt(true, true));
+    let until = "until=applied%3Aall&wait=250ms";
+    let (plain, never) = (receipt(true, true, None), receipt(true, true, Some("never")));
+    let list = format!(r#"{{"revision":12,"changes":[{plain}]}}"#);
     let api = Api::serve(&[
         ("GET /starling/v1/changes", 200, &list),
-        ("GET /starling/v1/changes/12?wait=250ms", 200, &receipt(true, true)),
-        ("GET /starling/v1/changes/12", 200, &receipt(true, true)),
-        ("GET /starling/v1/changes/13?wait=250ms", 200, &receipt(true, false)),
-        ("GET /starling/v1/changes/14?wait=250ms", 200, &receipt(false, false)),
+        ("GET /starling/v1/changes/12", 200, &plain),
+        (&format!("GET /starling/v1/changes/12?{until}"), 200, &never),
+        (&format!("GET /starling/v1/changes/13?{until}"), 200, &receipt(true, false, Some("timeout"))),
+        (&format!("GET /starling/v1/changes/14?{until}"), 200, &receipt(false, false, Some("met"))),
     ]);
-    let shown = "Change 12: 3 affected, 1 applied, 1 pending, 1 rejected\n\
+    let shown = "Change 12: 300 affected, 298 applied, 1 pending, 1 rejected\n\
                  Latency: p50 1.5 ms, p99 1.5 ms, max 1.5 ms\n  \
-                 applied   n1/a  1.5 ms\n  pending   n1/b\n  rejected  n1/c: no such port\n";
+                 applied   n1/a  1.5 ms\n  applied   and 297 more\n  pending   n1/b\n  rejected  n1/c: no such port\n";
     api.run("changes 12").prints(0, shown);
+    api.run("changes").prints(
+        0,
+        "Revision  Affected  Applied  Pending  Rejected  p50     p99     Max\n\
+         12        300       298      1        1         1.5 ms  1.5 ms  1.5 ms\n",
+    );
     api.run("changes -wait=250ms").prints(1, shown);
-    assert_eq!(api.run("changes 13 --wait 250ms").code, 4);
+    // An API whose wait is over early is asked again, as long as there is time.
     assert_eq!(api.run("changes 14 --wait 250ms").code, 0);
     api.run("changes 99").fails(1, &["receipt of change 99", "HTTP 404"]);
+    api.run("changes 99 --wait 250ms").fails(1, &["receipt of change 99", "HTTP 404"]);
     api.run("changes 12 --wait soon").fails(2, &["soon"]);
+}
+
+#[test]
+fn a_share_or_a_node_can_be_waited_for() {
+    let met = receipt(true, false, Some("met"));
+    let api = Api::serve(&[
+        ("GET /starling/v1/changes/12?until=applied%3A99%25&wait=30000ms", 200, &met),
+        ("GET /starling/v1/changes/12?until=node%3Dn1&wait=1000ms", 200, &met),
+        ("GET /starling/v1/changes/12?until=applied%3Aall&wait=30000ms", 200, &met),
+    ]);
+    for line in ["--until applied:99%", "-wait -until applied:99%", "-until node=n1 -wait 1s", "--wait"] {
+        assert_eq!(api.run(&format!("changes 12 {line}")).code, 0, "{line}: {:?}", api.seen());
+    }
+    api.run("changes 12 --until most").fails(2, &["\"most\"", "applied:all", "node=NAME"]);
+}
+
+const WEB: &str = "Kind = \"service-defaults\"\nName = \"web\"\nProtocol = \"http\"\n";
+
+#[test]
+fn entries_are_applied_from_files_and_folders_once_all_of_them_can_be_read() {
+    let api = Api::serve(&[
+        ("PUT /v1/config", 200, "true"),
+        ("GET /v1/config/service-defaults/web", 200, r#"{"ModifyIndex":12}"#),
+        ("GET /v1/config/proxy-defaults/global", 200, r#"{"ModifyIndex":13}"#),
+    ]);
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("b.hcl", WEB);
+    write("a.json", r#"[{"Kind": "proxy-defaults", "Name": "global"}]"#);
+    write("notes.txt", "not read");
+    let path = folder.path().display();
+    api.run(&format!("apply -f {path}")).prints(
+        0,
+        "Config entry applied: proxy-defaults/global (revision 13)\n\
+         Config entry applied: service-defaults/web (revision 12)\n",
+    );
+    let json: Value = serde_json::from_str(&api.run(&format!("apply -f {path}/b.hcl -o json")).stdout).unwrap();
+    assert_eq!(json, json!([{"entry": "service-defaults/web", "revision": 12, "receipt": null}]));
+    let requests = api.seen().len();
+    write("c.hcl", "Name = \"web\"");
+    api.run(&format!("apply -f {path}")).fails(2, &["c.hcl", "Kind must be given"]);
+    assert_eq!(api.seen().len(), requests, "nothing is written");
+    api.run_with("apply -f -", "[]", &[]).fails(2, &["there is no config entry"]);
+    api.run_with("apply -f -", "[1]", &[]).fails(2, &["standard input: must hold objects"]);
+    api.run("apply").fails(2, &["--file"]);
+    api.run("apply -f gone.hcl").fails(2, &["gone.hcl"]);
+}
+
+#[test]
+fn applying_ends_with_what_came_of_the_entries() {
+    let until = "?until=applied%3Aall&wait=";
+    for (standing, pending, rejected, code) in
+        [("met", false, false, 0), ("never", false, true, 1), ("timeout", true, false, 4)]
+    {
+        let receipt = receipt(pending, rejected, Some(standing));
+        let api = Api::serve(&[
+            ("PUT /v1/config", 200, "true"),
+            ("GET /v1/config/service-defaults/web", 200, r#"{"ModifyIndex":12}"#),
+            (&format!("GET /starling/v1/changes/12{until}0ms"), 200, &receipt),
+        ]);
+        let run = api.run_with("apply -f - --wait 0s", WEB, &[]);
+        assert_eq!(run.code, code, "{standing}: {run:?} {:?}", api.seen());
+        assert!(run.stdout.contains(" 298 applied, "), "{run:?}");
+        assert_eq!(run.stdout.contains("rejected  n1/c: no such port"), rejected, "{run:?}");
+        let json: Value = serde_json::from_str(&api.run_with("apply -f - -wait=0s -o json", WEB, &[]).stdout).unwrap();
+        assert_eq!(json[0]["receipt"]["until"], standing);
+    }
+    // Its receipt is forgotten: it was in effect long before.
+    let api = Api::serve(&[
+        ("PUT /v1/config", 200, "true"),
+        ("GET /v1/config/service-defaults/web", 200, r#"{"ModifyIndex":2}"#),
+    ]);
+    let applied = "Config entry applied: service-defaults/web (revision 2)\n";
+    api.run_with("apply -f - --wait", WEB, &[]).prints(0, applied);
 }
 
 #[test]

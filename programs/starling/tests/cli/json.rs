@@ -74,35 +74,36 @@ fn services() {
 #[test]
 fn changes() {
     let receipt = json!({
-        "revision": 12, "settled": false, "affected": ["n1/a"], "applied": [], "pending": ["n1/a"], "rejected": [],
+        "revision": 12, "settled": false, "until": "timeout",
+        "counts": {"affected": 1, "applied": 0, "pending": 1, "rejected": 0}, "affected": ["n1/a"], "applied": [], "pending": ["n1/a"], "rejected": [],
         "latency_us": {"p50": null, "p99": null, "max": null},
     });
     let all = json!({"revision": 12, "changes": [receipt]});
     let api = Api::serve(&[
         ("GET /starling/v1/changes", 200, &all.to_string()),
         ("GET /starling/v1/changes/12", 200, &receipt.to_string()),
-        ("GET /starling/v1/changes/12?wait=250ms", 200, &receipt.to_string()),
+        ("GET /starling/v1/changes/12?until=applied%3Aall&wait=0ms", 200, &receipt.to_string()),
     ]);
     is(api.run("changes -o json"), 0, &all);
     is(api.run("changes 12 -o json"), 0, &receipt);
-    is(api.run("changes -wait 250ms -o json"), 4, &receipt);
+    is(api.run("changes -wait 0s -o json"), 4, &receipt);
 }
 
 #[test]
 fn status() {
     let proxy = json!({"proxy": "n1/a", "node": "n1", "id": "a", "service": null, "connected": true,
-        "applied_through": 9, "refused": null});
+        "applied_through": 9, "lag": 0, "refused": null});
+    let node =
+        json!({"node": "n1", "connected": true, "applied_through": 9, "lag": 0, "staleness_us": 0, "refused": []});
     let diagnostic = json!({"object": "service/a", "field": "Port", "reason": "is taken", "fix": "choose another"});
     let api = Api::serve(&[
         ("GET /v1/status/leader", 200, r#""127.0.0.1:8500""#),
         ("GET /starling/v1/proxies", 200, &json!({"revision": 9, "proxies": [proxy]}).to_string()),
-        ("GET /starling/v1/changes", 200, r#"{"revision":9,"changes":[]}"#),
+        ("GET /starling/v1/nodes", 200, &json!({"revision": 9, "nodes": [node]}).to_string()),
         ("GET /starling/v1/diagnostics", 200, &json!({"diagnostics": [diagnostic]}).to_string()),
     ]);
-    let mut with_lag = proxy;
-    with_lag["lag"] = 0.into();
     let expected = json!({
-        "leader": "127.0.0.1:8500", "revision": 9, "proxies": [with_lag], "diagnostics": [diagnostic],
+        "leader": "127.0.0.1:8500", "revision": 9, "nodes": [node], "proxies": [proxy], "diagnostics": [diagnostic],
     });
     is(api.run("status -o json"), 0, &expected);
 }

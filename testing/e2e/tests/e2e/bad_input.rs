@@ -1,8 +1,5 @@
 //! What bad input gets: 400 with the field's path and the reason, and nothing changed.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use bytes::Bytes;
 use serde_json::{Value, json};
 use starling_e2e::{Mesh, MeshOptions, Method, free_port, request};
@@ -246,54 +243,4 @@ async fn bodies_that_are_too_large_are_refused() {
     let long = format!("/v1/catalog/services?filter={}", "x".repeat(9000));
     let answer = mesh.get(&long).await;
     assert!(matches!(answer.status, 400 | 414), "{}", answer.status);
-}
-
-/// Every file below `folder` that holds data; what a lock says is only for people.
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).expect("a readable folder").map(|entry| entry.expect("an entry").path()) {
-        if entry.is_dir() {
-            found.extend(files(&entry));
-        } else if entry.extension().is_none_or(|extension| extension != "lock") {
-            found.push(entry);
-        }
-    }
-    found
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damaged_data_is_refused_and_left_alone() {
-    let mut mesh = Mesh::start(MeshOptions::default()).await;
-    mesh.register(&json!({"Name": "web", "Port": free_port(), "Connect": {"SidecarService": {}}})).await;
-    let _ = mesh.get("/v1/agent/connect/ca/leaf/web").await.success();
-    mesh.protocol("web", "http").await;
-
-    let other = mesh.second_refused().await;
-    assert!(other.contains(&mesh.data_dir().display().to_string()), "which directory is in use is not told: {other}");
-
-    mesh.kill9();
-    let files = files(mesh.data_dir());
-    assert!(files.len() >= 3, "a store, a key and a certificate at least: {files:?}");
-    for file in &files {
-        let sound = fs::read(file).expect("a readable file");
-        let mut garbled = sound.clone();
-        garbled.iter_mut().take(4096).for_each(|byte| *byte ^= 0xA5);
-        let mut damages = vec![garbled];
-        // A journal without its end is what a crash leaves behind, and no damage.
-        if file.extension().is_none_or(|extension| extension != "jsonl") {
-            damages.push(sound[..sound.len() / 2].to_vec());
-        }
-        for damaged in damages {
-            fs::write(file, &damaged).expect("a writable file");
-            let name = file.file_name().expect("a name").to_string_lossy();
-            let said = mesh.restart_refused(&format!("{name} is damaged")).await;
-            assert!(said.contains(&*name), "which file is damaged ({name}) is not told: {said}");
-            assert!(!said.contains("panicked"), "{said}");
-            assert!(fs::read(file).expect("a readable file") == damaged, "{name} was overwritten");
-        }
-        fs::write(file, sound).expect("a writable file");
-    }
-    mesh.restart().await;
-    let services = mesh.get("/v1/agent/services").await.success().json();
-    assert!(!services["web"].is_null(), "{services}");
 }

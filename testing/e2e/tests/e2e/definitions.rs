@@ -116,3 +116,42 @@ async fn what_stands_in_files_carries_traffic() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_goes_with_its_file() {
+    let files = TempDir::with_prefix("starling-e2e-config-").expect("a temporary directory");
+    let define = |name: &str| {
+        let text = format!("service {{\n  name = \"{name}\"\n  port = {}\n}}\n", free_port());
+        write(files.path(), &format!("{name}.hcl"), &text)
+    };
+    let (old, _) = (define("old"), define("stays"));
+    let options = MeshOptions { config_dir: Some(files.path().to_owned()), ..MeshOptions::default() };
+    let mut mesh = Mesh::start(options).await;
+    mesh.register(&serde_json::json!({"Name": "called", "Port": free_port()})).await;
+    mesh.kill9();
+    std::fs::remove_file(old).expect("removable");
+    mesh.restart().await;
+    for target in ["/v1/agent/services", "/v1/catalog/services"] {
+        let services = mesh.get(target).await.success().json();
+        assert!(services["old"].is_null(), "{target}: {services}");
+        assert!(!services["stays"].is_null() && !services["called"].is_null(), "{target}: {services}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_file_or_too_large_is_refused_and_not_waited_for() {
+    let files = TempDir::with_prefix("starling-e2e-config-").expect("a temporary directory");
+    let options = MeshOptions { config_dir: Some(files.path().to_owned()), ..MeshOptions::default() };
+    let mut mesh = Mesh::start(options).await;
+    mesh.kill9();
+    let pipe = files.path().join("pipe.hcl");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR).expect("a pipe");
+    let said = mesh.restart_refused("a definition is a pipe").await;
+    assert!(said.contains("pipe.hcl") && said.contains("not a regular file"), "{said}");
+    std::fs::remove_file(&pipe).expect("removable");
+    // Has no end that could be read in time, and takes no room on the disk.
+    let endless = std::fs::File::create(files.path().join("endless.hcl")).expect("a file");
+    endless.set_len(1 << 40).expect("a sparse file");
+    let said = mesh.restart_refused("a definition is too large").await;
+    assert!(said.contains("endless.hcl") && said.contains("4194304"), "{said}");
+}

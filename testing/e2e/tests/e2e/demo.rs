@@ -24,13 +24,11 @@ fn commands_of_the_tour() -> String {
     lines.filter(|line| !line.starts_with("export PATH=")).collect::<Vec<_>>().join("\n")
 }
 
-/// The commands on the demo's page: indented, with an explanation after a gap.
+/// What is meant for a shell on the demo's page: the lines that stand furthest in, as they are.
 fn commands_of_the_page(page: &str) -> String {
     let starling = tools::starling().display().to_string();
     let lines = page.lines().filter_map(|line| line.strip_prefix("      "));
-    let commands = lines.filter(|line| line.starts_with("curl ") || line.starts_with(&starling));
-    let commands = commands.map(|line| line.split("   ").next().unwrap_or_default().trim());
-    commands.map(|line| line.replace(&starling, "starling")).collect::<Vec<_>>().join("\n")
+    lines.map(|line| line.replace(&starling, "starling")).collect::<Vec<_>>().join("\n")
 }
 
 /// Runs commands in one shell, which goes on after a failure; returns what it wrote, and the commands that failed.
@@ -71,6 +69,10 @@ async fn every_command_of_the_demo_and_the_readme_works() {
     let (output, failed) = run(&commands).await;
     assert!(failed.iter().all(|command| REFUSED.contains(&command.as_str())), "{failed:?} failed:\n{output}");
     assert!(output.contains("\n500\n"), "cutting api off from db is not seen:\n{output}");
+    assert!(!output.contains("command not found"), "a line of the page is no command:\n{output}");
+    let denied = output.lines().filter(|line| line.contains("rbac") && line.contains("denied"));
+    let denied = denied.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+    assert!(denied.sum::<u64>() > 0, "the sidecar of db has counted nothing:\n{output}");
 
     eventually("web answers again", async || {
         let answer = http::get("127.0.0.1:9090", "/").await?;

@@ -8,6 +8,7 @@ mod chain;
 mod command_line;
 mod command_output;
 mod default_deny;
+mod data_directory;
 mod definitions;
 mod demo;
 mod health;

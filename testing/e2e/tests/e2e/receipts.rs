@@ -40,6 +40,46 @@ async fn a_change_is_applied_by_the_proxies_that_it_concerns() {
     assert_eq!(unknown.status, 404, "{}", unknown.text());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_waits_is_answered_when_it_is_in_effect() {
+    let mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.protocol("api", "http").await;
+    let (web, _api) = tokio::join!(Workload::new("web").calls("api").start(&mesh), Workload::new("api").start(&mesh));
+    eventually("api answers", async || {
+        let answer = http::get(&web.upstream("api"), "/").await?;
+        anyhow::ensure!(answer.status == 200, "{}", answer.status);
+        Ok(())
+    })
+    .await;
+    for (action, status) in [("deny", 403), ("allow", 200), ("deny", 403)] {
+        let target = "/v1/connect/intentions/exact?source=web&destination=api&until=applied:all&wait=10s";
+        let written = mesh.put(target, &json!({"Action": action})).await.success();
+        assert_eq!(written.header("x-starling-until"), Some("met"), "{:?}", written.headers);
+        let answer = http::get(&web.upstream("api"), "/").await.expect("an answer");
+        assert_eq!(answer.status, status, "{action} is in effect when the write is answered");
+    }
+
+    let nodes = mesh.get("/starling/v1/nodes").await.success().json();
+    let node = &nodes["nodes"][0];
+    assert_eq!(
+        (&node["connected"], &node["lag"], &node["refused"]),
+        (&json!(true), &json!(0), &json!([])),
+        "{nodes:#}"
+    );
+    assert_eq!(node["applied_through"], nodes["revision"], "{nodes:#}");
+
+    let folder = tempfile::TempDir::with_prefix("starling-e2e-apply-").expect("a temporary directory");
+    let file = folder.path().join("api.hcl");
+    let entry = "Kind = \"service-intentions\"\nName = \"api\"\nSources = [{ Name = \"web\", Action = \"allow\" }]\n";
+    std::fs::write(&file, entry).expect("a file");
+    for _ in 0..2 {
+        let applied = mesh.cli(&["apply", "-f", &file.to_string_lossy(), "--wait", "10s"]).await.success();
+        assert!(applied.stdout.contains("0 pending, 0 rejected"), "{applied}");
+        let answer = http::get(&web.upstream("api"), "/").await.expect("an answer");
+        assert_eq!(answer.status, 200, "what was applied is in effect");
+    }
+}
+
 /// The instances listed in a field of a receipt, without their node.
 fn names(receipt: &Value, field: &str) -> Vec<String> {
     let listed = receipt[field].as_array().unwrap_or_else(|| panic!("no {field}: {receipt:#}"));
@@ -74,13 +114,9 @@ async fn a_refusal_is_told(xds: Xds) {
     upstreams.as_array_mut().expect("upstreams").push(json!({
         "DestinationName": "elsewhere", "LocalBindAddress": NOBODYS_ADDRESS, "LocalBindPort": free_port(),
     }));
-    let refused = mesh.register(&broken).await.index();
-    let receipt = eventually("the receipt tells of the refusal", async || {
-        let receipt = mesh.receipt(refused, "10s").await;
-        anyhow::ensure!(!names(&receipt, "rejected").is_empty(), "{receipt:#}");
-        Ok(receipt)
-    })
-    .await;
+    let refused = mesh.put("/v1/agent/service/register?until=applied:all&wait=20s", &broken).await.success();
+    assert_eq!(refused.header("x-starling-until"), Some("never"), "{:?}", refused.headers);
+    let receipt = mesh.receipt(refused.index(), "10s").await;
     assert_eq!(names(&receipt, "rejected"), ["web-sidecar-proxy"]);
     let text = receipt["rejected"].to_string();
     assert!(text.contains("cannot bind") && text.contains(NOBODYS_ADDRESS), "{text}");

@@ -1,0 +1,142 @@
+//! What agents ask of a server: the door that the program supplies, and the gRPC service in front of it.
+//!
+//! Who calls is known from the certificate before anything of a request is read; no request names its caller, but for
+//! [`Hello`](starling_attach::message::Hello), which must agree. A caller without a certificate may
+//! [`join`](AgentDoor::join) and nothing else.
+
+mod attach;
+mod body;
+pub(crate) mod messages;
+mod service;
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use starling_attach::message::{AgentSays, Hello};
+use starling_model::{Change, Check, InstanceId, NodeId, NodeName, Record, Revision, ServiceName};
+use starling_tls::IssuedLeaf;
+
+use crate::call::CallError;
+
+pub use attach::{FIRST_FRAME_TIMEOUT, PING_AFTER, SILENCE_MAX};
+pub use body::PIECE_BYTES;
+pub use messages::{
+    AGENT_FRAME_BYTES_MAX, AGENT_REQUEST_BYTES_MAX, COMMIT_BYTES_MAX, SERVER_FRAME_BYTES_MAX, SERVER_REPLY_BYTES_MAX,
+};
+pub(crate) use messages::{path, wire};
+pub(crate) use service::AgentsService;
+
+/// Serves the agents of the mesh. `node` is always what the caller's certificate says.
+#[async_trait]
+pub trait AgentDoor: Send + Sync + 'static {
+    /// Begins a stream. It is the agent's until the answer is dropped.
+    ///
+    /// # Errors
+    /// [`CallError`]; the agent is told.
+    fn attach(&self, node: NodeName, hello: Hello) -> Result<Arc<dyn AgentStream>, CallError>;
+
+    /// Writes records of the node; returns when all are durable.
+    ///
+    /// # Errors
+    /// [`CallError::Refused`] or [`CallError::Overloaded`] if nothing was written, [`CallError::Unavailable`] if all, some
+    /// or none may have been.
+    async fn commit(&self, node: &NodeName, changes: Vec<Change>) -> Result<Revision, CallError>;
+
+    /// The catalog's records of the node, and the revision at which they were read.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    async fn own_records(&self, node: &NodeName) -> Result<(Revision, Vec<Record>), CallError>;
+
+    /// Signs leaves for workloads of the node: one answer for each wanted, in order.
+    ///
+    /// # Errors
+    /// [`CallError`] if none is signed.
+    async fn issue_leaves(
+        &self,
+        node: &NodeName,
+        wanted: Vec<LeafRequest>,
+    ) -> Result<Vec<Result<IssuedLeaf, CallError>>, CallError>;
+
+    /// Signs the agent's own certificate anew.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    async fn renew(&self, node: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError>;
+
+    /// The checks of a node, be it the caller's or not, that speak of `service` or, if `None`, of the node alone, together
+    /// with the node's own: as they are now, and again after every change. It is polled only when there is room to send.
+    fn follow_checks(&self, of: &NodeName, service: Option<&InstanceId>) -> BoxStream<'static, AliasView>;
+
+    /// Lets a node in, whose agent has a token and no certificate.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    async fn join(&self, request: JoinRequest) -> Result<JoinAnswer, CallError>;
+}
+
+/// The server's end of one agent's stream. Dropped when the agent is gone, whatever the reason.
+pub trait AgentStream: Send + Sync + 'static {
+    /// What the agent said, in order; pongs are left out. Must not block.
+    ///
+    /// # Errors
+    /// [`CallError`] ends the stream; the agent is told.
+    fn handle(&self, says: AgentSays) -> Result<(), CallError>;
+
+    /// Takes the frames to send next, one at least. Asked only when the connection has room for some; what is taken is
+    /// sent as it is, so what may still change is better left. If there are none, the waker is woken when there are.
+    ///
+    /// # Errors
+    /// [`CallError`] ends the stream; the agent is told.
+    fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<Bytes>, CallError>>;
+}
+
+/// What an alias check of another node sees.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct AliasView {
+    /// Whether the node, and the instance if one was named, is in the catalog.
+    pub exists: bool,
+    /// The node's own checks and the instance's.
+    pub checks: Vec<Check>,
+}
+
+/// A leaf certificate that is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeafRequest {
+    /// The workload's service, of which the node must have an instance.
+    pub service: ServiceName,
+    /// The signing request; names in it are of no account.
+    pub csr_der: Vec<u8>,
+}
+
+/// A node asks to be let in.
+#[derive(Clone, PartialEq, Eq)]
+pub struct JoinRequest {
+    /// The join token's text: a secret.
+    pub token: String,
+    /// What the node is called.
+    pub node: NodeName,
+    /// The node's UUID; may be empty.
+    pub node_id: NodeId,
+    /// The signing request; names in it are of no account.
+    pub csr_der: Vec<u8>,
+}
+
+impl fmt::Debug for JoinRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinRequest").field("node", &self.node).field("node_id", &self.node_id).finish_non_exhaustive()
+    }
+}
+
+/// A node is let in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinAnswer {
+    /// The agent's certificate.
+    pub leaf: IssuedLeaf,
+    /// All roots of the mesh, in one text.
+    pub roots_pem: String,
+}

@@ -1,0 +1,179 @@
+//! One agent's stream: what is shared between the task that reads it and the body that is sent.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::task::AtomicWaker;
+use starling_attach::FromAgent;
+use starling_attach::message::{AgentSays, Hello};
+use starling_model::NodeName;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tonic::codec::{BufferSettings, DecodeBuf, Decoder, Streaming};
+use tonic::Status;
+
+use super::body::AttachBody;
+use super::{AgentDoor, AgentStream};
+use crate::call::CallError;
+use crate::connection::stopped;
+use crate::pulse::Pulse;
+use crate::stream::stopping_status;
+
+/// Time for the first frame of a stream, which says who calls; until then it costs and serves nobody.
+pub const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// After so long without anything sent on a stream the server sends a ping.
+pub const PING_AFTER: Duration = Duration::from_secs(1);
+
+/// Who is silent for so long is gone. An agent answers every ping, so three in a row must be lost.
+pub const SILENCE_MAX: Duration = Duration::from_secs(3);
+
+/// Bytes set aside for an agent's frames; most are a few bytes long, and there is a buffer for each stream.
+const READ_BUFFER_BYTES: usize = 64;
+
+/// A stream between its begin and its end.
+pub(crate) struct Attached {
+    state: Mutex<State>,
+    /// Of the task that sends.
+    sender: AtomicWaker,
+}
+
+enum State {
+    Open(Arc<dyn AgentStream>),
+    /// To be told to the agent.
+    Ended(Status),
+}
+
+impl Attached {
+    /// What is sent next.
+    pub(super) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<Bytes>, Status>> {
+        self.stream()?.poll_take(cx).map_err(Status::from)
+    }
+
+    /// Fails once the stream has ended; otherwise the task is woken when it does.
+    pub(super) fn poll_ended(&self, cx: &mut Context<'_>) -> Result<(), Status> {
+        self.sender.register(cx.waker());
+        self.stream().map(drop)
+    }
+
+    fn handle(&self, says: AgentSays) -> Result<(), Status> {
+        match says {
+            AgentSays::Pong(_) => Ok(()),
+            AgentSays::Hello(_) => Err(Status::invalid_argument("a second hello on one stream")),
+            says @ (AgentSays::Subscribe(_)
+            | AgentSays::Unsubscribe(_)
+            | AgentSays::Applied(_)
+            | AgentSays::Rejected(_)) => Ok(self.stream()?.handle(says)?),
+        }
+    }
+
+    /// Lets go of the door's end at once: it may be long until there is room to tell the agent.
+    fn end(&self, status: Status) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::replace(&mut *state, State::Ended(status));
+        drop(state);
+        drop(old);
+        self.sender.wake();
+    }
+
+    fn stream(&self) -> Result<Arc<dyn AgentStream>, Status> {
+        match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+            State::Open(stream) => Ok(Arc::clone(stream)),
+            State::Ended(status) => Err(status.clone()),
+        }
+    }
+}
+
+/// The task that reads an agent's frames; it ends with the body.
+pub(super) struct Reader(JoinHandle<()>);
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Begins a stream of `node`: reads who calls, and asks the door.
+///
+/// # Errors
+/// The status with which the call ends.
+pub(super) async fn begin(
+    door: Arc<dyn AgentDoor>,
+    node: NodeName,
+    mut frames: Streaming<AgentSays>,
+    pulse: Arc<Pulse>,
+    mut stopping: watch::Receiver<bool>,
+) -> Result<AttachBody, Status> {
+    let hello = tokio::select! {
+        first = tokio::time::timeout(FIRST_FRAME_TIMEOUT, frames.message()) => match first {
+            Ok(Ok(Some(AgentSays::Hello(hello)))) => hello,
+            Ok(Ok(_)) => return Err(Status::invalid_argument("a stream begins with a hello")),
+            Ok(Err(status)) => return Err(status),
+            Err(_) => return Err(Status::deadline_exceeded("no hello came")),
+        },
+        () = stopped(&mut stopping) => return Err(stopping_status()),
+    };
+    let Hello { node: named, version } = &hello;
+    if *named != node.as_str() {
+        let reason = format!("the certificate is of node {node}, and the hello of node {named:?}");
+        return Err(CallError::refused(reason).into());
+    }
+    tracing::debug!(%node, version, "agent attaches");
+    let stream = door.attach(node, hello)?;
+    let attached = Arc::new(Attached { state: Mutex::new(State::Open(stream)), sender: AtomicWaker::new() });
+    let reader = tokio::spawn(read(Arc::clone(&attached), frames, pulse, stopping));
+    Ok(AttachBody::new(attached, Reader(reader)))
+}
+
+async fn read(
+    attached: Arc<Attached>,
+    mut frames: Streaming<AgentSays>,
+    pulse: Arc<Pulse>,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let mut silent = std::pin::pin!(pulse.silent_for(SILENCE_MAX));
+    let mut stopped = std::pin::pin!(stopped(&mut stopping));
+    let status = loop {
+        let heard = tokio::select! {
+            heard = frames.message() => heard,
+            () = &mut silent => {
+                attached.end(CallError::unavailable("nothing was heard from the agent").into());
+                // Nobody reads a reason there, and what is under way to it would stay for long.
+                pulse.hang_up();
+                return;
+            }
+            () = &mut stopped => break stopping_status(),
+        };
+        match heard {
+            Ok(Some(says)) => {
+                if let Err(status) = attached.handle(says) {
+                    break status;
+                }
+            }
+            // An agent that has said its last word is gone.
+            Ok(None) => break Status::ok(""),
+            Err(status) => break status,
+        }
+    };
+    attached.end(status);
+}
+
+/// Reads what agents say.
+pub(super) struct AgentDecoder;
+
+impl Decoder for AgentDecoder {
+    type Item = AgentSays;
+    type Error = Status;
+
+    fn decode(&mut self, src: &mut DecodeBuf<'_>) -> Result<Option<AgentSays>, Status> {
+        let frame = bytes::Buf::copy_to_bytes(src, bytes::Buf::remaining(src));
+        let says = FromAgent::from_bytes(frame).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        Ok(Some(says))
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::new(READ_BUFFER_BYTES, READ_BUFFER_BYTES)
+    }
+}

@@ -1,0 +1,169 @@
+//! `starling.agent.v1.Agents`: who may call what, and how a call reaches the door.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use http_body::Body as HttpBody;
+use starling_identity::Identity;
+use starling_model::{Change, NodeName};
+use tokio::sync::watch;
+use tonic::body::Body;
+use tonic::codec::Streaming;
+use tonic::codegen::StdError;
+use tonic::metadata::GRPC_CONTENT_TYPE;
+use tonic::server::{Grpc, ServerStreamingService};
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+
+use super::attach::{AgentDecoder, begin};
+use super::messages::{Followed, OnWire, Renewal};
+use super::{
+    AGENT_FRAME_BYTES_MAX, AGENT_REQUEST_BYTES_MAX, AgentDoor, COMMIT_BYTES_MAX, JoinRequest, LeafRequest, path, wire,
+};
+use crate::call::CallError;
+use crate::connection::{Origin, Peer, stopped};
+
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The service in front of a door.
+#[derive(Clone)]
+pub(crate) struct AgentsService {
+    pub door: Arc<dyn AgentDoor>,
+    pub stopping: watch::Receiver<bool>,
+}
+
+impl AgentsService {
+    /// Every path of the service begins so.
+    pub(crate) const PREFIX: &str = "/starling.agent.v1.Agents/";
+
+    /// Answers a call from `origin`.
+    pub(crate) async fn answer<B>(self, origin: Origin, request: http::Request<B>) -> http::Response<Body>
+    where
+        B: HttpBody + Send + 'static,
+        B::Error: Into<StdError> + Send,
+    {
+        let door = self.door;
+        if request.uri().path() == path::JOIN {
+            let join = |join: JoinRequest| async move { door.join(join).await };
+            return unary(request, AGENT_REQUEST_BYTES_MAX, join).await;
+        }
+        // Before anything of the request is read.
+        let node = match node(&origin) {
+            Ok(node) => node,
+            Err(error) => return Status::from(error).into_http(),
+        };
+        match request.uri().path() {
+            path::ATTACH => attach(door, node, origin, request, self.stopping).await,
+            path::COMMIT => {
+                let commit = |changes: Vec<Change>| async move { door.commit(&node, changes).await };
+                unary(request, COMMIT_BYTES_MAX, commit).await
+            }
+            path::OWN_RECORDS => {
+                unary(request, AGENT_REQUEST_BYTES_MAX, |()| async move { door.own_records(&node).await }).await
+            }
+            path::ISSUE_LEAVES => {
+                let issue = |wanted: Vec<LeafRequest>| async move { door.issue_leaves(&node, wanted).await };
+                unary(request, AGENT_REQUEST_BYTES_MAX, issue).await
+            }
+            path::RENEW => {
+                let renew = |Renewal(csr_der)| async move { door.renew(&node, csr_der).await };
+                unary(request, AGENT_REQUEST_BYTES_MAX, renew).await
+            }
+            path::FOLLOW_CHECKS => {
+                let codec = ProstCodec::<wire::ChecksSeen, wire::FollowChecks>::default();
+                let mut grpc = Grpc::new(codec).max_decoding_message_size(AGENT_REQUEST_BYTES_MAX);
+                grpc.server_streaming(FollowChecks { door, stopping: self.stopping }, request).await
+            }
+            _ => Status::unimplemented("no such method").into_http(),
+        }
+    }
+}
+
+/// The node whose agent calls.
+fn node(origin: &Origin) -> Result<NodeName, CallError> {
+    match &origin.peer {
+        Some(Peer::Member { identity, .. }) => match &**identity {
+            Identity::Agent { node, .. } => Ok(node.clone()),
+            other @ (Identity::Workload(_) | Identity::Server { .. } | Identity::Authority(_)) => {
+                Err(CallError::refused(format!("this is for agents, and the caller is {other}")))
+            }
+        },
+        Some(Peer::Loopback(_)) | None => {
+            Err(CallError::refused("this is for agents, and the caller has no certificate; join first"))
+        }
+    }
+}
+
+async fn attach<B>(
+    door: Arc<dyn AgentDoor>,
+    node: NodeName,
+    origin: Origin,
+    request: http::Request<B>,
+    stopping: watch::Receiver<bool>,
+) -> http::Response<Body>
+where
+    B: HttpBody + Send + 'static,
+    B::Error: Into<StdError> + Send,
+{
+    let frames = Streaming::new_request(AgentDecoder, request.into_body(), None, Some(AGENT_FRAME_BYTES_MAX));
+    match begin(door, node, frames, origin.pulse, stopping).await {
+        Ok(body) => {
+            let mut response = http::Response::new(Body::new(body));
+            response.headers_mut().insert(http::header::CONTENT_TYPE, GRPC_CONTENT_TYPE);
+            response
+        }
+        Err(status) => status.into_http(),
+    }
+}
+
+/// Answers a call of one request and one answer.
+async fn unary<B, I, O, F>(
+    request: http::Request<B>,
+    bytes_max: usize,
+    call: impl FnOnce(I) -> F + Send + 'static,
+) -> http::Response<Body>
+where
+    B: HttpBody + Send + 'static,
+    B::Error: Into<StdError> + Send,
+    I: OnWire + Send + 'static,
+    O: OnWire,
+    F: Future<Output = Result<O, CallError>> + Send + 'static,
+    I::Message: Send + Sync,
+    O::Message: Send + Sync,
+{
+    let mut call = Some(call);
+    let service = tower::service_fn(move |request: Request<I::Message>| {
+        let call = call.take().expect("invariant: a unary request is one message");
+        let input = read::<I>(request.into_inner());
+        async move { Ok::<_, Status>(Response::new(call(input?).await?.to_wire())) }
+    });
+    let codec = ProstCodec::<O::Message, I::Message>::default();
+    Grpc::new(codec).max_decoding_message_size(bytes_max).unary(service, request).await
+}
+
+fn read<I: OnWire>(message: I::Message) -> Result<I, Status> {
+    I::from_wire(message).map_err(Status::invalid_argument)
+}
+
+struct FollowChecks {
+    door: Arc<dyn AgentDoor>,
+    stopping: watch::Receiver<bool>,
+}
+
+impl ServerStreamingService<wire::FollowChecks> for FollowChecks {
+    type Response = wire::ChecksSeen;
+    type ResponseStream = BoxStream<'static, Result<wire::ChecksSeen, Status>>;
+    type Future = BoxFuture<Result<Response<Self::ResponseStream>, Status>>;
+
+    fn call(&mut self, request: Request<wire::FollowChecks>) -> Self::Future {
+        let (door, mut stopping) = (Arc::clone(&self.door), self.stopping.clone());
+        Box::pin(async move {
+            let Followed { node, service } = read(request.into_inner())?;
+            let views = door.follow_checks(&node, service.as_ref()).map(|view| Ok(view.to_wire()));
+            Ok(Response::new(views.take_until(async move { stopped(&mut stopping).await }).boxed()))
+        })
+    }
+}

@@ -1,0 +1,345 @@
+//! The agents' side: one connection to one server, over which go the stream and all calls.
+//!
+//! Reconnecting is the caller's business: when anything here says [`CallError::Unavailable`], the connection is best
+//! dropped and another made.
+
+mod frames;
+mod outbox;
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::stream::{self, BoxStream, StreamExt};
+use http::uri::PathAndQuery;
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use prost::Message;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use starling_attach::message::{AgentSays, Hello};
+use starling_model::{Change, InstanceId, NodeName, Record, Revision};
+use starling_tls::{IssuedLeaf, PeerError};
+use tokio::net::{TcpStream, ToSocketAddrs};
+use tokio_rustls::TlsConnector;
+use tonic::Request;
+use tonic::body::Body;
+use tonic::client::Grpc;
+use tonic_prost::ProstCodec;
+
+use crate::agents::messages::{Followed, OnWire, Renewal};
+use crate::agents::{
+    AliasView, COMMIT_BYTES_MAX, JoinAnswer, JoinRequest, LeafRequest, SERVER_FRAME_BYTES_MAX, SERVER_REPLY_BYTES_MAX,
+    path,
+};
+use crate::call::CallError;
+use crate::pulse::{Pulse, Pulsed};
+use crate::socket;
+use frames::AgentCodec;
+use outbox::{Outbox, Outgoing};
+
+pub use frames::ServerFrames;
+
+/// An agent that has said nothing for so long says that it is there, asked or not.
+pub const SPEAK_AFTER: Duration = Duration::from_millis(1_500);
+
+/// Bytes under way to the agent on one stream: what a slow one cannot coalesce any more.
+const STREAM_WINDOW: u32 = 64 * 1024;
+
+/// Bytes under way on the connection; a stream that is not read leaves room for the calls.
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+
+/// How often a server of which nothing is heard is asked for a sign of life while a call is under way, and how long that
+/// may take.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody answers there, or the name leads nowhere.
+    #[error("the server at {address} cannot be reached")]
+    Unreachable {
+        /// As it was given.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// What answers there is not to be trusted.
+    #[error("what answers at {address} is not a server of this mesh")]
+    NotTrusted {
+        /// As it was given.
+        address: String,
+        /// What is wrong with it.
+        source: PeerError,
+    },
+    /// The handshake failed.
+    #[error("no TLS with the server at {address}")]
+    Tls {
+        /// As it was given.
+        address: String,
+        /// What TLS said.
+        source: io::Error,
+    },
+    /// What answers there does not speak HTTP/2.
+    #[error("no HTTP/2 with the server at {address}")]
+    Http2 {
+        /// As it was given.
+        address: String,
+        /// What HTTP/2 said.
+        source: hyper::Error,
+    },
+    /// It took too long.
+    #[error("the server at {address} did not answer in {} ms", timeout.as_millis())]
+    TimedOut {
+        /// As it was given.
+        address: String,
+        /// The limit.
+        timeout: Duration,
+    },
+}
+
+impl From<ConnectError> for CallError {
+    fn from(error: ConnectError) -> Self {
+        let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
+        Self::unavailable(format!("{error}{}", source.unwrap_or_default()))
+    }
+}
+
+/// A connection to a server. Closed when this, and every stream that was begun on it, is dropped.
+#[derive(Clone)]
+pub struct ServerClient {
+    http2: SendRequest<Body>,
+    line: Arc<Line>,
+}
+
+impl fmt::Debug for ServerClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerClient").finish_non_exhaustive()
+    }
+}
+
+/// What holds a connection open.
+#[derive(Debug)]
+struct Line {
+    pulse: Arc<Pulse>,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.pulse.hang_up();
+    }
+}
+
+impl ServerClient {
+    /// Connects to `address`, a host and a port. `tls` decides whom to trust and what to show.
+    ///
+    /// Under TLS 1.3 a server that does not trust the agent says so only after this; the first call fails then.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub async fn connect(
+        address: impl ToSocketAddrs + fmt::Display,
+        tls: Arc<ClientConfig>,
+        timeout: Duration,
+    ) -> Result<Self, ConnectError> {
+        let text = address.to_string();
+        let dialled = tokio::time::timeout(timeout, Self::dial(address, tls)).await;
+        dialled.map_err(|_| ConnectError::TimedOut { address: text, timeout })?
+    }
+
+    async fn dial(address: impl ToSocketAddrs + fmt::Display, tls: Arc<ClientConfig>) -> Result<Self, ConnectError> {
+        let text = || address.to_string();
+        let unreachable = |source| ConnectError::Unreachable { address: text(), source };
+        let stream = TcpStream::connect(&address).await.map_err(unreachable)?;
+        socket::prepare(&stream).map_err(unreachable)?;
+        // Servers are known by their identity. The name serves to remember sessions by.
+        let name = ServerName::from(stream.peer_addr().map_err(unreachable)?.ip());
+        let pulse = Pulse::new();
+        let stream = Pulsed::new(stream, Arc::clone(&pulse));
+        let stream = TlsConnector::from(tls).connect(name, stream).await.map_err(|source| {
+            match PeerError::behind(&source) {
+                Some(reason) => ConnectError::NotTrusted { address: text(), source: reason.clone() },
+                None => ConnectError::Tls { address: text(), source },
+            }
+        })?;
+        let (http2, connection) = Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(|source| ConnectError::Http2 { address: text(), source })?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection to the server ended");
+            }
+        });
+        Ok(Self { http2, line: Arc::new(Line { pulse }) })
+    }
+
+    /// Begins the stream of the node that the certificate names.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn attach(&self, hello: Hello) -> Result<(AgentSender, ServerFrames), CallError> {
+        let outbox = Arc::new(Outbox::default());
+        outbox.say(AgentSays::Hello(hello))?;
+        let sender = AgentSender { outbox: Arc::clone(&outbox), _line: Arc::clone(&self.line) };
+        let request = Request::new(Outgoing::new(Arc::clone(&outbox)));
+        let mut grpc = self.grpc(SERVER_FRAME_BYTES_MAX).await?;
+        let answer = grpc.streaming(request, PathAndQuery::from_static(path::ATTACH), AgentCodec).await?;
+        Ok((sender, ServerFrames::new(answer.into_inner(), outbox, Arc::clone(&self.line))))
+    }
+
+    /// Writes records of the node; returns when all are durable. They go in one transaction, so they may not be more than
+    /// [`COMMIT_BYTES_MAX`].
+    ///
+    /// # Errors
+    /// [`CallError::Refused`] and [`CallError::Overloaded`] if nothing was written, [`CallError::Unavailable`] if all, some or
+    /// none may have been.
+    pub async fn commit(&self, changes: Vec<Change>) -> Result<Revision, CallError> {
+        let request = changes.to_wire();
+        let bytes = request.encoded_len();
+        if bytes > COMMIT_BYTES_MAX {
+            let reason = format!("a commit of {bytes} bytes, over the limit of {COMMIT_BYTES_MAX}");
+            return Err(CallError::refused(reason));
+        }
+        self.unary(path::COMMIT, request).await
+    }
+
+    /// The catalog's records of the node, and the revision at which they were read.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn own_records(&self) -> Result<(Revision, Vec<Record>), CallError> {
+        self.unary(path::OWN_RECORDS, ().to_wire()).await
+    }
+
+    /// Has leaves signed for workloads of the node: one answer for each wanted, in order.
+    ///
+    /// # Errors
+    /// [`CallError`] if none is signed.
+    pub async fn issue_leaves(
+        &self,
+        wanted: Vec<LeafRequest>,
+    ) -> Result<Vec<Result<IssuedLeaf, CallError>>, CallError> {
+        let answers: Vec<_> = self.unary(path::ISSUE_LEAVES, wanted.to_wire()).await?;
+        if answers.len() != wanted.len() {
+            let reason = format!("the server answered {} of {} signing requests", answers.len(), wanted.len());
+            return Err(CallError::unavailable(reason));
+        }
+        Ok(answers)
+    }
+
+    /// Has the agent's own certificate signed anew.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn renew(&self, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
+        self.unary(path::RENEW, Renewal(csr_der).to_wire()).await
+    }
+
+    /// The checks of a node that speak of `service` or, if `None`, of the node alone, together with the node's own: as they
+    /// are now, and again after every change. Ends when the server is lost or refuses; the reason is logged.
+    #[must_use]
+    pub fn follow_checks(&self, node: &NodeName, service: Option<&InstanceId>) -> BoxStream<'static, AliasView> {
+        let request = Followed { node: node.clone(), service: service.cloned() }.to_wire();
+        let client = self.clone();
+        let views = async move {
+            let codec = ProstCodec::<_, <AliasView as OnWire>::Message>::default();
+            let mut grpc = client.grpc(SERVER_REPLY_BYTES_MAX).await?;
+            let path = PathAndQuery::from_static(path::FOLLOW_CHECKS);
+            let views = grpc.server_streaming(Request::new(request), path, codec).await?.into_inner();
+            // The connection is held open by whoever follows.
+            let held = move |view: Result<_, tonic::Status>| {
+                let _held = &client;
+                AliasView::from_wire(view?).map_err(CallError::unavailable)
+            };
+            Ok::<_, CallError>(views.map(held))
+        };
+        let views = stream::once(views).flat_map(|begun| match begun {
+            Ok(views) => views.boxed(),
+            Err(error) => stream::iter([Err(error)]).boxed(),
+        });
+        let until_error = views.scan((), |(), view| {
+            let view = view.inspect_err(|error| tracing::info!(%error, "checks of another node are no longer followed"));
+            std::future::ready(view.ok())
+        });
+        until_error.boxed()
+    }
+
+    /// Asks to be let in; the only call of an agent without a certificate.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn join(&self, request: &JoinRequest) -> Result<JoinAnswer, CallError> {
+        self.unary(path::JOIN, request.to_wire()).await
+    }
+
+    async fn unary<I, O>(&self, path: &'static str, request: I) -> Result<O, CallError>
+    where
+        I: Message + 'static,
+        O: OnWire<Message: Send + Sync>,
+    {
+        let mut grpc = self.grpc(SERVER_REPLY_BYTES_MAX).await?;
+        let codec = ProstCodec::<I, O::Message>::default();
+        let answer = grpc.unary(Request::new(request), PathAndQuery::from_static(path), codec).await?;
+        O::from_wire(answer.into_inner()).map_err(CallError::unavailable)
+    }
+
+    async fn grpc(&self, bytes_max: usize) -> Result<Grpc<Http2>, CallError> {
+        // Over TLS to whoever is at the other end: the name is of no account.
+        let origin = http::Uri::from_static("https://starling");
+        let mut grpc = Grpc::with_origin(Http2(self.http2.clone()), origin).max_decoding_message_size(bytes_max);
+        grpc.ready().await.map_err(CallError::unavailable)?;
+        Ok(grpc)
+    }
+}
+
+/// The agent's end of a stream to a server. The stream ends when this is dropped.
+#[derive(Debug)]
+pub struct AgentSender {
+    outbox: Arc<Outbox>,
+    _line: Arc<Line>,
+}
+
+impl AgentSender {
+    /// Says something as soon as there is room; never waits. Of several `Applied` in a row that wait only the last is said.
+    ///
+    /// # Errors
+    /// [`CallError::Unavailable`] if the stream has ended, or so much waits that the server cannot be reading.
+    pub fn send(&self, says: AgentSays) -> Result<(), CallError> {
+        self.outbox.say(says)
+    }
+}
+
+impl Drop for AgentSender {
+    fn drop(&mut self) {
+        self.outbox.close();
+    }
+}
+
+/// A connection as a service.
+struct Http2(SendRequest<Body>);
+
+impl tower::Service<http::Request<Body>> for Http2 {
+    type Response = http::Response<Incoming>;
+    type Error = hyper::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, hyper::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(self.0.send_request(request))
+    }
+}

@@ -1,0 +1,128 @@
+//! What a server says on a stream, and whether it is still there.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Buf;
+use futures::Stream;
+use prost::Message;
+use starling_attach::message::{AgentSays, ServerSays};
+use starling_attach::{FromAgent, FromServer};
+use tokio::time::{Instant, Sleep};
+use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder, Streaming};
+use tonic::Status;
+
+use super::Line;
+use super::outbox::Outbox;
+use crate::agents::{PIECE_BYTES, SILENCE_MAX};
+use crate::call::CallError;
+
+/// Bytes set aside for frames in either direction; they grow as needed, and shrink again.
+const BUFFER_BYTES: usize = 256;
+
+/// What a server says, pings left out: they are answered here. Ends after the first error.
+pub struct ServerFrames {
+    frames: Streaming<ServerSays>,
+    outbox: Arc<Outbox>,
+    line: Arc<Line>,
+    /// Since when nothing was there to be taken.
+    waiting: Option<Instant>,
+    timer: Pin<Box<Sleep>>,
+    over: bool,
+}
+
+impl ServerFrames {
+    pub(super) fn new(frames: Streaming<ServerSays>, outbox: Arc<Outbox>, line: Arc<Line>) -> Self {
+        let timer = Box::pin(tokio::time::sleep(SILENCE_MAX));
+        Self { frames, outbox, line, waiting: None, timer, over: false }
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<ServerSays, CallError>> {
+        loop {
+            let frame = Pin::new(&mut self.frames).poll_next(cx);
+            if frame.is_ready() {
+                self.waiting = None;
+            }
+            match frame {
+                Poll::Ready(Some(Ok(ServerSays::Ping(ping)))) => self.outbox.answer(ping),
+                Poll::Ready(Some(Ok(says))) => return Poll::Ready(Ok(says)),
+                Poll::Ready(Some(Err(status))) => return Poll::Ready(Err(status.into())),
+                Poll::Ready(None) => return Poll::Ready(Err(CallError::unavailable("the server ended the stream"))),
+                Poll::Pending => return self.poll_silence(cx).map(Err),
+            }
+        }
+    }
+
+    /// Ready once the server has been waited for too long. Who is slow to take frames has not been waiting.
+    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<CallError> {
+        let waiting = *self.waiting.get_or_insert_with(Instant::now);
+        while self.timer.as_mut().poll(cx).is_ready() {
+            let due = self.line.pulse.heard().max(waiting) + SILENCE_MAX;
+            if due <= Instant::now() {
+                return Poll::Ready(CallError::unavailable("nothing was heard from the server"));
+            }
+            self.timer.as_mut().reset(due);
+        }
+        Poll::Pending
+    }
+}
+
+impl Stream for ServerFrames {
+    type Item = Result<ServerSays, CallError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.over {
+            return Poll::Ready(None);
+        }
+        let frame = self.poll_frame(cx);
+        self.over = matches!(frame, Poll::Ready(Err(_)));
+        frame.map(Some)
+    }
+}
+
+/// The forms of both directions.
+pub(super) struct AgentCodec;
+
+impl Codec for AgentCodec {
+    type Encode = AgentSays;
+    type Decode = ServerSays;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for AgentCodec {
+    type Item = AgentSays;
+    type Error = Status;
+
+    fn encode(&mut self, says: AgentSays, dst: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        FromAgent::from(says).encode(dst).map_err(|error| Status::internal(error.to_string()))
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::new(BUFFER_BYTES, PIECE_BYTES)
+    }
+}
+
+impl Decoder for AgentCodec {
+    type Item = ServerSays;
+    type Error = Status;
+
+    fn decode(&mut self, src: &mut DecodeBuf<'_>) -> Result<Option<ServerSays>, Status> {
+        let frame = src.copy_to_bytes(src.remaining());
+        let says = FromServer::from_bytes(frame).map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Some(says))
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::new(BUFFER_BYTES, PIECE_BYTES)
+    }
+}

@@ -1,0 +1,195 @@
+//! A server, its agents, and the wire between them, all in one hand: what is said arrives when the test says so.
+#![allow(missing_docs, reason = "names say it all")]
+#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::Bytes;
+use starling_attach::message::{ServerSays, Whole, decode_subject, encode_subject};
+use starling_attach::projection::{content, encode_item};
+use starling_attach::{Fleet, FromServer, Published, Replica, ReplicaError, StreamId, SubscribeError};
+use starling_catalog::{Snapshot, Subject};
+use starling_model::{Change, ConfigKind, IntentionSubject, NodeName, Revision};
+
+/// What an agent has said and the server has not read.
+#[derive(Debug, Clone)]
+pub enum Asks {
+    Subscribe(Vec<(Subject, Revision)>),
+    Unsubscribe(Vec<Subject>),
+}
+
+pub struct Agent {
+    pub node: NodeName,
+    pub replica: Replica,
+    pub stream: Option<StreamId>,
+    pub up: VecDeque<Asks>,
+    pub down: VecDeque<Bytes>,
+}
+
+pub struct World {
+    pub snapshot: Snapshot,
+    pub fleet: Fleet,
+    pub agents: BTreeMap<String, Agent>,
+    pub now_ms: u64,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let snapshot = Snapshot::default();
+        Self { fleet: Fleet::new(snapshot.clone()), snapshot, agents: BTreeMap::new(), now_ms: 0 }
+    }
+
+    pub fn commit(&mut self, changes: &[Change]) -> Published {
+        let revision = Revision(self.snapshot.revision().0 + 1);
+        self.snapshot = self.snapshot.apply(revision, changes).snapshot;
+        self.fleet.publish(&self.snapshot, changes, self.now_ms)
+    }
+
+    /// The server ends and comes back with what it has stored; nobody is connected.
+    pub fn restart(&mut self) {
+        self.snapshot = Snapshot::load(self.snapshot.revision(), self.snapshot.records());
+        self.fleet = Fleet::new(self.snapshot.clone());
+        for agent in self.agents.values_mut() {
+            agent.hang_up();
+        }
+    }
+
+    pub fn agent(&mut self, name: &str) -> &mut Agent {
+        self.agents.get_mut(name).unwrap()
+    }
+
+    /// Attaches an agent's stream, and says what it has; the earlier stream is given up.
+    pub fn connect(&mut self, name: &str) {
+        let agent = self.agents.get_mut(name).unwrap();
+        if let Some(earlier) = agent.stream.take() {
+            self.fleet.remove(earlier);
+        }
+        agent.hang_up();
+        agent.stream = Some(self.fleet.attach(agent.node.clone()));
+        let resumes = agent.replica.resumes();
+        agent.up.push_back(Asks::Subscribe(resumes));
+    }
+
+    /// The connection is gone, with all that was under way.
+    pub fn drop_connection(&mut self, name: &str) {
+        let agent = self.agents.get_mut(name).unwrap();
+        if let Some(stream) = agent.stream {
+            self.fleet.leave(stream);
+            self.fleet.remove(stream);
+        }
+        agent.hang_up();
+    }
+
+    /// The server reads one thing that an agent asked.
+    pub fn server_reads(&mut self, name: &str) -> Result<Option<Asks>, SubscribeError> {
+        let agent = self.agents.get_mut(name).unwrap();
+        let (Some(stream), Some(asks)) = (agent.stream, agent.up.pop_front()) else { return Ok(None) };
+        match &asks {
+            Asks::Subscribe(resumes) => self.fleet.subscribe(stream, resumes)?,
+            Asks::Unsubscribe(subjects) => self.fleet.unsubscribe(stream, subjects),
+        }
+        Ok(Some(asks))
+    }
+
+    /// The server puts what there is on the wire.
+    pub fn server_sends(&mut self, name: &str) -> usize {
+        let agent = self.agents.get_mut(name).unwrap();
+        let frames = agent.stream.map(|stream| self.fleet.take(stream)).unwrap_or_default();
+        let sent = frames.len();
+        agent.down.extend(frames);
+        sent
+    }
+
+    /// Everything under way arrives, in both directions, until nothing is left to say.
+    pub fn settle(&mut self, name: &str) -> Vec<(ServerSays, Option<BTreeSet<Subject>>)> {
+        let mut heard = Vec::new();
+        loop {
+            while self.server_reads(name).unwrap().is_some() {}
+            self.server_sends(name);
+            let before = heard.len();
+            while let Some(one) = self.agent(name).reads().unwrap() {
+                heard.push(one);
+            }
+            if heard.len() == before && self.agent(name).up.is_empty() {
+                return heard;
+            }
+        }
+    }
+}
+
+impl Agent {
+    pub fn new(node: &str) -> Self {
+        let (up, down) = (VecDeque::new(), VecDeque::new());
+        Self { node: node.parse().unwrap(), replica: Replica::default(), stream: None, up, down }
+    }
+
+    pub fn hang_up(&mut self) {
+        self.stream = None;
+        self.up.clear();
+        self.down.clear();
+    }
+
+    pub fn wants(&mut self, subject: &Subject) {
+        if self.replica.want(subject) && self.stream.is_some() {
+            self.up.push_back(Asks::Subscribe(vec![(subject.clone(), Revision(0))]));
+        }
+    }
+
+    pub fn forgets(&mut self, subject: &Subject) {
+        self.replica.forget(subject);
+        if self.stream.is_some() {
+            self.up.push_back(Asks::Unsubscribe(vec![subject.clone()]));
+        }
+    }
+
+    /// Reads one frame from the wire: what was said, and at a `Through` what has changed.
+    pub fn reads(&mut self) -> Result<Option<(ServerSays, Option<BTreeSet<Subject>>)>, ReplicaError> {
+        let Some(frame) = self.down.pop_front() else { return Ok(None) };
+        let says = FromServer::from_bytes(frame)?;
+        let touched = self.replica.handle(&says)?;
+        Ok(Some((says, touched)))
+    }
+
+    /// What is known of each subject, as it would be sent.
+    pub fn holds(&self) -> BTreeMap<Subject, Items> {
+        let frames = self.replica.to_frames().into_iter().map(|frame| FromServer::from_bytes(frame).unwrap());
+        let wholes = frames.filter_map(|says| match says {
+            ServerSays::Whole(whole) => Some((decode_subject(whole.subject.as_ref().unwrap()).unwrap(), items(&whole))),
+            ServerSays::Welcome(_) | ServerSays::Update(_) | ServerSays::Through(_) | ServerSays::Ping(_) => None,
+        });
+        wholes.collect()
+    }
+}
+
+/// The items of a subject by key, encoded.
+pub type Items = BTreeMap<String, Bytes>;
+
+fn items(whole: &Whole) -> Items {
+    whole.items.iter().map(|item| (item.key.clone(), item.value.clone().unwrap())).collect()
+}
+
+/// What whoever is current has of a subject.
+pub fn content_of(snapshot: &Snapshot, subject: &Subject) -> Items {
+    let items = content(snapshot, subject);
+    let items: Vec<_> = items.iter().map(|(key, item)| encode_item(key, Some(item))).collect();
+    let whole = Whole { subject: encode_subject(subject), revision: 0, items };
+    self::items(&whole)
+}
+
+/// The subject whose text this is.
+pub fn subject(text: &str) -> Subject {
+    let (kind, name) = text.split_once('/').unwrap_or((text, ""));
+    match kind {
+        "node" => Subject::Node(name.parse().unwrap()),
+        "service" => Subject::Service(name.parse().unwrap()),
+        "endpoints" => Subject::Endpoints(name.parse().unwrap()),
+        "routing" => Subject::Routing(name.parse().unwrap()),
+        "intentions" => Subject::Intentions(name.parse::<IntentionSubject>().unwrap()),
+        "proxy-defaults" => Subject::ProxyDefaults,
+        "roots" => Subject::Roots,
+        "nodes" => Subject::NodeList,
+        "config" => Subject::ConfigList(name.parse::<ConfigKind>().unwrap()),
+        other => panic!("no subject {other:?}"),
+    }
+}

@@ -1,0 +1,197 @@
+//! What the native data plane of this node serves from: one snapshot per workload, and slots for what they share.
+//!
+//! A request finds its workload's [`Workload`], and in it the slot of the service that it calls; what it loads from the slot
+//! is in force from that moment. Endpoints and policies change most and are shared by the workloads of a node, so a change of
+//! one is one swap, whatever the number of workloads; everything else is a plan made anew for those that it concerns.
+//! Cost model: endpoints or a policy cost their rebuilding and a swap; any other change a plan per workload concerned.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use starling_catalog::{MeshRead, Subject};
+use starling_model::{InstanceId, InstanceKey, IntentionSubject, ServiceName};
+use starling_plan::{Endpoints, MeshSettings, Plan, Planner};
+use starling_traffic::Policy;
+
+/// A part that is swapped in place; whoever holds the slot sees the newest.
+#[derive(Debug)]
+pub struct Slot<T>(ArcSwap<T>);
+
+impl<T> Slot<T> {
+    fn new(part: Arc<T>) -> Self {
+        Self(ArcSwap::new(part))
+    }
+
+    /// What is in force.
+    #[must_use]
+    pub fn load(&self) -> Arc<T> {
+        self.0.load_full()
+    }
+
+    fn store(&self, part: Arc<T>) {
+        self.0.store(part);
+    }
+}
+
+/// One workload's own snapshot.
+#[derive(Debug)]
+pub struct Workload {
+    /// Its plan, as of its last making; endpoints and policy may be newer in the slots.
+    pub plan: Plan,
+    /// Where each service that it calls is; by position as in [`Plan::endpoints`].
+    pub endpoints: Vec<Arc<Slot<Endpoints>>>,
+    /// Who may call it; `None` if it takes no calls.
+    pub policy: Option<Arc<Slot<Policy>>>,
+}
+
+/// Every workload of the node that has no proxy of its own.
+pub struct NativePlane {
+    planner: Planner,
+    entries: BTreeMap<InstanceId, Entry>,
+    endpoints: BTreeMap<ServiceName, Arc<Slot<Endpoints>>>,
+    policies: BTreeMap<ServiceName, Arc<Slot<Policy>>>,
+    by_subject: BTreeMap<Subject, BTreeSet<InstanceId>>,
+    /// Whether the subjects are others than when last asked.
+    moved: bool,
+}
+
+struct Entry {
+    key: InstanceKey,
+    /// What its plan was read from.
+    subjects: BTreeSet<Subject>,
+    /// `None` until everything that it depends on has been heard of.
+    workload: Option<Arc<Workload>>,
+}
+
+impl NativePlane {
+    /// No workloads yet.
+    #[must_use]
+    pub fn new(settings: MeshSettings) -> Self {
+        Self {
+            planner: Planner::new(settings),
+            entries: BTreeMap::new(),
+            endpoints: BTreeMap::new(),
+            policies: BTreeMap::new(),
+            by_subject: BTreeMap::new(),
+            moved: false,
+        }
+    }
+
+    /// The workloads that are served, by identifier.
+    pub fn workloads(&self) -> impl Iterator<Item = (&InstanceId, &Arc<Workload>)> {
+        self.entries.iter().filter_map(|(id, entry)| Some((id, entry.workload.as_ref()?)))
+    }
+
+    /// Every subject that the workloads depend on.
+    pub fn subjects(&self) -> impl Iterator<Item = &Subject> {
+        self.by_subject.keys()
+    }
+
+    /// Whether [`NativePlane::subjects`] has changed since this was last asked.
+    pub fn take_moved(&mut self) -> bool {
+        std::mem::take(&mut self.moved)
+    }
+
+    /// Puts in force what `touched` changed, and answers with the workloads concerned. One that depends on something
+    /// that `known` says was never heard of keeps what it has.
+    pub fn apply(
+        &mut self,
+        mesh: &dyn MeshRead,
+        touched: &BTreeSet<Subject>,
+        known: &dyn Fn(&Subject) -> bool,
+    ) -> BTreeSet<InstanceId> {
+        let mut concerned = BTreeSet::new();
+        let mut anew = BTreeSet::new();
+        for subject in touched {
+            if let Subject::Instance(key) = subject {
+                concerned.insert(key.id.clone());
+                anew.insert(key.clone());
+            }
+            let Some(ids) = self.by_subject.get(subject).cloned() else { continue };
+            let swapped = self.swap(mesh, subject);
+            let waits = |entry: &&Entry| !swapped || entry.workload.is_none();
+            anew.extend(ids.iter().filter_map(|id| self.entries.get(id)).filter(waits).map(|entry| entry.key.clone()));
+            concerned.extend(ids);
+        }
+        for key in anew {
+            self.replan(mesh, key, known);
+        }
+        concerned
+    }
+
+    /// Swaps the shared parts that a subject is read by; whether that is all there is to do.
+    fn swap(&mut self, mesh: &dyn MeshRead, subject: &Subject) -> bool {
+        match subject {
+            Subject::Endpoints(service) => {
+                let Some(slot) = self.endpoints.get(service) else { return true };
+                let (part, origin) = self.planner.endpoints(mesh, service);
+                slot.store(part);
+                origin.subjects().all(|subject| self.by_subject.contains_key(subject))
+            }
+            Subject::Intentions(_) => {
+                for (service, slot) in &self.policies {
+                    slot.store(self.planner.policy(mesh, service).0);
+                }
+                true
+            }
+            Subject::Service(_)
+            | Subject::Routing(_)
+            | Subject::ProxyDefaults
+            | Subject::Roots
+            | Subject::Node(_)
+            | Subject::Instance(_)
+            | Subject::ServiceList
+            | Subject::NodeList
+            | Subject::CheckList
+            | Subject::ConfigList(_) => false,
+        }
+    }
+
+    fn replan(&mut self, mesh: &dyn MeshRead, key: InstanceKey, known: &dyn Fn(&Subject) -> bool) {
+        let before = self.entries.remove(&key.id);
+        let left = before.as_ref().map(|entry| entry.subjects.clone()).unwrap_or_default();
+        let planned = self.planner.plan(mesh, &key);
+        let subjects = planned.as_ref().map(|planned| planned.subjects.clone()).unwrap_or_default();
+        for subject in left.difference(&subjects) {
+            self.leave(subject, &key.id);
+        }
+        for subject in subjects.difference(&left) {
+            let ids = self.by_subject.entry(subject.clone()).or_default();
+            self.moved |= ids.is_empty();
+            ids.insert(key.id.clone());
+        }
+        // An application, or one that is gone.
+        let Ok(planned) = planned else { return };
+        let workload = if subjects.iter().all(known) {
+            let plan = planned.plan;
+            let endpoints = plan.endpoints.iter().map(|part| slot(&mut self.endpoints, &part.service, part)).collect();
+            let policy = plan.inbound.as_ref().map(|i| slot(&mut self.policies, &i.service, &i.policy));
+            Some(Arc::new(Workload { plan, endpoints, policy }))
+        } else {
+            before.and_then(|entry| entry.workload)
+        };
+        self.entries.insert(key.id.clone(), Entry { key, subjects, workload });
+    }
+
+    fn leave(&mut self, subject: &Subject, id: &InstanceId) {
+        let Some(ids) = self.by_subject.get_mut(subject) else { return };
+        ids.remove(id);
+        if !ids.is_empty() {
+            return;
+        }
+        self.by_subject.remove(subject);
+        self.moved = true;
+        if let Subject::Endpoints(service) = subject {
+            self.endpoints.remove(service);
+        } else if let Subject::Intentions(IntentionSubject::Service(service)) = subject {
+            self.policies.remove(service);
+        }
+    }
+}
+
+fn slot<T>(slots: &mut BTreeMap<ServiceName, Arc<Slot<T>>>, service: &ServiceName, part: &Arc<T>) -> Arc<Slot<T>> {
+    let slot = slots.entry(service.clone()).or_insert_with(|| Arc::new(Slot::new(Arc::clone(part))));
+    slot.store(Arc::clone(part));
+    Arc::clone(slot)
+}

@@ -1,0 +1,13 @@
+//! The agent apart from its server: what it hears over the attach stream, and what it asks by calls.
+//!
+//! | Module | Owns |
+//! |---|---|
+//! | [`node`] | one node, put together |
+//! | [`uplink`] | the connection, and the calls over it |
+//! | [`mirror`] | the replica, and who reads it |
+
+pub mod mirror;
+pub mod node;
+pub mod uplink;
+
+pub use node::{InForce, NodeConfig, RemoteNode};

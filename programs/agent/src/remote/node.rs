@@ -1,0 +1,268 @@
+//! One node, run apart from its servers: identity, connection, replica, agent, and what its proxies are fed from.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use starling_attach::Replica;
+use starling_attach::message::Welcome;
+use starling_catalog::{MeshRead, Subject};
+use starling_identity::{Identity, JoinToken, Layout, renew_at};
+use starling_model::{Action, InstanceId, IntentionSubject, Namespace, Node, Revision};
+use starling_plan::MeshSettings;
+use starling_rpc::{JoinRequest, ServerClient};
+use starling_tls::{AgentIdentity, AgentIdentityError, LeafKey, agent_client_config, join_client_config};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::agent::{Agent, AgentConfig, WallClock};
+use crate::native::NativePlane;
+use crate::proxies::Proxies;
+use crate::remote::mirror::{Mirror, View};
+use crate::remote::uplink::{CONNECT_TIMEOUT, Listener, RemoteLink, Uplink, UplinkConfig, run};
+
+/// After a renewal that failed; there is a third of the certificate's lifetime for further attempts.
+const RENEWAL_RETRY: Duration = Duration::from_secs(30);
+
+/// How a node is set up.
+pub struct NodeConfig {
+    /// The servers' TLS addresses, host and port, tried in turn.
+    pub servers: Vec<String>,
+    /// What lets a node in that has no certificate yet.
+    pub join_token: Option<String>,
+    /// The agent's own settings.
+    pub agent: AgentConfig,
+    /// Who is told what has come in force at the workloads of the native data plane; `None` to plan for none.
+    pub native: Option<Arc<dyn InForce>>,
+}
+
+/// Is told what has come in force.
+pub trait InForce: Send + Sync + 'static {
+    /// Everything up to `through` is in force at the workloads of this node; `concerned` had something to do for it.
+    fn in_force(&self, through: Revision, concerned: &BTreeSet<InstanceId>);
+}
+
+/// A running node; it ends when dropped.
+pub struct RemoteNode {
+    /// Its agent.
+    pub agent: Arc<Agent>,
+    /// What its proxies are fed from.
+    pub proxies: Proxies,
+    /// How the mesh presented itself.
+    pub welcome: Welcome,
+    uplink: Arc<Uplink>,
+    mirror: Arc<Mirror>,
+    _tasks: JoinSet<()>,
+}
+
+impl RemoteNode {
+    /// Joins if need be, connects, and brings the catalog into line with what is registered here.
+    ///
+    /// # Errors
+    /// When the node is not let in, what it keeps on disk cannot be used, or, on the first start, no server is reached.
+    pub async fn start(config: NodeConfig) -> anyhow::Result<Self> {
+        let node = config.agent.node.clone();
+        let data_dir = config.agent.data_dir.clone();
+        let identity = identity(&config, &node, &data_dir).await?;
+        let tls = watch::Sender::new(Arc::new(tls_of(&identity)?));
+        let own = [
+            Subject::Roots,
+            Subject::ProxyDefaults,
+            Subject::Intentions(IntentionSubject::Any),
+            Subject::Node(node.name.clone()),
+        ];
+        let mirror = Mirror::new(Replica::default(), own);
+        let uplink = Uplink::new();
+        let hub = Arc::new(Switch {
+            mirror: Arc::clone(&mirror),
+            welcome: watch::Sender::new(None),
+            native: Mutex::new(None),
+            in_force: config.native.clone(),
+        });
+        let mut tasks = JoinSet::new();
+        let uplink_config = UplinkConfig { servers: config.servers, node: node.name.clone(), tls: tls.subscribe() };
+        let listener = Arc::clone(&hub) as Arc<dyn Listener>;
+        tasks.spawn(run(uplink_config, Arc::clone(&uplink), Arc::clone(&mirror), listener));
+        let mut welcomed = hub.welcome.subscribe();
+        let welcome = welcomed.wait_for(Option::is_some).await?.clone().unwrap_or_default();
+        let settings = settings(&welcome)?;
+        if config.native.is_some() {
+            *hub.lock() = Some(NativePlane::new(settings.clone()));
+        }
+        let link = Arc::new(RemoteLink(Arc::clone(&uplink)));
+        let clock = Arc::clone(&config.agent.clock);
+        let agent = Arc::new(Agent::start(config.agent, link).await?);
+        let proxies = Proxies::new(Arc::clone(&agent), Arc::new(View(Arc::clone(&mirror))), settings);
+        hub.set_local(&agent);
+        tasks.spawn(follow(Arc::clone(&agent), hub));
+        let renewal = Renewal { uplink: Arc::clone(&uplink), mirror: Arc::clone(&mirror), data_dir, clock, tls };
+        tasks.spawn(renewal.run(identity));
+        Ok(Self { agent, proxies, welcome, uplink, mirror, _tasks: tasks })
+    }
+
+    /// Whether a server is reached.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        self.uplink.is_up()
+    }
+
+    /// Everything up to here has been heard.
+    #[must_use]
+    pub fn heard_through(&self) -> Revision {
+        self.mirror.replica().through()
+    }
+}
+
+/// Sees to it that what is registered here is in the replica.
+async fn follow(agent: Arc<Agent>, hub: Arc<Switch>) {
+    let mut changes = agent.changes();
+    while changes.changed().await.is_ok() {
+        hub.set_local(&agent);
+    }
+}
+
+/// Passes on what is heard.
+struct Switch {
+    mirror: Arc<Mirror>,
+    welcome: watch::Sender<Option<Welcome>>,
+    native: Mutex<Option<NativePlane>>,
+    in_force: Option<Arc<dyn InForce>>,
+}
+
+impl Switch {
+    fn lock(&self) -> MutexGuard<'_, Option<NativePlane>> {
+        // A panic while planning leaves memos, each of which is checked against revisions when used.
+        self.native.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_local(&self, agent: &Agent) {
+        let instances = agent.services().into_iter().map(|service| service.instance).collect();
+        let touched = self.mirror.set_local(agent.node(), instances);
+        self.apply(&touched);
+    }
+
+    fn apply(&self, touched: &BTreeSet<Subject>) {
+        let mut native = self.lock();
+        let Some(plane) = &mut *native else { return };
+        let replica = self.mirror.replica();
+        let concerned = plane.apply(&*replica, touched, &|subject| replica.knows(subject));
+        let through = replica.through();
+        // Held no longer than needed: the next frame changes the replica in place if nobody else holds it.
+        drop(replica);
+        if plane.take_moved() {
+            self.mirror.want_for_native(plane.subjects().cloned().collect());
+        }
+        if let Some(in_force) = &self.in_force {
+            in_force.in_force(through, &concerned);
+        }
+    }
+}
+
+impl Listener for Switch {
+    fn welcomed(&self, welcome: &Welcome) {
+        self.welcome.send_replace(Some(welcome.clone()));
+    }
+
+    fn heard(&self, touched: &BTreeSet<Subject>) {
+        self.apply(touched);
+    }
+}
+
+fn settings(welcome: &Welcome) -> anyhow::Result<MeshSettings> {
+    Ok(MeshSettings {
+        trust_domain: welcome.trust_domain.parse().context("the server's trust domain")?,
+        datacenter: welcome.datacenter.parse().context("the server's datacenter")?,
+        namespace: Namespace::new("default").context("the namespace")?,
+        default_intention_action: if welcome.default_allow { Action::Allow } else { Action::Deny },
+        layout: Layout::Consul,
+    })
+}
+
+/// The identity on disk, or else that of a node that joins.
+async fn identity(config: &NodeConfig, node: &Node, data_dir: &Path) -> anyhow::Result<AgentIdentity> {
+    let identity = match AgentIdentity::load(data_dir) {
+        Err(AgentIdentityError::Absent { .. }) => join(config, node, data_dir).await?,
+        loaded => loaded?,
+    };
+    match identity.credentials.identity() {
+        Identity::Agent { node: own, .. } if *own == node.name => Ok(identity),
+        other => bail!("{} holds the identity of {other}, and this is node {}", data_dir.display(), node.name),
+    }
+}
+
+async fn join(config: &NodeConfig, node: &Node, data_dir: &Path) -> anyhow::Result<AgentIdentity> {
+    let Some(text) = &config.join_token else {
+        bail!("node {} has no certificate yet; give it a join token (starling token create --join)", node.name);
+    };
+    let token: JoinToken = text.parse().context("the join token")?;
+    let tls = Arc::new(join_client_config(token.root)?);
+    let key = LeafKey::generate()?;
+    let mut last = None;
+    for server in &config.servers {
+        let request = JoinRequest {
+            token: text.clone(),
+            node: node.name.clone(),
+            node_id: node.id.parse().unwrap_or_default(),
+            csr_der: key.csr_der()?,
+        };
+        let joined = async {
+            let client = ServerClient::connect(server, Arc::clone(&tls), CONNECT_TIMEOUT).await?;
+            anyhow::Ok(client.join(&request).await?)
+        };
+        match joined.await {
+            Ok(answer) => return Ok(AgentIdentity::save(data_dir, &answer.leaf.chain_pem, &key, &answer.roots_pem)?),
+            Err(error) => last = Some(error.context(format!("joining through {server}"))),
+        }
+    }
+    Err(last.unwrap_or_else(|| anyhow::anyhow!("no server was named")))
+}
+
+fn tls_of(identity: &AgentIdentity) -> anyhow::Result<rustls::ClientConfig> {
+    let Identity::Agent { trust_domain, datacenter, .. } = identity.credentials.identity().clone() else {
+        bail!("the identity on disk is not an agent's");
+    };
+    let server = Identity::Server { trust_domain, datacenter };
+    Ok(agent_client_config(identity.credentials.clone(), &identity.roots, server)?)
+}
+
+/// Renews the agent's own certificate while the node runs.
+struct Renewal {
+    uplink: Arc<Uplink>,
+    mirror: Arc<Mirror>,
+    data_dir: PathBuf,
+    clock: WallClock,
+    tls: watch::Sender<Arc<rustls::ClientConfig>>,
+}
+
+impl Renewal {
+    async fn run(self, mut identity: AgentIdentity) {
+        loop {
+            let validity = identity.credentials.validity();
+            let spread = fastrand::u64(..);
+            let due = renew_at(validity.not_before(), validity.not_after(), spread).unwrap_or(validity.not_after());
+            while (self.clock)() < due {
+                // Looked at again and again, so that a clock that was set is noticed.
+                let left = Duration::from_secs(due.since((self.clock)()));
+                tokio::time::sleep(left.min(RENEWAL_RETRY)).await;
+            }
+            match self.renew().await {
+                Ok(renewed) => identity = renewed,
+                Err(error) => {
+                    tracing::warn!(error = format!("{error:#}"), "the agent's certificate could not be renewed");
+                    tokio::time::sleep(RENEWAL_RETRY).await;
+                }
+            }
+        }
+    }
+
+    async fn renew(&self) -> anyhow::Result<AgentIdentity> {
+        let key = LeafKey::generate()?;
+        let leaf = self.uplink.renew(key.csr_der()?).await?;
+        let roots = self.mirror.replica().roots_pem().concat();
+        let identity = AgentIdentity::save(&self.data_dir, &leaf.chain_pem, &key, &roots)?;
+        self.tls.send_replace(Arc::new(tls_of(&identity)?));
+        Ok(identity)
+    }
+}

@@ -1,0 +1,225 @@
+//! What agents ask of this server, answered; over a stream in one process and another, or directly within one.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use starling_attach::message::{AgentSays, Hello, Resume, Subjects, Welcome, decode_subject};
+use starling_attach::{FromServer, SubscribeError};
+use starling_catalog::{Command, JoinTokenCommand, Refused, Snapshot, Subject};
+use starling_identity::JoinToken;
+use starling_model::{Change, InstanceId, InstanceKey, NodeName, Record, Revision};
+use starling_rpc::{AgentDoor, AgentStream, AliasView, CallError, JoinAnswer, JoinRequest, LeafRequest};
+use starling_tls::IssuedLeaf;
+
+use crate::agents::{self, Superseded};
+use crate::commit::CommitFailure;
+use crate::server::Server;
+
+/// The way in for agents.
+pub struct Door {
+    server: Arc<Server>,
+    /// What an agent is told first.
+    welcome: Bytes,
+}
+
+impl Door {
+    /// A door to `server`, in a mesh whose calls are allowed or not where no intention decides.
+    #[must_use]
+    pub fn new(server: Arc<Server>, default_allow: bool) -> Self {
+        let welcome = Welcome {
+            trust_domain: server.root().trust_domain.to_string(),
+            datacenter: server.datacenter().to_string(),
+            default_allow,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        let welcome = FromServer::from(starling_attach::message::ServerSays::Welcome(welcome)).to_bytes();
+        Self { server, welcome }
+    }
+}
+
+impl From<CommitFailure> for CallError {
+    fn from(failure: CommitFailure) -> Self {
+        match failure {
+            CommitFailure::Refused(refusal) => Self::refused(refusal),
+            invalid @ CommitFailure::Invalid(_) => Self::refused(format!("{:#}", anyhow::Error::from(invalid))),
+            other @ (CommitFailure::Contended | CommitFailure::Halted(_) | CommitFailure::Store(_)) => {
+                Self::unavailable(format!("{:#}", anyhow::Error::from(other)))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl AgentDoor for Door {
+    fn attach(&self, node: NodeName, hello: Hello) -> Result<Arc<dyn AgentStream>, CallError> {
+        tracing::debug!(%node, version = hello.version, "agent attached");
+        let stream = self.server.agents().attach(node.clone());
+        let server = Arc::clone(&self.server);
+        tokio::spawn(async move { server.count_as_alive(&node).await });
+        Ok(Arc::new(Stream { stream, welcome: OnceLock::new(), first: self.welcome.clone() }))
+    }
+
+    async fn commit(&self, node: &NodeName, changes: Vec<Change>) -> Result<Revision, CallError> {
+        let command = Command::Node { name: node.clone(), changes };
+        let revision = self.server.commit(&command).await?;
+        if self.server.is_attached(node) {
+            // A node that attached before it was registered could not be written as alive then.
+            self.server.count_as_alive(node).await;
+        }
+        Ok(revision)
+    }
+
+    async fn own_records(&self, node: &NodeName) -> Result<(Revision, Vec<Record>), CallError> {
+        let snapshot = self.server.snapshot();
+        let own = snapshot.node(node).map(|node| Record::Node(node.value.clone()));
+        let instances = snapshot.instances_on(node).map(|instance| Record::Instance(instance.value.clone()));
+        let checks = snapshot.checks_on(node).map(|check| Record::Check(check.value.clone()));
+        Ok((snapshot.revision(), own.into_iter().chain(instances).chain(checks).collect()))
+    }
+
+    async fn issue_leaves(
+        &self,
+        node: &NodeName,
+        wanted: Vec<LeafRequest>,
+    ) -> Result<Vec<Result<IssuedLeaf, CallError>>, CallError> {
+        let snapshot = self.server.snapshot();
+        let registered: BTreeSet<_> =
+            snapshot.instances_on(node).map(|instance| instance.value.identity().clone()).collect();
+        let mut leaves = Vec::with_capacity(wanted.len());
+        for LeafRequest { service, csr_der } in wanted {
+            if !registered.contains(&service) {
+                leaves.push(Err(CallError::refused(format!("no instance of {service} is registered on {node}"))));
+                continue;
+            }
+            leaves.push(self.sign(move |server| server.issue_leaf(&service, &csr_der)).await);
+        }
+        Ok(leaves)
+    }
+
+    async fn renew(&self, node: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
+        let node = node.clone();
+        self.sign(move |server| server.issue_agent(&node, &csr_der)).await
+    }
+
+    fn follow_checks(&self, node: &NodeName, service: Option<&InstanceId>) -> BoxStream<'static, AliasView> {
+        let subscription = self.server.subscribe(BTreeSet::from([Subject::Node(node.clone())]));
+        let (server, node, service) = (Arc::clone(&self.server), node.clone(), service.cloned());
+        let first = view(&server.snapshot(), &node, service.as_ref());
+        let later = stream::unfold((server, subscription, node, service), |state| async move {
+            state.1.changed().await;
+            let view = view(&state.0.snapshot(), &state.2, state.3.as_ref());
+            Some((view, state))
+        });
+        stream::iter([first]).chain(later).boxed()
+    }
+
+    async fn join(&self, request: JoinRequest) -> Result<JoinAnswer, CallError> {
+        let token: JoinToken = request.token.parse().map_err(CallError::refused)?;
+        let command = JoinTokenCommand::Use(starling_catalog::JoinRequest {
+            token: token.id,
+            secret_hash: token.secret_hash(),
+            node: request.node.clone(),
+            node_lives: self.server.is_attached(&request.node),
+            now: crate::server::now(),
+        });
+        self.server.commit(&Command::JoinToken(command)).await?;
+        let node = request.node.clone();
+        let leaf = self.sign(move |server| server.issue_agent(&node, &request.csr_der)).await?;
+        tracing::info!(node = %request.node, token = %token.id, "node joined");
+        let roots: Vec<_> =
+            self.server.snapshot().roots().iter().map(|root| root.value.certificate_pem.clone()).collect();
+        Ok(JoinAnswer { leaf, roots_pem: roots.concat() })
+    }
+}
+
+impl Door {
+    async fn sign<E: ToString + Send + 'static>(
+        &self,
+        sign: impl FnOnce(&Server) -> Result<IssuedLeaf, E> + Send + 'static,
+    ) -> Result<IssuedLeaf, CallError> {
+        let admitted = self.server.admission().enter().await;
+        let place = admitted.map_err(|overloaded| CallError::Overloaded {
+            reason: overloaded.to_string(),
+            retry_after: overloaded.retry_after,
+        })?;
+        let server = Arc::clone(&self.server);
+        // Signing takes tens of microseconds, but thousands may come at once.
+        let signed = tokio::task::spawn_blocking(move || (sign(&server), place)).await;
+        signed.map_err(CallError::unavailable)?.0.map_err(CallError::refused)
+    }
+}
+
+fn view(snapshot: &Snapshot, node: &NodeName, service: Option<&InstanceId>) -> AliasView {
+    let exists = match service {
+        None => snapshot.node(node).is_some(),
+        Some(id) => snapshot.instance(&InstanceKey { node: node.clone(), id: id.clone() }).is_some(),
+    };
+    let concerns = |of: Option<&InstanceId>| of.is_none() || of == service;
+    let checks = snapshot.checks_on(node).map(|check| &check.value);
+    let checks = checks.filter(|check| concerns(check.service.as_ref().map(|service| &service.id)));
+    AliasView { exists, checks: checks.cloned().collect() }
+}
+
+/// One agent's stream as the transport sees it.
+struct Stream {
+    stream: agents::AgentStream,
+    /// Set once the first frame is sent.
+    welcome: OnceLock<()>,
+    first: Bytes,
+}
+
+impl AgentStream for Stream {
+    fn handle(&self, says: AgentSays) -> Result<(), CallError> {
+        match says {
+            AgentSays::Hello(_) => return Err(CallError::refused("a second hello")),
+            AgentSays::Subscribe(subscribe) => {
+                let resumes = subscribe.resumes.iter().map(resume).collect::<Result<Vec<_>, _>>()?;
+                self.stream.subscribe(&resumes).map_err(|error| match error {
+                    SubscribeError::Future { .. } => CallError::BeginAnew { reason: error.to_string() },
+                    SubscribeError::NotSent(_) | SubscribeError::TooMany | SubscribeError::Foreign(_) => {
+                        CallError::refused(error)
+                    }
+                })?;
+            }
+            AgentSays::Unsubscribe(Subjects { subjects }) => {
+                let subjects = subjects.iter().map(decode_subject).collect::<Result<Vec<_>, _>>();
+                self.stream.unsubscribe(&subjects.map_err(CallError::refused)?);
+            }
+            AgentSays::Applied(applied) => {
+                self.stream.applied(Revision(applied.through), applied.refusals_stand);
+            }
+            AgentSays::Rejected(rejected) => {
+                let rejected = rejected.bounded();
+                let proxy = rejected.proxy.parse().map_err(CallError::refused)?;
+                self.stream.rejected(Refused {
+                    revision: Revision(rejected.revision),
+                    since: Revision(rejected.since),
+                    proxy: Some(proxy),
+                    type_url: rejected.type_url,
+                    resources: rejected.resources,
+                    text: rejected.text,
+                });
+            }
+            AgentSays::Pong(_) => {}
+        }
+        Ok(())
+    }
+
+    fn poll_take(&self, context: &mut Context<'_>) -> Poll<Result<Vec<Bytes>, CallError>> {
+        if self.welcome.set(()).is_ok() {
+            return Poll::Ready(Ok(vec![self.first.clone()]));
+        }
+        let taken = ready!(self.stream.poll_take(context));
+        Poll::Ready(taken.map_err(|superseded: Superseded| CallError::unavailable(superseded)))
+    }
+}
+
+fn resume(resume: &Resume) -> Result<(Subject, Revision), CallError> {
+    let subject = resume.subject.as_ref().ok_or_else(|| CallError::refused("a subscription without a subject"))?;
+    Ok((decode_subject(subject).map_err(CallError::refused)?, Revision(resume.have)))
+}

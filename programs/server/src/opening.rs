@@ -1,0 +1,191 @@
+//! Opening a data directory: what must be there together, and that nothing is written before all of it was found good.
+//!
+//! Each part is verified by whoever owns it. What is held here is one part against another: the store, the CA and what an
+//! agent keeps beside them each say of the others that they were there. A part that is gone is never made anew in silence,
+//! since the rest would then be brought into line with nothing.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use starling_catalog::Snapshot;
+use starling_identity::ClusterId;
+use starling_model::NodeName;
+use starling_store::{EmbeddedOptions, EmbeddedStore, ExaminedStore, Store};
+use starling_telemetry::Registry;
+use starling_tls::{CertificateAuthority, OpenError};
+
+use crate::server::{Server, ServerConfig, now};
+use crate::turn;
+
+/// The store's folder in the data directory.
+const STORE: &str = "store";
+/// The CA's.
+const AUTHORITY: &str = "ca";
+/// The agent's journal.
+const JOURNAL: &str = "agent/journal.jsonl";
+/// The node's UUID.
+const NODE_ID: &str = "node-id";
+
+/// Why the parts of a data directory do not go together. Nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Inconsistent {
+    /// There is no store beside parts that are made after it.
+    #[error(
+        "{} is there, but there is no store in {}: every service, intention and config entry is missing; nothing was changed: restore the store from a backup, or begin anew with another data directory",
+        beside.display(), path.display()
+    )]
+    StoreMissing {
+        /// The store's folder.
+        path: PathBuf,
+        /// What is there.
+        beside: PathBuf,
+    },
+    /// There is no CA beside a store that knows one.
+    #[error(
+        "{} does not exist, but the store trusts the CA {root}; nothing was changed: restore it from a backup, or begin anew with another data directory",
+        path.display()
+    )]
+    AuthorityMissing {
+        /// The CA's folder.
+        path: PathBuf,
+        /// The id of the root in the store.
+        root: String,
+    },
+    /// The CA is another than the store's.
+    #[error(
+        "the CA in {} is {found}, but the store trusts {root}; nothing was changed: restore that CA from a backup, or begin anew with another data directory",
+        path.display()
+    )]
+    AuthorityForeign {
+        /// The CA's folder.
+        path: PathBuf,
+        /// The id of its root.
+        found: String,
+        /// The id of the root in the store.
+        root: String,
+    },
+    /// There is no UUID for a node that the store knows by one.
+    #[error(
+        "{} does not exist, but the store knows the node {node} by the id {id}; nothing was changed: restore it, or write that id to it",
+        path.display()
+    )]
+    NodeIdMissing {
+        /// The file.
+        path: PathBuf,
+        /// The node.
+        node: NodeName,
+        /// Its id in the store.
+        id: String,
+    },
+    /// There is no journal for a node that the store knows.
+    #[error(
+        "{} does not exist, but the store has {instances} services of the node {node}, which the agent would remove; nothing was changed: restore it from a backup, or, to go on without them, make it with the one line {{\"format\":\"starling-agent-journal\",\"version\":1}}",
+        path.display()
+    )]
+    JournalMissing {
+        /// The file.
+        path: PathBuf,
+        /// The node.
+        node: NodeName,
+        /// How many instances of it the store has.
+        instances: usize,
+    },
+}
+
+/// A data directory that was found good so far, and in which nothing was written yet.
+///
+/// The store is locked; dropping this gives that up and leaves everything as it was.
+#[derive(Debug)]
+pub struct Opening {
+    config: ServerConfig,
+    store: ExaminedStore,
+    catalog: Snapshot,
+    /// `None` if the store is new.
+    authority: Option<CertificateAuthority>,
+}
+
+impl Opening {
+    /// Verifies the store and the CA, and that they belong together.
+    ///
+    /// # Errors
+    /// When one of them is damaged or in use, or [`Inconsistent`].
+    pub async fn examine(config: ServerConfig) -> anyhow::Result<Self> {
+        let directory = config.data_dir.join(STORE);
+        refuse_missing_store(&config.data_dir, &directory)?;
+        let examined = tokio::task::spawn_blocking(move || -> anyhow::Result<_> {
+            let store = EmbeddedStore::examine(&directory, EmbeddedOptions::default())?;
+            let stored = store.load()?;
+            Ok((store, stored))
+        });
+        let (store, stored) = examined.await??;
+        let catalog = turn::catalog(&stored)?;
+        let authority = match CertificateAuthority::open(&config.data_dir) {
+            Err(OpenError::Absent { .. }) => None,
+            opened => Some(opened?),
+        };
+        refuse_other_authority(&config.data_dir, &catalog, authority.as_ref())?;
+        Ok(Self { config, store, catalog, authority })
+    }
+
+    /// Holds what the agent of `node`, which lives in the same directory, keeps there against the catalog.
+    ///
+    /// # Errors
+    /// [`Inconsistent`] if the catalog knows the node, and its id or its journal is not there.
+    pub fn verify_agent(&self, node: &NodeName, has_id: bool, has_journal: bool) -> Result<(), Inconsistent> {
+        let Some(known) = self.catalog.node(node) else { return Ok(()) };
+        if !has_id {
+            let (path, id) = (self.config.data_dir.join(NODE_ID), known.value.id.clone());
+            return Err(Inconsistent::NodeIdMissing { path, node: node.clone(), id });
+        }
+        if !has_journal {
+            let (path, instances) = (self.config.data_dir.join(JOURNAL), self.catalog.instances_on(node).count());
+            return Err(Inconsistent::JournalMissing { path, node: node.clone(), instances });
+        }
+        Ok(())
+    }
+
+    /// Opens everything for writing, and starts the server.
+    ///
+    /// # Errors
+    /// When the disk does not take what is to be written.
+    pub async fn start(self, registry: &Registry) -> anyhow::Result<Arc<Server>> {
+        let Self { config, store, catalog, authority } = self;
+        let store: Arc<dyn Store> = Arc::new(tokio::task::spawn_blocking(move || store.adopt()).await??);
+        let authority = match authority {
+            Some(authority) => authority,
+            None => {
+                let trust_domain = ClusterId::from_random(fastrand::u128(..)).trust_domain();
+                CertificateAuthority::create(&config.data_dir, &trust_domain, now())?
+            }
+        };
+        Server::run(config, store, catalog, authority, registry).await
+    }
+}
+
+/// The store is made first of all, so that a start that was interrupted never leaves the others without it.
+fn refuse_missing_store(data_dir: &Path, store: &Path) -> anyhow::Result<()> {
+    if EmbeddedStore::exists(store)? {
+        return Ok(());
+    }
+    let others = [AUTHORITY, JOURNAL, NODE_ID].map(|name| data_dir.join(name));
+    match others.into_iter().find(|other| other.symlink_metadata().is_ok()) {
+        Some(beside) => Err(Inconsistent::StoreMissing { path: store.to_owned(), beside }.into()),
+        None => Ok(()),
+    }
+}
+
+/// The CA is made before the store hears of it, so a store that knows none goes with any.
+fn refuse_other_authority(
+    data_dir: &Path,
+    catalog: &Snapshot,
+    authority: Option<&CertificateAuthority>,
+) -> Result<(), Inconsistent> {
+    let active = catalog.roots().into_iter().find(|root| root.value.active);
+    let Some(root) = active.map(|root| root.value.id.clone()) else { return Ok(()) };
+    let path = data_dir.join(AUTHORITY);
+    match authority.map(|authority| authority.root().id.clone()) {
+        None => Err(Inconsistent::AuthorityMissing { path, root }),
+        Some(found) if found != root => Err(Inconsistent::AuthorityForeign { path, found, root }),
+        Some(_) => Ok(()),
+    }
+}
