@@ -1,7 +1,7 @@
 //! The HTTP API in the shape of Consul 1.22, and the parsers of Consul's JSON and HCL forms.
 //!
 //! Requests become valid values here and answers take Consul's form here; what happens in between is behind two traits,
-//! [`CatalogPort`] and [`AgentPort`]. Every route stands in one table with the permission it needs and the body it may
+//! [`CatalogPort`] and [`AgentPort`]; what an agent apart from its servers cannot answer goes to them by [`ServersPort`]. Every route stands in one table with the permission it needs and the body it may
 //! have. The crate owns no state beyond the connections it serves.
 
 mod answer;
@@ -12,11 +12,16 @@ mod error;
 pub mod limits;
 pub mod parse;
 pub mod ports;
+mod relay;
 pub mod router;
 pub mod routes;
 mod serve;
 mod site;
 
-pub use ports::{AgentFailure, AgentPort, CatalogPort, CommitFailure, DiagnosticRow, Leaf, MeshFacts, PrivateKeyText};
-pub use router::{AllowEverything, Authoriser, Permission, Route, router};
-pub use serve::serve;
+pub use axum::body::Body;
+pub use ports::{
+    AgentFailure, AgentPort, CatalogPort, CommitFailure, DiagnosticRow, Leaf, MeshFacts, NewJoinToken, PrivateKeyText,
+};
+pub use relay::{ServersPort, Unreached};
+pub use router::{AllowEverything, Authoriser, Permission, Ports, Route, router};
+pub use serve::{serve, stopped_by};

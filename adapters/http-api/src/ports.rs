@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use starling_catalog::{Barrier, ChangeReport, Command, NodeReport, ProxyReport, Refusal, Snapshot, Subject, Until};
+use starling_identity::JoinToken;
 use starling_model::{
-    Action, Check, CheckId, CheckStatus, Datacenter, InstanceId, InstanceKey, NodeName, Revision, ServiceInstance,
-    ServiceName, ServiceRegistration, TrustDomain, UnixSeconds,
+    Action, Check, CheckId, CheckStatus, Datacenter, InstanceId, InstanceKey, JoinTokenDescription, NodeName, Revision,
+    ServiceInstance, ServiceName, ServiceRegistration, TrustDomain, UnixSeconds,
 };
 
 use crate::parse::CheckRegistration;
@@ -28,6 +29,12 @@ pub trait CatalogPort: Send + Sync + 'static {
     /// # Errors
     /// [`CommitFailure`] if it is refused, or cannot be stored.
     async fn commit(&self, command: Command) -> Result<Revision, CommitFailure>;
+
+    /// Makes a join token; with it, when it expires. Its text is given out once, from what this answers.
+    ///
+    /// # Errors
+    /// [`CommitFailure`] if its lifetime is outside the limits, or it cannot be stored.
+    async fn create_join_token(&self, wanted: NewJoinToken) -> Result<(JoinToken, UnixSeconds), CommitFailure>;
 
     /// The receipt of a change, once nothing is outstanding or the time is up, with at most `names` names of each kind;
     /// `None` if it is not remembered.
@@ -55,6 +62,17 @@ pub trait CatalogPort: Send + Sync + 'static {
 
     /// Every metric in the OpenMetrics text form.
     fn metrics_text(&self) -> String;
+}
+
+/// A join token that is to be made.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NewJoinToken {
+    /// Whether it is good for any number of nodes, and not for one only.
+    pub reusable: bool,
+    /// How long it is good; `None` for the usual time.
+    pub ttl: Option<Duration>,
+    /// What it is for.
+    pub description: Option<JoinTokenDescription>,
 }
 
 /// Why a command was not committed.

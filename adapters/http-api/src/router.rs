@@ -21,6 +21,7 @@ use crate::call::{Call, Query};
 use crate::error::ApiError;
 use crate::limits::{BODY_TIMEOUT, BodyLimit, URI_BYTES_MAX};
 use crate::ports::{AgentPort, CatalogPort};
+use crate::relay::{self, Answerer, ServersPort};
 use crate::site::{OnLoopback, check_site};
 
 /// What a caller must be allowed to do; the words of Consul's rules.
@@ -50,6 +51,8 @@ pub enum Permission {
     ConfigWrite,
     /// Read the state of the mesh itself.
     OperatorRead,
+    /// Say who may join the mesh.
+    OperatorWrite,
 }
 
 impl fmt::Display for Permission {
@@ -67,6 +70,7 @@ impl fmt::Display for Permission {
             Self::ConfigRead => "config:read",
             Self::ConfigWrite => "config:write",
             Self::OperatorRead => "operator:read",
+            Self::OperatorWrite => "operator:write",
         })
     }
 }
@@ -87,11 +91,38 @@ impl Authoriser for AllowEverything {
     }
 }
 
+/// What stands behind the API.
+pub struct Ports {
+    /// The catalog; where there are `servers`, the part of it that the agent has.
+    pub catalog: Arc<dyn CatalogPort>,
+    /// The agent of this process; `None` in a server that has none.
+    pub agent: Option<Arc<dyn AgentPort>>,
+    /// Where an agent finds the rest of the catalog; `None` where all of it is at hand.
+    pub servers: Option<Arc<dyn ServersPort>>,
+    /// Who may do what.
+    pub authoriser: Arc<dyn Authoriser>,
+}
+
 /// What handlers reach.
 pub(crate) struct Api {
     pub(crate) catalog: Arc<dyn CatalogPort>,
-    pub(crate) agent: Arc<dyn AgentPort>,
+    agent: Option<Arc<dyn AgentPort>>,
+    servers: Option<Arc<dyn ServersPort>>,
     authoriser: Arc<dyn Authoriser>,
+}
+
+impl Api {
+    /// The agent of this process.
+    pub(crate) fn agent(&self) -> Result<&dyn AgentPort, ApiError> {
+        self.agent.as_deref().ok_or_else(|| {
+            ApiError::bad_request("this is a server without an agent: services are registered with the agent of their node")
+        })
+    }
+
+    /// Whether this is a server, with an agent or without.
+    pub(crate) fn is_server(&self) -> bool {
+        self.servers.is_none()
+    }
 }
 
 pub(crate) type Outcome = Result<Answer, ApiError>;
@@ -153,12 +184,9 @@ impl Route {
 }
 
 /// Builds the router of every route in [`crate::routes::table`].
-pub fn router(
-    catalog: Arc<dyn CatalogPort>,
-    agent: Arc<dyn AgentPort>,
-    authoriser: Arc<dyn Authoriser>,
-) -> axum::Router {
-    let api = Arc::new(Api { catalog, agent, authoriser });
+pub fn router(ports: Ports) -> axum::Router {
+    let Ports { catalog, agent, servers, authoriser } = ports;
+    let api = Arc::new(Api { catalog, agent, servers, authoriser });
     let mut paths: BTreeMap<&'static str, Vec<Route>> = BTreeMap::new();
     for route in crate::routes::table() {
         paths.entry(route.path).or_default().push(route);
@@ -181,10 +209,17 @@ async fn respond(
     let query = Query::parse(request.uri().query().unwrap_or_default());
     let rendering = Rendering::of(&query, facts.default_intention_action);
     match dispatch(&api, &routes, request, query).await {
-        Ok(answer) => rendering.answer(answer),
+        Ok(Reply::Own(answer)) => rendering.answer(answer),
+        Ok(Reply::OfServer(response)) => response,
         Err(Stop::Error(error)) => rendering.error(&error),
         Err(Stop::Method { method, allow }) => rendering.wrong_method(&method, &allow),
     }
+}
+
+/// Whose answer it is.
+enum Reply {
+    Own(Answer),
+    OfServer(Response<axum::body::Body>),
 }
 
 enum Stop {
@@ -203,7 +238,7 @@ async fn dispatch(
     routes: &[Route],
     mut request: Request<axum::body::Body>,
     query: Query,
-) -> Result<Answer, Stop> {
+) -> Result<Reply, Stop> {
     let length = request.uri().path_and_query().map_or(0, |text| text.as_str().len());
     if length > URI_BYTES_MAX {
         let text = format!("the address has {length} bytes; at most {URI_BYTES_MAX} are allowed");
@@ -230,14 +265,38 @@ async fn dispatch(
     let (head, body) = request.into_parts();
     let body = read_body(route, &head.headers, body).await?;
     let stopping = head.extensions.get::<Stopping>().cloned().unwrap_or_default();
+    if let Some(response) = relayed(api, route, &head, &body, &stopping).await? {
+        return Ok(Reply::OfServer(response));
+    }
     let call = Call { params, query, headers: head.headers, body, stopping: stopping.clone() };
     let answer = (route.handler)(Arc::clone(api), call).await?;
     match (wanted, answer.written()) {
         (Some(wanted), Some(revision)) => {
             let standing = wanted.standing(&*api.catalog, revision, &stopping).await;
-            Ok(answer.until(standing))
+            Ok(Reply::Own(answer.until(standing)))
         }
-        (_, _) => Ok(answer),
+        (_, _) => Ok(Reply::Own(answer)),
+    }
+}
+
+/// The answer of a server, where it is asked; an error if it is needed and not reached.
+async fn relayed(
+    api: &Api,
+    route: &Route,
+    head: &http::request::Parts,
+    body: &Bytes,
+    stopping: &Stopping,
+) -> Result<Option<Response<axum::body::Body>>, ApiError> {
+    let Some(servers) = &api.servers else { return Ok(None) };
+    let answerer = Answerer::of(&head.method, head.uri.path(), route.path);
+    if answerer == Answerer::Agent {
+        return Ok(None);
+    }
+    let request = relay::passed_on(&head.method, &head.uri, &head.headers, body.clone());
+    match relay::ask(&**servers, request, stopping).await {
+        Ok(response) => Ok(Some(response)),
+        Err(_) if answerer == Answerer::ServersElseAgent => Ok(None),
+        Err(reason) => Err(relay::unanswered(&head.method, head.uri.path(), &reason)),
     }
 }
 

@@ -9,6 +9,7 @@ mod health;
 mod intention;
 mod starling;
 mod status;
+mod token;
 
 use crate::limits::BodyLimit;
 use crate::router::{Permission, Route};
@@ -102,6 +103,9 @@ fn own_routes() -> Vec<Route> {
         Route::new("GET", "/starling/v1/diagnostics", P::OperatorRead, B::NONE, "What is wrong with what users wrote, and what to do", |a, c| Box::pin(starling::diagnostics(a, c))),
         Route::new("GET", "/starling/v1/can", P::IntentionsRead, B::NONE, "Whether a request may pass, and which rule decides (`source`, `destination`, `path`, `method`, `header=NAME:VALUE`)", |a, c| Box::pin(starling::can(a, c))),
         Route::new("PUT", "/starling/v1/agent/leaves/rotate", P::AgentWrite, B::NONE, "Have every leaf certificate of this node issued anew, with a new key", |a, c| Box::pin(starling::rotate_leaves(a, c))),
+        Route::new("PUT", "/starling/v1/tokens/join", P::OperatorWrite, B::SMALL, "Make a join token (`Reusable`, `TTL`, `Description`); its text is answered here and never again", |a, c| Box::pin(token::create(a, c))),
+        Route::new("GET", "/starling/v1/tokens/join", P::OperatorRead, B::NONE, "Join tokens, without their texts", |a, c| Box::pin(token::list(a, c))),
+        Route::new("DELETE", "/starling/v1/tokens/join/{id}", P::OperatorWrite, B::NONE, "Revoke a join token; nodes that have joined by it stay", |a, c| Box::pin(token::revoke(a, c))),
         Route::new("GET", "/metrics", P::AgentRead, B::NONE, "Metrics in the OpenMetrics text form", |a, c| Box::pin(status::metrics(a, c))),
     ]
 }

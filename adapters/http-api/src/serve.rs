@@ -34,7 +34,7 @@ pub async fn serve(
 ) {
     let places = Arc::new(Semaphore::new(connections_max));
     let (stop, stopping) = watch::channel(false);
-    let mut router = router.layer(axum::Extension(Stopping::new(stopping.clone())));
+    let mut router = stopped_by(router, stopping.clone());
     if listener.local_addr().is_ok_and(|address| address.ip().is_loopback()) {
         router = router.layer(axum::Extension(OnLoopback));
     }
@@ -62,6 +62,11 @@ pub async fn serve(
     if tokio::time::timeout(SHUTDOWN_GRACE, ended).await.is_err() {
         connections.shutdown().await;
     }
+}
+
+/// The router, with waiting requests answered at once when `stopping` turns true; [`serve`] does that by itself.
+pub fn stopped_by(router: axum::Router, stopping: watch::Receiver<bool>) -> axum::Router {
+    router.layer(axum::Extension(Stopping::new(stopping)))
 }
 
 async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> std::io::Result<(TcpStream, OwnedSemaphorePermit)> {

@@ -27,9 +27,9 @@ pub(crate) fn check_site(
     let foreign = headers.get_all(header::HOST).iter().find(|host| !is_ours(host));
     match foreign.filter(|_| on_loopback.is_some()) {
         None => Ok(()),
-        Some(host) => {
-            denied(format!("this API listens on loopback and is asked for by an IP address or as localhost, not {host:?}"))
-        }
+        Some(host) => denied(format!(
+            "this API listens on loopback and is asked for by an IP address or as localhost, not {host:?}"
+        )),
     }
 }
 

@@ -29,10 +29,7 @@ async fn start_with(world: &Arc<World>) -> (SocketAddr, oneshot::Sender<()>, Joi
     start_for(world, CONNECTIONS_MAX).await
 }
 
-async fn start_for(
-    world: &Arc<World>,
-    connections_max: usize,
-) -> (SocketAddr, oneshot::Sender<()>, JoinHandle<()>) {
+async fn start_for(world: &Arc<World>, connections_max: usize) -> (SocketAddr, oneshot::Sender<()>, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel();
@@ -55,7 +52,8 @@ async fn exchange(address: SocketAddr, request: &[u8]) -> String {
 #[tokio::test]
 async fn header_names_are_written_as_go_writes_them() {
     let (address, _stop, _serving) = start().await;
-    let answer = exchange(address, b"GET /v1/catalog/nodes HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await;
+    let answer =
+        exchange(address, b"GET /v1/catalog/nodes HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await;
     for wanted in ["HTTP/1.1 200 OK\r\n", "\r\nX-Consul-Index: 1\r\n", "\r\nX-Consul-Knownleader: true\r\n"] {
         assert!(answer.contains(wanted), "{answer}");
     }

@@ -8,6 +8,8 @@ mod attach;
 mod body;
 pub(crate) mod messages;
 mod service;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;

@@ -3,6 +3,7 @@
 //! Reconnecting is the caller's business: when anything here says [`CallError::Unavailable`], the connection is best
 //! dropped and another made.
 
+mod api;
 mod frames;
 mod outbox;
 
@@ -25,6 +26,7 @@ use rustls::pki_types::ServerName;
 use starling_attach::message::{AgentSays, Hello};
 use starling_model::{Change, InstanceId, NodeName, Record, Revision};
 use starling_tls::{IssuedLeaf, PeerError};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, ToSocketAddrs};
 use tokio_rustls::TlsConnector;
 use tonic::Request;
@@ -43,6 +45,7 @@ use crate::socket;
 use frames::AgentCodec;
 use outbox::{Outbox, Outgoing};
 
+pub use api::ApiBody;
 pub use frames::ServerFrames;
 
 /// An agent that has said nothing for so long says that it is there, asked or not.
@@ -51,8 +54,10 @@ pub const SPEAK_AFTER: Duration = Duration::from_millis(1_500);
 /// Bytes under way to the agent on one stream: what a slow one cannot coalesce any more.
 const STREAM_WINDOW: u32 = 64 * 1024;
 
-/// Bytes under way on the connection; a stream that is not read leaves room for the calls.
-const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Bytes under way on the connection. A stream that is not read leaves room for the calls. And half of it is what h2 lets
+/// small frames that are not read cost, 256 bytes less their size each, before it takes them for an attack: enough for a
+/// stream's window full of the smallest that there are.
+const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 
 /// How often a server of which nothing is heard is asked for a sign of life while a call is under way, and how long that
 /// may take.
@@ -162,12 +167,19 @@ impl ServerClient {
         let name = ServerName::from(stream.peer_addr().map_err(unreachable)?.ip());
         let pulse = Pulse::new();
         let stream = Pulsed::new(stream, Arc::clone(&pulse));
-        let stream = TlsConnector::from(tls).connect(name, stream).await.map_err(|source| {
-            match PeerError::behind(&source) {
+        let stream =
+            TlsConnector::from(tls).connect(name, stream).await.map_err(|source| match PeerError::behind(&source) {
                 Some(reason) => ConnectError::NotTrusted { address: text(), source: reason.clone() },
                 None => ConnectError::Tls { address: text(), source },
-            }
-        })?;
+            })?;
+        Self::over(stream, pulse).await.map_err(|source| ConnectError::Http2 { address: text(), source })
+    }
+
+    /// Speaks HTTP/2 over a connection with this pulse.
+    pub(crate) async fn over(
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        pulse: Arc<Pulse>,
+    ) -> Result<Self, hyper::Error> {
         let (http2, connection) = Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)
@@ -175,8 +187,7 @@ impl ServerClient {
             .keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .handshake(TokioIo::new(stream))
-            .await
-            .map_err(|source| ConnectError::Http2 { address: text(), source })?;
+            .await?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "connection to the server ended");
@@ -206,7 +217,7 @@ impl ServerClient {
     /// [`CallError::Refused`] and [`CallError::Overloaded`] if nothing was written, [`CallError::Unavailable`] if all, some or
     /// none may have been.
     pub async fn commit(&self, changes: Vec<Change>) -> Result<Revision, CallError> {
-        let request = changes.to_wire();
+        let request = changes.into_wire();
         let bytes = request.encoded_len();
         if bytes > COMMIT_BYTES_MAX {
             let reason = format!("a commit of {bytes} bytes, over the limit of {COMMIT_BYTES_MAX}");
@@ -220,7 +231,7 @@ impl ServerClient {
     /// # Errors
     /// [`CallError`].
     pub async fn own_records(&self) -> Result<(Revision, Vec<Record>), CallError> {
-        self.unary(path::OWN_RECORDS, ().to_wire()).await
+        self.unary(path::OWN_RECORDS, ().into_wire()).await
     }
 
     /// Has leaves signed for workloads of the node: one answer for each wanted, in order.
@@ -231,9 +242,10 @@ impl ServerClient {
         &self,
         wanted: Vec<LeafRequest>,
     ) -> Result<Vec<Result<IssuedLeaf, CallError>>, CallError> {
-        let answers: Vec<_> = self.unary(path::ISSUE_LEAVES, wanted.to_wire()).await?;
-        if answers.len() != wanted.len() {
-            let reason = format!("the server answered {} of {} signing requests", answers.len(), wanted.len());
+        let count = wanted.len();
+        let answers: Vec<_> = self.unary(path::ISSUE_LEAVES, wanted.into_wire()).await?;
+        if answers.len() != count {
+            let reason = format!("the server answered {} of {count} signing requests", answers.len());
             return Err(CallError::unavailable(reason));
         }
         Ok(answers)
@@ -244,14 +256,14 @@ impl ServerClient {
     /// # Errors
     /// [`CallError`].
     pub async fn renew(&self, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
-        self.unary(path::RENEW, Renewal(csr_der).to_wire()).await
+        self.unary(path::RENEW, Renewal(csr_der).into_wire()).await
     }
 
     /// The checks of a node that speak of `service` or, if `None`, of the node alone, together with the node's own: as they
     /// are now, and again after every change. Ends when the server is lost or refuses; the reason is logged.
     #[must_use]
     pub fn follow_checks(&self, node: &NodeName, service: Option<&InstanceId>) -> BoxStream<'static, AliasView> {
-        let request = Followed { node: node.clone(), service: service.cloned() }.to_wire();
+        let request = Followed { node: node.clone(), service: service.cloned() }.into_wire();
         let client = self.clone();
         let views = async move {
             let codec = ProstCodec::<_, <AliasView as OnWire>::Message>::default();
@@ -270,7 +282,8 @@ impl ServerClient {
             Err(error) => stream::iter([Err(error)]).boxed(),
         });
         let until_error = views.scan((), |(), view| {
-            let view = view.inspect_err(|error| tracing::info!(%error, "checks of another node are no longer followed"));
+            let view =
+                view.inspect_err(|error| tracing::info!(%error, "checks of another node are no longer followed"));
             std::future::ready(view.ok())
         });
         until_error.boxed()
@@ -281,7 +294,7 @@ impl ServerClient {
     /// # Errors
     /// [`CallError`].
     pub async fn join(&self, request: &JoinRequest) -> Result<JoinAnswer, CallError> {
-        self.unary(path::JOIN, request.to_wire()).await
+        self.unary(path::JOIN, request.clone().into_wire()).await
     }
 
     async fn unary<I, O>(&self, path: &'static str, request: I) -> Result<O, CallError>

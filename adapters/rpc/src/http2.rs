@@ -13,6 +13,7 @@ use tonic::Status;
 use tonic::body::Body;
 
 use crate::agents::{AgentDoor, AgentsService, PIECE_BYTES};
+use crate::api::Api;
 use crate::connection::{Connection, Origin, stopped};
 use crate::service::AdsService;
 use crate::source::ProxySource;
@@ -48,6 +49,8 @@ pub struct Doors {
     pub proxies: Option<Arc<dyn ProxySource>>,
     /// `starling.agent.v1.Agents`, for agents.
     pub agents: Option<Arc<dyn AgentDoor>>,
+    /// The HTTP API, for agents.
+    pub api: Option<Api>,
 }
 
 /// Serves a connection to its end, which comes in time once the server stops.
@@ -96,15 +99,16 @@ struct Services {
 
 impl Services {
     async fn answer(self, origin: Origin, request: http::Request<Incoming>) -> http::Response<Body> {
-        let Self { doors: Doors { proxies, agents }, stopping } = self;
+        let Self { doors: Doors { proxies, agents, api }, stopping } = self;
         let path = request.uri().path();
-        match (proxies, agents) {
-            (Some(source), _) if path.starts_with(AdsService::PREFIX) => {
+        match (proxies, agents, api) {
+            (Some(source), _, _) if path.starts_with(AdsService::PREFIX) => {
                 AdsService { source, stopping }.answer(origin, request).await
             }
-            (_, Some(door)) if path.starts_with(AgentsService::PREFIX) => {
+            (_, Some(door), _) if path.starts_with(AgentsService::PREFIX) => {
                 AgentsService { door, stopping }.answer(origin, request).await
             }
+            (_, _, Some(api)) if Api::is_meant_by(path) => api.answer(&origin, request).await,
             _ => Status::unimplemented("no such service").into_http(),
         }
     }

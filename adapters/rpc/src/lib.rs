@@ -13,6 +13,7 @@
 //! pending set taken, when there is room to send, and only the newest is ever seen.
 
 pub mod agents;
+mod api;
 mod call;
 pub mod client;
 mod connection;
@@ -24,15 +25,15 @@ mod socket;
 mod source;
 mod stream;
 
-pub use agents::{
-    AgentDoor, AgentStream, AliasView, JoinAnswer, JoinRequest, LeafRequest,
-};
+pub use agents::{AgentDoor, AgentStream, AliasView, JoinAnswer, JoinRequest, LeafRequest};
+pub use api::Api;
 pub use call::CallError;
-pub use client::{AgentSender, ConnectError, ServerClient, ServerFrames};
+pub use client::{AgentSender, ApiBody, ConnectError, ServerClient, ServerFrames};
 pub use connection::{DRAIN_TIMEOUT, PREFACE_TIMEOUT, Peer, STRANGER_TIMEOUT};
 pub use http2::Doors;
 pub use serve::{
-    CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, LoopbackListener, NotLoopback, REQUEST_BYTES_MAX, ServeError, serve, serve_tls,
+    CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, LoopbackListener, NotLoopback, REQUEST_BYTES_MAX, ServeError,
+    serve, serve_tls,
 };
 pub use socket::{UNACKNOWLEDGED_MAX, listen};
 pub use source::{AttachError, ProxyFeed, ProxySource};

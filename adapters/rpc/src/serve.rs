@@ -112,7 +112,7 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let listener = listener.0;
     tracing::info!(address = %listener.local_addr().map_err(ServeError::Address)?, "serving xDS in plaintext");
-    let doors = Doors { proxies: Some(source), agents: None };
+    let doors = Doors { proxies: Some(source), ..Doors::default() };
     let (stop, stopping) = watch::channel(false);
     let serve = move |stream: TcpStream, address, permit| {
         let (doors, stopping) = (doors.clone(), stopping.clone());
@@ -150,7 +150,8 @@ pub async fn serve_tls(
     tracing::info!(address = %listener.local_addr().map_err(ServeError::Address)?, "serving the mesh over TLS");
     let mut tls = ServerConfig::clone(&tls);
     tls.alpn_protocols = vec![b"h2".to_vec()];
-    let entrance = Arc::new(Entrance { acceptor: TlsAcceptor::from(Arc::new(tls)), turns: Semaphore::new(HANDSHAKES_MAX) });
+    let entrance =
+        Arc::new(Entrance { acceptor: TlsAcceptor::from(Arc::new(tls)), turns: Semaphore::new(HANDSHAKES_MAX) });
     let (stop, stopping) = watch::channel(false);
     let serve = move |stream, address, permit| {
         let (entrance, doors, mut stopping) = (Arc::clone(&entrance), doors.clone(), stopping.clone());

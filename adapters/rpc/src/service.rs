@@ -43,7 +43,8 @@ impl AdsService {
         B::Error: Into<StdError> + Send,
     {
         let Some(peer) = origin.peer else {
-            return Status::unauthenticated("xDS is for members of the mesh, and the caller has no certificate").into_http();
+            return Status::unauthenticated("xDS is for members of the mesh, and the caller has no certificate")
+                .into_http();
         };
         match request.uri().path() {
             DELTA_PATH => self.stream::<Delta, B>(peer, request).await,

@@ -226,7 +226,7 @@ async fn members_of_the_mesh_are_known_by_their_certificates() {
     let tls = Arc::new(server_config(slot(&authority, "server"), &roots, ClientAuth::Required).unwrap());
     let listener = TcpListener::bind((LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
-    let doors = Doors { proxies: Some(Arc::new(source.clone())), agents: None };
+    let doors = Doors { proxies: Some(Arc::new(source.clone())), ..Doors::default() };
     let server = tokio::spawn(starling_rpc::serve_tls(listener, tls, doors, CONNECTIONS_MAX, std::future::pending()));
 
     let expected = Identity::Workload(mesh::identity("server"));

@@ -1,8 +1,6 @@
 //! Damage that makes redb panic is an error as any other: nothing is printed of it. One test, in a process of its own,
 //! since what prints panics is the process's.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
 use std::fs;
 use std::panic;
 use std::sync::atomic::{AtomicUsize, Ordering};

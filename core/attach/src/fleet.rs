@@ -3,7 +3,7 @@
 //! Publishing notes names; taking turns names into frames. So a stream that is slow, or not read at all, costs one name per
 //! subject, and is sent the newest of each item when it has room. Cost model: publishing costs one projection and one
 //! encoding per item changed, and a push onto a short list per stream concerned; taking costs a copied reference per frame.
-//! Frames are remembered within limits for each subject ([`crate::window`]) and for all of them (here).
+//! Frames are remembered within limits for each subject (`window`) and for all of them (here).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -110,7 +110,8 @@ struct Stream {
     node: NodeName,
     /// In the order of topics.
     subscriptions: Vec<Subscription>,
-    /// Topics with something to send, in the order in which they are sent. Those whose subscription has ended are passed over.
+    /// Topics with something to send, in the order in which they are sent. One that is there twice is sent once: the second
+    /// time there is nothing more of it.
     pending: VecDeque<TopicId>,
     /// Whether a `Through` is due.
     due: bool,
@@ -123,8 +124,6 @@ struct Subscription {
     topic: TopicId,
     /// Up to where everything has been sent.
     sent: Revision,
-    /// Whether the topic is among the pending.
-    pending: bool,
 }
 
 impl Fleet {
@@ -178,7 +177,6 @@ impl Fleet {
             stream.away = true;
             stream.due = false;
             stream.pending = VecDeque::new();
-            stream.subscriptions.iter_mut().for_each(|subscription| subscription.pending = false);
         }
     }
 
@@ -285,7 +283,6 @@ impl Fleet {
         while bytes < TAKE_BYTES_MAX {
             let Some(topic) = stream.pending.pop_front() else { break };
             let Some(subscription) = stream.subscription(topic) else { continue };
-            subscription.pending = false;
             let sent = std::mem::replace(&mut subscription.sent, at);
             let from = frames.len();
             self.collect(topic, sent, &mut frames);
@@ -454,26 +451,29 @@ impl Stream {
 
     /// Adds subscriptions, each with what has been sent of it; of those that are there already only that is changed.
     fn subscribe(&mut self, mut wanted: BTreeMap<TopicId, Revision>) {
+        self.pending.extend(wanted.keys());
         for subscription in &mut self.subscriptions {
-            let Some(have) = wanted.remove(&subscription.topic) else { continue };
-            subscription.sent = have;
-            if !std::mem::replace(&mut subscription.pending, true) {
-                self.pending.push_back(subscription.topic);
+            if let Some(have) = wanted.remove(&subscription.topic) {
+                subscription.sent = have;
             }
         }
-        self.pending.extend(wanted.keys());
-        let fresh = wanted.into_iter().map(|(topic, sent)| Subscription { topic, sent, pending: true });
-        self.subscriptions.extend(fresh);
+        self.subscriptions.extend(wanted.into_iter().map(|(topic, sent)| Subscription { topic, sent }));
         self.subscriptions.sort_unstable_by_key(|subscription| subscription.topic);
         self.due = true;
     }
 
     /// There is something to send of a topic; what takes something away goes before what is pending already.
     fn note(&mut self, topic: TopicId, restricts: bool) {
-        let Some(subscription) = self.subscription(topic) else { return };
-        if !std::mem::replace(&mut subscription.pending, true) {
-            if restricts { self.pending.push_front(topic) } else { self.pending.push_back(topic) }
+        if restricts {
+            self.pending.push_front(topic)
+        } else {
+            self.pending.push_back(topic)
         }
         self.due = true;
+        // Looking whether it is there already would cost every stream more than it saves the slow ones.
+        if self.pending.len() > 2 * self.subscriptions.len() {
+            let mut seen = BTreeSet::new();
+            self.pending.retain(|topic| seen.insert(*topic));
+        }
     }
 }

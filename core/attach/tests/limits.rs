@@ -1,7 +1,5 @@
 //! Where the limits are, what is over them, and that nothing is lost there.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 #[path = "../../catalog/tests/support/records.rs"]
 mod records;
 #[path = "story/world.rs"]

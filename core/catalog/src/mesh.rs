@@ -41,8 +41,7 @@ pub trait MeshRead {
     /// The address of a node; [`Subject::Instance`] of what is on it.
     fn node_address(&self, node: &NodeName) -> Option<&str>;
 
-    /// Shows each front of a service to `visit`, sidecars before native instances, each by node and identifier;
-    /// [`Subject::Endpoints`].
+    /// Shows each front of a service to `visit`, once and in no order; [`Subject::Endpoints`].
     fn visit_fronts(&self, service: &ServiceName, visit: &mut dyn FnMut(&Front));
 
     /// Whether any instance bears this name; [`Subject::Service`].

@@ -154,8 +154,7 @@ impl Planner {
     /// Where `service` is as of `mesh`: the part that a plan of one of its callers would hold.
     pub fn endpoints(&mut self, mesh: &dyn MeshRead, service: &ServiceName) -> (Arc<Endpoints>, Arc<Origin>) {
         let settings = &self.settings;
-        self.endpoints
-            .fetch(service, mesh, |view| endpoints::build(view, service, cluster::sni(settings, service)))
+        self.endpoints.fetch(service, mesh, |view| endpoints::build(view, service, cluster::sni(settings, service)))
     }
 
     /// Who may call `service` as of `mesh`: the part that a plan of one of its sidecars would hold.

@@ -33,7 +33,7 @@ impl<'a> View<'a> {
         Some((instance, self.mesh.node_address(&key.node)))
     }
 
-    /// Shows each sidecar and native instance of a service, by node and identifier.
+    /// Shows each sidecar and native instance of a service, in no order.
     pub(crate) fn visit_fronts(&mut self, service: &ServiceName, visit: &mut dyn FnMut(&Front)) {
         self.read.insert(Subject::Endpoints(service.clone()));
         self.mesh.visit_fronts(service, visit);

@@ -6,6 +6,7 @@
 //! | [`uplink`] | the connection, and the calls over it |
 //! | [`mirror`] | the replica, and who reads it |
 
+mod cache;
 pub mod mirror;
 pub mod node;
 pub mod uplink;

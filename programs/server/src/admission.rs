@@ -86,7 +86,7 @@ mod tests {
         let waiting: Vec<_> = (0..500).map(|_| admission.enter()).collect();
         let answers = futures::future::join_all(waiting).await;
         let refused = answers.iter().filter(|answer| answer.is_err()).count();
-        assert_eq!(refused, 500 - 201, "{WAIT_MAX:?} at 10 a second are waited for");
+        assert_eq!(refused, 500 - 200, "{WAIT_MAX:?} at 10 a second are waited for");
     }
 
     #[tokio::test]

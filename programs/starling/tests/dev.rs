@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -48,6 +49,14 @@ impl Dev {
     /// Reads the log until it has told each of `fields`, in whatever order, and gives what it told.
     fn told<const N: usize>(&mut self, fields: [&str; N]) -> [String; N] {
         let mut found = [const { String::new() }; N];
+        let (_told, waiting) = mpsc::channel::<()>();
+        let child = self.pid();
+        std::thread::spawn(move || {
+            // Its end is the end of the log.
+            if waiting.recv_timeout(DEADLINE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                kill(child, Signal::SIGKILL).expect("it runs");
+            }
+        });
         let log = BufReader::new(self.child.stderr.as_mut().expect("it is piped"));
         for line in log.lines().map_while(Result::ok) {
             for (field, found) in fields.iter().zip(&mut found) {
@@ -63,7 +72,11 @@ impl Dev {
     }
 
     fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id().try_into().expect("a process identifier")), signal).expect("it runs");
+        kill(self.pid(), signal).expect("it runs");
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().try_into().expect("a process identifier"))
     }
 
     /// The exit code, and what is left of its temporary files.
@@ -193,7 +206,8 @@ fn open_files_are_limited_by_the_system_only() {
 /// Asks the API over a connection that is there, and gives the answer's body.
 fn ask(stream: &mut TcpStream, method: &str, path: &str, body: &str) -> String {
     let length = body.len();
-    write!(stream, "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}").expect("sent");
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}")
+        .expect("sent");
     let mut reader = BufReader::new(stream);
     let mut length = 0;
     loop {
@@ -213,7 +227,7 @@ fn ask(stream: &mut TcpStream, method: &str, path: &str, body: &str) -> String {
 
 #[test]
 fn a_node_without_descriptors_calls_nobody_unhealthy() {
-    let mut dev = Dev::start_within(96, 96);
+    let mut dev = Dev::start_within(56, 56);
     let doors = dev.told(["http=", "plaintext address=", "mutual TLS address="]);
     let application = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut api = TcpStream::connect(&doors[0]).expect("the API");
@@ -222,9 +236,8 @@ fn a_node_without_descriptors_calls_nobody_unhealthy() {
     ask(&mut api, "PUT", "/v1/agent/service/register", &format!(r#"{{"Name": "web", "Check": {check}}}"#));
     let mut checks = || ask(&mut api, "GET", "/v1/agent/checks", "");
     within(|| checks().contains("\"Status\":\"passing\""));
-    let _strangers: Vec<_> = (0..96).flat_map(|_| doors.iter().map(TcpStream::connect)).collect();
+    let _strangers: Vec<_> = (0..56).flat_map(|_| doors.iter().map(TcpStream::connect)).collect();
     dev.told(["checks cannot run"]);
     let found = checks();
     assert!(found.contains("\"Status\":\"passing\"") && !found.contains("open files"), "{found}");
 }
-

@@ -66,7 +66,8 @@ fn port_number(port: Option<starling_model::Port>) -> u16 {
     port.map_or(0, starling_model::Port::get)
 }
 
-fn time(seconds: UnixSeconds) -> String {
+/// A moment in RFC 3339.
+pub(crate) fn time(seconds: UnixSeconds) -> String {
     let seconds = i64::try_from(seconds.0).unwrap_or(i64::MAX);
     let time = jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX);
     time.to_string()

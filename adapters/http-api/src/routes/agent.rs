@@ -34,7 +34,7 @@ pub(super) async fn own(api: Arc<Api>, _: Call) -> Outcome {
             "NodeName": facts.node_name.as_str(),
             "NodeID": facts.node_id,
             "Revision": facts.version,
-            "Server": true,
+            "Server": api.is_server(),
             "Version": CONSUL_VERSION,
         },
         "DebugConfig": {
@@ -64,7 +64,7 @@ fn member(api: &Api) -> Value {
         "Tags": {
             "dc": facts.datacenter.as_str(),
             "id": facts.node_id,
-            "role": "consul",
+            "role": if api.is_server() { "consul" } else { "node" },
             "build": format!("{CONSUL_VERSION}:starling"),
         },
         "Status": MEMBER_ALIVE,
@@ -84,7 +84,7 @@ pub(super) async fn members(api: Arc<Api>, _: Call) -> Outcome {
 pub(super) async fn services(api: Arc<Api>, _: Call) -> Outcome {
     let facts = api.catalog.authority();
     let form = |instance: ServiceInstance| (instance.key.id.to_string(), forms::agent_service(&instance, &facts));
-    Ok(Answer::json(api.agent.services().into_iter().map(form).collect::<Map<_, _>>().into()))
+    Ok(Answer::json(api.agent()?.services().into_iter().map(form).collect::<Map<_, _>>().into()))
 }
 
 pub(super) async fn service(api: Arc<Api>, call: Call) -> Outcome {
@@ -92,8 +92,8 @@ pub(super) async fn service(api: Arc<Api>, call: Call) -> Outcome {
     let facts = api.catalog.authority();
     let deadline = tokio::time::Instant::now() + jittered(call.query.wait()?);
     loop {
-        let generation = api.agent.generation();
-        let Some(instance) = api.agent.service(&id) else {
+        let generation = api.agent()?.generation();
+        let Some(instance) = api.agent()?.service(&id) else {
             return Err(ApiError::not_found(format!("unknown service ID: {id}")));
         };
         let (form, hash) = forms::agent_service_hashed(&instance, &facts);
@@ -101,7 +101,7 @@ pub(super) async fn service(api: Arc<Api>, call: Call) -> Outcome {
         if call.query.text("hash") != Some(hash.as_str()) || left.is_zero() {
             return Ok(Answer::json(form).content_hash(hash));
         }
-        if call.stopping.cuts_short(api.agent.wait_generation(generation, left)).await.is_none() {
+        if call.stopping.cuts_short(api.agent()?.wait_generation(generation, left)).await.is_none() {
             return Ok(Answer::json(form).content_hash(hash));
         }
     }
@@ -116,7 +116,7 @@ pub(super) async fn register(api: Arc<Api>, call: Call) -> Outcome {
         log_notices(&context);
         registration
     };
-    let revision = api.agent.register_service(registration, replace).await?;
+    let revision = api.agent()?.register_service(registration, replace).await?;
     Ok(Answer::empty().written_at(revision))
 }
 
@@ -132,7 +132,7 @@ fn refuse_contradictions(registration: &ServiceRegistration, snapshot: &Snapshot
 
 pub(super) async fn deregister(api: Arc<Api>, call: Call) -> Outcome {
     let id = call.instance_id()?;
-    match api.agent.deregister_service(&id).await {
+    match api.agent()?.deregister_service(&id).await {
         Ok(revision) => Ok(Answer::empty().written_at(revision)),
         Err(AgentFailure::NotFound) => {
             let hint = "Ensure that the service ID is passed, not the service name.";
@@ -144,10 +144,10 @@ pub(super) async fn deregister(api: Arc<Api>, call: Call) -> Outcome {
 
 pub(super) async fn health_by_name(api: Arc<Api>, call: Call) -> Outcome {
     let name = call.service_name()?;
-    let (facts, checks) = (api.catalog.authority(), api.agent.checks());
+    let (facts, checks) = (api.catalog.authority(), api.agent()?.checks());
     let mut worst = CheckStatus::Passing;
     let mut entries = Vec::new();
-    for instance in api.agent.services().into_iter().filter(|instance| instance.name == name) {
+    for instance in api.agent()?.services().into_iter().filter(|instance| instance.name == name) {
         let health = Health::of(&instance, &checks);
         worst = worst.max(health.status);
         entries.push(health.form(forms::agent_service(&instance, &facts)));
@@ -160,8 +160,8 @@ pub(super) async fn health_by_name(api: Arc<Api>, call: Call) -> Outcome {
 
 pub(super) async fn health_by_id(api: Arc<Api>, call: Call) -> Outcome {
     let id = call.instance_id()?;
-    let (facts, checks) = (api.catalog.authority(), api.agent.checks());
-    let Some(instance) = api.agent.service(&id) else {
+    let (facts, checks) = (api.catalog.authority(), api.agent()?.checks());
+    let Some(instance) = api.agent()?.service(&id) else {
         let form = json!({"AggregatedStatus": "critical", "Service": null, "Checks": null});
         return missing(&call, format!("ServiceId {id} not found"), form);
     };

@@ -14,7 +14,7 @@ use crate::ports::AgentFailure;
 use crate::router::{Api, Outcome};
 
 pub(super) async fn checks(api: Arc<Api>, _: Call) -> Outcome {
-    let checks = api.agent.checks();
+    let checks = api.agent()?.checks();
     let form = |check: &starling_model::Check| (check.id.to_string(), forms::check(check, Revision(0), Revision(0)));
     Ok(Answer::json(Value::Object(checks.iter().map(form).collect::<Map<_, _>>())))
 }
@@ -27,7 +27,7 @@ pub(super) async fn register(api: Arc<Api>, call: Call) -> Outcome {
         registration
     };
     let path_and_id = registration.service.clone();
-    match api.agent.register_check(registration).await {
+    match api.agent()?.register_check(registration).await {
         Ok(revision) => Ok(Answer::empty().written_at(revision)),
         Err(AgentFailure::NotFound) => {
             let id = path_and_id.map(|id| id.to_string()).unwrap_or_default();
@@ -39,7 +39,7 @@ pub(super) async fn register(api: Arc<Api>, call: Call) -> Outcome {
 
 pub(super) async fn deregister(api: Arc<Api>, call: Call) -> Outcome {
     let id = call.check_id()?;
-    done(&id, api.agent.deregister_check(&id).await)
+    done(&id, api.agent()?.deregister_check(&id).await)
 }
 
 fn done(id: &CheckId, result: Result<Revision, AgentFailure>) -> Outcome {
@@ -68,7 +68,7 @@ pub(super) async fn fail(api: Arc<Api>, call: Call) -> Outcome {
 async fn report(api: &Api, call: &Call, status: CheckStatus) -> Outcome {
     let id = call.check_id()?;
     let note = cut_output(call.query.text("note").unwrap_or_default().to_owned());
-    done(&id, api.agent.update_check(&id, status, note).await)
+    done(&id, api.agent()?.update_check(&id, status, note).await)
 }
 
 pub(super) async fn update(api: Arc<Api>, call: Call) -> Outcome {
@@ -82,5 +82,5 @@ pub(super) async fn update(api: Arc<Api>, call: Call) -> Outcome {
         fields.finish()?;
         (status, cut_output(output))
     };
-    done(&id, api.agent.update_check(&id, status, output).await)
+    done(&id, api.agent()?.update_check(&id, status, output).await)
 }

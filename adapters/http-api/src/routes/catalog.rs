@@ -138,12 +138,7 @@ pub(super) async fn node_services(api: Arc<Api>, call: Call) -> Outcome {
     node_with(api, call, json!({"Node": null, "Services": null}), as_list).await
 }
 
-async fn node_with(
-    api: Arc<Api>,
-    call: Call,
-    unknown: Value,
-    shape: fn(Vec<(String, Value)>) -> Value,
-) -> Outcome {
+async fn node_with(api: Arc<Api>, call: Call, unknown: Value, shape: fn(Vec<(String, Value)>) -> Value) -> Outcome {
     let name: NodeName = call.node_name()?;
     let view = view(&*api.catalog, &call, &[Subject::Node(name.clone())]).await?;
     let Some(node) = view.snapshot.node(&name) else {

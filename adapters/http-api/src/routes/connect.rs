@@ -37,10 +37,10 @@ pub(super) async fn leaf(api: Arc<Api>, call: Call) -> Outcome {
     let after = call.query.index()?;
     let leaf = match after {
         // Not waiting means: whatever there is now.
-        None => api.agent.leaf(&service, Revision(0), wait).await,
-        Some(after) => match call.stopping.cuts_short(api.agent.leaf(&service, after, wait)).await {
+        None => api.agent()?.leaf(&service, Revision(0), wait).await,
+        Some(after) => match call.stopping.cuts_short(api.agent()?.leaf(&service, after, wait)).await {
             Some(leaf) => leaf,
-            None => api.agent.leaf(&service, Revision(0), Duration::ZERO).await,
+            None => api.agent()?.leaf(&service, Revision(0), Duration::ZERO).await,
         },
     };
     match leaf {

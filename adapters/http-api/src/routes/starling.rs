@@ -94,7 +94,7 @@ fn refused_form(who: &Reporter, refused: &Refused) -> Value {
 }
 
 pub(super) async fn rotate_leaves(api: Arc<Api>, _: Call) -> Outcome {
-    api.agent.rotate_leaves();
+    api.agent()?.rotate_leaves();
     Ok(Answer::empty())
 }
 

@@ -10,20 +10,26 @@ use async_trait::async_trait;
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
 use starling_catalog::{
-    Barrier, ChangeReport, Command, NodeReport, ProxyReport, Receipts, Refused, Reporter, Snapshot, Subject, Until,
+    Barrier, ChangeReport, Command, JoinTokenCommand, NodeReport, ProxyReport, Receipts, Refused, Reporter, Snapshot, Subject, Until,
     decide,
 };
 use starling_http_api::parse::CheckRegistration;
 use starling_http_api::{
     AgentFailure, AgentPort, AllowEverything, Authoriser, CatalogPort, CommitFailure, DiagnosticRow, Leaf, MeshFacts,
-    PrivateKeyText, router,
+    NewJoinToken, Ports, PrivateKeyText, router,
 };
+use starling_identity::JoinToken;
 use starling_model::{
     Action, CaRootRecord, Change, Check, CheckId, CheckSpec, CheckStatus, CheckedService, InstanceId, InstanceKey,
-    Node, NodeName, Port, Record, Revision, ServiceInstance, ServiceName, ServiceRegistration, UnixSeconds,
+    JoinTokenRecord, JoinTokenUses, Node, NodeName, Port, Record, Revision, ServiceInstance, ServiceName, ServiceRegistration, UnixSeconds,
 };
 use tokio::sync::watch;
 use tower::ServiceExt;
+
+/// The join token that every mesh of the tests makes.
+const JOIN_TOKEN: &str = "starling-join.1.00000000000000ab.\
+                          AwoRGB8mLTQ7QklQV15lbHN6gYiPlp2kq7K5wMfO1dw.\
+                          ungWv48Bz-pBQUDeXa4iI7ADYaOWF3qctBD_YfIAFa0";
 
 /// The first port that sidecars without one are given.
 const SIDECAR_PORT_MIN: i64 = 21_000;
@@ -86,7 +92,7 @@ impl World {
     }
 
     pub fn router_with(self: &Arc<Self>, authoriser: Arc<dyn Authoriser>) -> axum::Router {
-        router(Arc::clone(self) as Arc<dyn CatalogPort>, Arc::clone(self) as Arc<dyn AgentPort>, authoriser)
+        router(Ports { catalog: Arc::clone(self) as _, agent: Some(Arc::clone(self) as _), servers: None, authoriser })
     }
 
     /// Sends a request through a fresh router and reads the whole answer.
@@ -198,6 +204,18 @@ impl CatalogPort for World {
         let now = self.snapshot();
         let decision = decide(&now, &command)?;
         Ok(self.apply(&decision.changes))
+    }
+
+    async fn create_join_token(&self, wanted: NewJoinToken) -> Result<(JoinToken, UnixSeconds), CommitFailure> {
+        let created_at = UnixSeconds(1_700_000_000);
+        let expires_at = starling_identity::join_token_expiry(created_at, wanted.ttl)
+            .map_err(|error| CommitFailure::Invalid(error.to_string()))?;
+        let token: JoinToken = JOIN_TOKEN.parse().unwrap();
+        let uses = if wanted.reusable { JoinTokenUses::Reusable } else { JoinTokenUses::OneTime { used: None } };
+        let (id, secret_hash) = (token.id, token.secret_hash());
+        let record = JoinTokenRecord { id, secret_hash, description: wanted.description, uses, created_at, expires_at };
+        self.commit(Command::JoinToken(JoinTokenCommand::Create(record))).await?;
+        Ok((token, expires_at))
     }
 
     async fn change(&self, revision: Revision, _: Duration, names: usize) -> Option<ChangeReport> {

@@ -11,8 +11,8 @@ use starling_attach::message::{AgentSays, Hello};
 use starling_model::NodeName;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tonic::codec::{BufferSettings, DecodeBuf, Decoder, Streaming};
 use tonic::Status;
+use tonic::codec::{BufferSettings, DecodeBuf, Decoder, Streaming};
 
 use super::body::AttachBody;
 use super::{AgentDoor, AgentStream};

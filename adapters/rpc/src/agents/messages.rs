@@ -188,7 +188,7 @@ pub(crate) mod wire {
 pub(crate) trait OnWire: Sized {
     type Message: Message + Default + 'static;
 
-    fn to_wire(&self) -> Self::Message;
+    fn into_wire(self) -> Self::Message;
 
     /// # Errors
     /// Why the message means nothing.
@@ -227,12 +227,12 @@ fn stored(pair: &wire::KeyValue) -> Result<Record, String> {
 impl OnWire for Vec<Change> {
     type Message = wire::Commit;
 
-    fn to_wire(&self) -> wire::Commit {
-        let change = |change: &Change| match change {
-            Change::Put(record) => put(record),
+    fn into_wire(self) -> wire::Commit {
+        let change = |change| match change {
+            Change::Put(record) => put(&record),
             Change::Delete(key) => wire::KeyValue { key: key.encode(), value: None },
         };
-        wire::Commit { changes: self.iter().map(change).collect() }
+        wire::Commit { changes: self.into_iter().map(change).collect() }
     }
 
     fn from_wire(message: wire::Commit) -> Result<Self, String> {
@@ -247,7 +247,7 @@ impl OnWire for Vec<Change> {
 impl OnWire for Revision {
     type Message = wire::Committed;
 
-    fn to_wire(&self) -> wire::Committed {
+    fn into_wire(self) -> wire::Committed {
         wire::Committed { revision: self.0 }
     }
 
@@ -259,7 +259,7 @@ impl OnWire for Revision {
 impl OnWire for () {
     type Message = wire::OwnRecordsRequest;
 
-    fn to_wire(&self) -> wire::OwnRecordsRequest {
+    fn into_wire(self) -> wire::OwnRecordsRequest {
         wire::OwnRecordsRequest {}
     }
 
@@ -271,7 +271,7 @@ impl OnWire for () {
 impl OnWire for (Revision, Vec<Record>) {
     type Message = wire::OwnRecords;
 
-    fn to_wire(&self) -> wire::OwnRecords {
+    fn into_wire(self) -> wire::OwnRecords {
         wire::OwnRecords { revision: self.0.0, records: self.1.iter().map(put).collect() }
     }
 
@@ -284,12 +284,9 @@ impl OnWire for (Revision, Vec<Record>) {
 impl OnWire for Vec<LeafRequest> {
     type Message = wire::IssueLeaves;
 
-    fn to_wire(&self) -> wire::IssueLeaves {
-        let wanted = |leaf: &LeafRequest| wire::LeafWanted {
-            service: leaf.service.to_string(),
-            csr_der: leaf.csr_der.clone(),
-        };
-        wire::IssueLeaves { wanted: self.iter().map(wanted).collect() }
+    fn into_wire(self) -> wire::IssueLeaves {
+        let wanted = |leaf: LeafRequest| wire::LeafWanted { service: leaf.service.to_string(), csr_der: leaf.csr_der };
+        wire::IssueLeaves { wanted: self.into_iter().map(wanted).collect() }
     }
 
     fn from_wire(message: wire::IssueLeaves) -> Result<Self, String> {
@@ -303,10 +300,10 @@ impl OnWire for Vec<LeafRequest> {
 impl OnWire for Vec<Result<IssuedLeaf, CallError>> {
     type Message = wire::IssuedLeaves;
 
-    fn to_wire(&self) -> wire::IssuedLeaves {
-        let answer = |answer: &Result<IssuedLeaf, CallError>| {
-            let outcome = match answer.clone() {
-                Ok(leaf) => wire::LeafOutcome::Issued(leaf.to_wire()),
+    fn into_wire(self) -> wire::IssuedLeaves {
+        let answer = |answer: Result<IssuedLeaf, CallError>| {
+            let outcome = match answer {
+                Ok(leaf) => wire::LeafOutcome::Issued(leaf.into_wire()),
                 Err(CallError::Refused { reason }) => wire::LeafOutcome::Refused(reason),
                 Err(CallError::BeginAnew { reason }) => wire::LeafOutcome::BeginAnew(reason),
                 Err(CallError::Unavailable { reason }) => wire::LeafOutcome::Unavailable(reason),
@@ -317,7 +314,7 @@ impl OnWire for Vec<Result<IssuedLeaf, CallError>> {
             };
             wire::LeafAnswer { outcome: Some(outcome) }
         };
-        wire::IssuedLeaves { answers: self.iter().map(answer).collect() }
+        wire::IssuedLeaves { answers: self.into_iter().map(answer).collect() }
     }
 
     fn from_wire(message: wire::IssuedLeaves) -> Result<Self, String> {
@@ -339,11 +336,11 @@ impl OnWire for Vec<Result<IssuedLeaf, CallError>> {
 impl OnWire for IssuedLeaf {
     type Message = wire::Leaf;
 
-    fn to_wire(&self) -> wire::Leaf {
+    fn into_wire(self) -> wire::Leaf {
         wire::Leaf {
-            certificate_pem: self.certificate_pem.clone(),
-            chain_pem: self.chain_pem.clone(),
-            serial: self.serial.clone(),
+            certificate_pem: self.certificate_pem,
+            chain_pem: self.chain_pem,
+            serial: self.serial,
             not_before: self.not_before.0,
             not_after: self.not_after.0,
         }
@@ -366,8 +363,8 @@ pub(crate) struct Renewal(pub Vec<u8>);
 impl OnWire for Renewal {
     type Message = wire::Renew;
 
-    fn to_wire(&self) -> wire::Renew {
-        wire::Renew { csr_der: self.0.clone() }
+    fn into_wire(self) -> wire::Renew {
+        wire::Renew { csr_der: self.0 }
     }
 
     fn from_wire(message: wire::Renew) -> Result<Self, String> {
@@ -384,7 +381,7 @@ pub(crate) struct Followed {
 impl OnWire for Followed {
     type Message = wire::FollowChecks;
 
-    fn to_wire(&self) -> wire::FollowChecks {
+    fn into_wire(self) -> wire::FollowChecks {
         wire::FollowChecks { node: self.node.to_string(), service: self.service.as_ref().map(ToString::to_string) }
     }
 
@@ -397,8 +394,8 @@ impl OnWire for Followed {
 impl OnWire for AliasView {
     type Message = wire::ChecksSeen;
 
-    fn to_wire(&self) -> wire::ChecksSeen {
-        let checks = self.checks.iter().map(|check| put(&Record::Check(check.clone()))).collect();
+    fn into_wire(self) -> wire::ChecksSeen {
+        let checks = self.checks.into_iter().map(|check| put(&Record::Check(check))).collect();
         wire::ChecksSeen { exists: self.exists, checks }
     }
 
@@ -415,13 +412,8 @@ impl OnWire for AliasView {
 impl OnWire for JoinRequest {
     type Message = wire::Join;
 
-    fn to_wire(&self) -> wire::Join {
-        wire::Join {
-            token: self.token.clone(),
-            node: self.node.to_string(),
-            node_id: self.node_id.clone(),
-            csr_der: self.csr_der.clone(),
-        }
+    fn into_wire(self) -> wire::Join {
+        wire::Join { token: self.token, node: self.node.to_string(), node_id: self.node_id, csr_der: self.csr_der }
     }
 
     fn from_wire(message: wire::Join) -> Result<Self, String> {
@@ -433,8 +425,8 @@ impl OnWire for JoinRequest {
 impl OnWire for JoinAnswer {
     type Message = wire::Joined;
 
-    fn to_wire(&self) -> wire::Joined {
-        wire::Joined { leaf: Some(self.leaf.to_wire()), roots_pem: self.roots_pem.clone() }
+    fn into_wire(self) -> wire::Joined {
+        wire::Joined { leaf: Some(self.leaf.into_wire()), roots_pem: self.roots_pem }
     }
 
     fn from_wire(message: wire::Joined) -> Result<Self, String> {

@@ -138,7 +138,7 @@ where
     let service = tower::service_fn(move |request: Request<I::Message>| {
         let call = call.take().expect("invariant: a unary request is one message");
         let input = read::<I>(request.into_inner());
-        async move { Ok::<_, Status>(Response::new(call(input?).await?.to_wire())) }
+        async move { Ok::<_, Status>(Response::new(call(input?).await?.into_wire())) }
     });
     let codec = ProstCodec::<O::Message, I::Message>::default();
     Grpc::new(codec).max_decoding_message_size(bytes_max).unary(service, request).await
@@ -162,7 +162,7 @@ impl ServerStreamingService<wire::FollowChecks> for FollowChecks {
         let (door, mut stopping) = (Arc::clone(&self.door), self.stopping.clone());
         Box::pin(async move {
             let Followed { node, service } = read(request.into_inner())?;
-            let views = door.follow_checks(&node, service.as_ref()).map(|view| Ok(view.to_wire()));
+            let views = door.follow_checks(&node, service.as_ref()).map(|view| Ok(view.into_wire()));
             Ok(Response::new(views.take_until(async move { stopped(&mut stopping).await }).boxed()))
         })
     }

@@ -1,5 +1,6 @@
 //! What a server says on a stream, and whether it is still there.
 
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,8 +11,8 @@ use prost::Message;
 use starling_attach::message::{AgentSays, ServerSays};
 use starling_attach::{FromAgent, FromServer};
 use tokio::time::{Instant, Sleep};
-use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder, Streaming};
 use tonic::Status;
+use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder, Streaming};
 
 use super::Line;
 use super::outbox::Outbox;
@@ -30,6 +31,12 @@ pub struct ServerFrames {
     waiting: Option<Instant>,
     timer: Pin<Box<Sleep>>,
     over: bool,
+}
+
+impl fmt::Debug for ServerFrames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerFrames").field("over", &self.over).finish_non_exhaustive()
+    }
 }
 
 impl ServerFrames {

@@ -309,7 +309,9 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let source: Arc<dyn ProxySource> = Arc::new(source.clone());
-        let task = tokio::spawn(starling_rpc::serve(listener, source, starling_rpc::CONNECTIONS_MAX, async { drop(stopped.await) }));
+        let task = tokio::spawn(starling_rpc::serve(listener, source, starling_rpc::CONNECTIONS_MAX, async {
+            drop(stopped.await)
+        }));
         Self { address, stop, task }
     }
 

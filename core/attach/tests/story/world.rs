@@ -19,6 +19,9 @@ pub enum Asks {
     Unsubscribe(Vec<Subject>),
 }
 
+/// What was said, and at a `Through` what has changed.
+pub type Heard = (ServerSays, Option<BTreeSet<Subject>>);
+
 pub struct Agent {
     pub node: NodeName,
     pub replica: Replica,
@@ -102,7 +105,7 @@ impl World {
     }
 
     /// Everything under way arrives, in both directions, until nothing is left to say.
-    pub fn settle(&mut self, name: &str) -> Vec<(ServerSays, Option<BTreeSet<Subject>>)> {
+    pub fn settle(&mut self, name: &str) -> Vec<Heard> {
         let mut heard = Vec::new();
         loop {
             while self.server_reads(name).unwrap().is_some() {}
@@ -143,8 +146,8 @@ impl Agent {
         }
     }
 
-    /// Reads one frame from the wire: what was said, and at a `Through` what has changed.
-    pub fn reads(&mut self) -> Result<Option<(ServerSays, Option<BTreeSet<Subject>>)>, ReplicaError> {
+    /// Reads one frame from the wire.
+    pub fn reads(&mut self) -> Result<Option<Heard>, ReplicaError> {
         let Some(frame) = self.down.pop_front() else { return Ok(None) };
         let says = FromServer::from_bytes(frame)?;
         let touched = self.replica.handle(&says)?;

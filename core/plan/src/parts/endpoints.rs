@@ -83,6 +83,8 @@ fn endpoint(front: &Front) -> Result<Option<Endpoint>, Box<Diagnostic>> {
 fn bound(diagnostics: &mut Vec<Diagnostic>, service: &ServiceName) {
     let more = diagnostics.len().saturating_sub(UNUSABLE_NAMED_MAX);
     if more > 0 {
+        // The same are named wherever the plan is made: fronts come in no order.
+        diagnostics.sort();
         diagnostics.truncate(UNUSABLE_NAMED_MAX);
         diagnostics.push(Diagnostic {
             object: Object::Service(service.clone()),

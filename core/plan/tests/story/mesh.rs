@@ -21,6 +21,8 @@ pub struct Mesh {
     pub held: BTreeMap<InstanceKey, Planned>,
     /// Subjects touched since somebody last took them.
     pub touched: BTreeSet<Subject>,
+    /// What was committed since somebody last took it.
+    pub changes: Vec<Change>,
 }
 
 /// The settings that stories play under.
@@ -42,6 +44,7 @@ impl Mesh {
             planner: Planner::new(settings(default)),
             held: BTreeMap::new(),
             touched: BTreeSet::new(),
+            changes: Vec::new(),
         };
         mesh.run("root one");
         mesh.run("node n1 10.0.0.1");
@@ -53,6 +56,7 @@ impl Mesh {
         let revision = Revision(self.snapshot.revision().0 + 1);
         let applied = self.snapshot.apply(revision, changes);
         self.snapshot = applied.snapshot;
+        self.changes.extend_from_slice(changes);
         self.touched.extend(applied.events.into_iter().map(|event| event.subject));
     }
 

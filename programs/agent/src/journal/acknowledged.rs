@@ -7,7 +7,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Name of the mark's file in the agent's directory.
 pub(super) const FILE: &str = "journal.acknowledged";
@@ -28,7 +28,8 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Reads the mark beside a journal, without changing anything; `None` if there is none, or if it is damaged `Err`.
+    /// Reads the mark beside a journal, without changing anything; `None` if there is none. One that is damaged is
+    /// [`io::ErrorKind::InvalidData`].
     pub(super) fn read(directory: &Path) -> io::Result<Option<Self>> {
         let path = directory.join(FILE);
         match fs::metadata(&path) {
@@ -62,10 +63,10 @@ impl Mark {
 pub(super) struct Acknowledged(File);
 
 impl Acknowledged {
-    /// Opens the mark of a journal that has been synced up to `mark`, and raises it to that; makes it if there is none.
+    /// Makes the mark of a journal that was written anew and synced, in place of the mark of the one before.
     pub(super) fn begin(directory: &Path, mark: Mark) -> io::Result<Self> {
         let path = directory.join(FILE);
-        let fresh: PathBuf = path.with_extension("acknowledged.tmp");
+        let fresh = path.with_extension("acknowledged.tmp");
         // Never seen half made: a mark that is damaged keeps the agent from starting.
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
         let acknowledged = Self(file);

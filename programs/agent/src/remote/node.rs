@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use crate::agent::{Agent, AgentConfig, WallClock};
 use crate::native::NativePlane;
 use crate::proxies::Proxies;
+use crate::remote::cache;
 use crate::remote::mirror::{Mirror, View};
 use crate::remote::uplink::{CONNECT_TIMEOUT, Listener, RemoteLink, Uplink, UplinkConfig, run};
 
@@ -73,11 +74,16 @@ impl RemoteNode {
             Subject::Intentions(IntentionSubject::Any),
             Subject::Node(node.name.clone()),
         ];
-        let mirror = Mirror::new(Replica::default(), own);
+        let path = cache::path(&data_dir);
+        let (welcome, replica) = match cache::read(&path) {
+            Some(kept) => (Some(kept.welcome), kept.replica),
+            None => (None, Replica::default()),
+        };
+        let mirror = Mirror::new(replica, own);
         let uplink = Uplink::new();
         let hub = Arc::new(Switch {
             mirror: Arc::clone(&mirror),
-            welcome: watch::Sender::new(None),
+            welcome: watch::Sender::new(welcome),
             native: Mutex::new(None),
             in_force: config.native.clone(),
         });
@@ -96,6 +102,7 @@ impl RemoteNode {
         let agent = Arc::new(Agent::start(config.agent, link).await?);
         let proxies = Proxies::new(Arc::clone(&agent), Arc::new(View(Arc::clone(&mirror))), settings);
         hub.set_local(&agent);
+        tasks.spawn(cache::keep(path, welcome.clone(), Arc::clone(&mirror)));
         tasks.spawn(follow(Arc::clone(&agent), hub));
         let renewal = Renewal { uplink: Arc::clone(&uplink), mirror: Arc::clone(&mirror), data_dir, clock, tls };
         tasks.spawn(renewal.run(identity));
@@ -186,10 +193,11 @@ async fn identity(config: &NodeConfig, node: &Node, data_dir: &Path) -> anyhow::
         Err(AgentIdentityError::Absent { .. }) => join(config, node, data_dir).await?,
         loaded => loaded?,
     };
-    match identity.credentials.identity() {
-        Identity::Agent { node: own, .. } if *own == node.name => Ok(identity),
-        other => bail!("{} holds the identity of {other}, and this is node {}", data_dir.display(), node.name),
+    let known_as = identity.credentials.identity();
+    if !matches!(known_as, Identity::Agent { node: own, .. } if *own == node.name) {
+        bail!("{} holds the identity of {known_as}, and this is node {}", data_dir.display(), node.name);
     }
+    Ok(identity)
 }
 
 async fn join(config: &NodeConfig, node: &Node, data_dir: &Path) -> anyhow::Result<AgentIdentity> {

@@ -96,7 +96,7 @@ impl Uplink {
             }
             let (requests, waiting): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
             let answers = match self.client() {
-                Ok(client) => client.issue_leaves(&requests).await.map_err(link_error),
+                Ok(client) => client.issue_leaves(requests).await.map_err(link_error),
                 Err(error) => Err(error),
             };
             match answers {
@@ -131,7 +131,7 @@ pub struct RemoteLink(pub Arc<Uplink>);
 #[async_trait]
 impl ServerLink for RemoteLink {
     async fn commit(&self, changes: Vec<Change>) -> Result<Revision, LinkError> {
-        self.0.client()?.commit(&changes).await.map_err(link_error)
+        self.0.client()?.commit(changes).await.map_err(link_error)
     }
 
     async fn own_records(&self) -> Result<OwnRecords, LinkError> {

@@ -71,7 +71,9 @@ pub(super) async fn register(all: Vec<Definitions>, server: &Server, agent: &Age
         for entry in &definitions.config_entries {
             let command = Command::PutConfig { entry: entry.clone(), cas: None };
             let written = server.commit(&command).await.map_err(|failure| match failure {
-                CommitFailure::Refused(_) | CommitFailure::Invalid(_) => usage(format!("{:#}", anyhow::Error::from(failure))),
+                CommitFailure::Refused(_) | CommitFailure::Invalid(_) => {
+                    usage(format!("{:#}", anyhow::Error::from(failure)))
+                }
                 CommitFailure::Contended | CommitFailure::Halted(_) | CommitFailure::Store(_) => failure.into(),
             });
             written.with_context(|| format!("writing {}", entry.key()))?;

@@ -61,7 +61,7 @@ async fn assert_refused(mesh: &mut Mesh, why: &str, told: &[&str]) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damaged_files_are_refused() {
-    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    let mesh = Mesh::start(MeshOptions::default()).await;
     let other = mesh.second_refused().await;
     assert!(other.contains(&mesh.data_dir().display().to_string()), "which directory is in use is not told: {other}");
     drop(mesh);

@@ -1,0 +1,74 @@
+//! Commands at random, among those that change what plans say.
+
+use proptest::prelude::*;
+
+use crate::mesh::{Mesh, key};
+
+const SERVICES: [&str; 4] = ["a", "b", "c", "d"];
+
+/// Something to change from the start.
+pub const BEGINNING: [&str; 9] = [
+    "node n2 10.0.0.2",
+    "service n1/a-1",
+    "sidecar n1/a-1 upstreams=b:1002",
+    "service n1/b-1",
+    "sidecar n1/b-1",
+    "service n2/b-1",
+    "sidecar n2/b-1 upstreams=a:1001,d:1003",
+    "service n2/c-1",
+    "sidecar n2/c-1",
+];
+
+/// A command among those that change what plans say; some are refused by the mesh of the moment and then left out.
+pub fn command() -> impl Strategy<Value = String> {
+    let service = || proptest::sample::select(SERVICES.to_vec());
+    let node = || proptest::sample::select(vec!["n1", "n2"]);
+    let status = proptest::sample::select(vec!["passing", "warning", "critical"]);
+    let protocol = || proptest::sample::select(vec!["tcp", "http", "grpc"]);
+    let address = proptest::sample::select(vec!["10.0.0.1", "10.0.0.2", "host.example"]);
+    let decision = proptest::sample::select(vec!["allow", "deny", r#"[{"action":"allow","path":{"prefix":"/x"}}]"#]);
+    let side = || proptest::sample::select(vec!["a", "b", "c", "*"]);
+    let options = proptest::sample::select(vec![
+        "",
+        "weights=5/2",
+        "address=10.1.1.1",
+        "port=none",
+        "native",
+        "upstreams=a:1001,b:1002",
+        "upstreams=d:1003",
+        r#"upstreams=b:1002{"connect_timeout_ms":10};c:1002,a:1001"#,
+        r#"config={"local_connect_timeout_ms":7}"#,
+    ]);
+    prop_oneof![
+        6 => (node(), service(), 1..3, options.clone())
+            .prop_map(|(node, name, number, options)| format!("sidecar {node}/{name}-{number} {options}")),
+        2 => (node(), service(), 1..3, options)
+            .prop_map(|(node, name, number, options)| format!("service {node}/{name}-{number} {options}")),
+        2 => (node(), service(), 1..3, "(-sidecar-proxy)?", status).prop_map(
+            |(node, name, number, sidecar, status)| format!("check {node}/{name}-{number}{sidecar} {status}")
+        ),
+        2 => (node(), 0..2)
+            .prop_map(|(node, bad)| { format!("check {node}/node {}", if bad == 1 { "critical" } else { "passing" }) }),
+        2 => (node(), address).prop_map(|(node, address)| format!("node {node} {address}")),
+        2 => (service(), protocol()).prop_map(|(name, protocol)| format!("defaults {name} protocol={protocol}")),
+        2 => protocol().prop_map(|protocol| format!(r#"proxy-defaults {{"protocol":"{protocol}"}}"#)),
+        2 => (side(), side(), decision).prop_map(|(from, to, decision)| format!("intention {from} -> {to} {decision}")),
+        2 => (node(), service(), 1..3, "(-sidecar-proxy)?")
+            .prop_map(|(node, name, number, sidecar)| format!("delete instance {node}/{name}-{number}{sidecar}")),
+        2 => service().prop_map(|name| format!("delete defaults {name}")),
+        2 => side().prop_map(|name| format!("delete intentions {name}")),
+        1 => node().prop_map(|node| format!("delete node {node}")),
+        2 => Just("delete proxy-defaults".to_owned()),
+        1 => proptest::sample::select(vec!["root two", "root two", "delete root two", "root one", "root one", "delete root one"])
+            .prop_map(str::to_owned),
+    ]
+}
+
+/// Whether the mesh has what the command speaks of.
+pub fn possible(mesh: &Mesh, command: &str) -> bool {
+    let mut words = command.split_whitespace();
+    match (words.next(), words.next()) {
+        (Some("check" | "sidecar"), Some(id)) if !id.ends_with("/node") => mesh.snapshot.instance(&key(id)).is_some(),
+        _ => true,
+    }
+}
