@@ -460,6 +460,7 @@ impl Stream {
         self.subscriptions.extend(wanted.into_iter().map(|(topic, sent)| Subscription { topic, sent }));
         self.subscriptions.sort_unstable_by_key(|subscription| subscription.topic);
         self.due = true;
+        self.bound_pending();
     }
 
     /// There is something to send of a topic; what takes something away goes before what is pending already.
@@ -470,7 +471,11 @@ impl Stream {
             self.pending.push_back(topic)
         }
         self.due = true;
-        // Looking whether it is there already would cost every stream more than it saves the slow ones.
+        self.bound_pending();
+    }
+
+    /// Looking each time whether a topic is pending already would cost every stream more than it saves the slow ones.
+    fn bound_pending(&mut self) {
         if self.pending.len() > 2 * self.subscriptions.len() {
             let mut seen = BTreeSet::new();
             self.pending.retain(|topic| seen.insert(*topic));

@@ -322,6 +322,15 @@ impl Replica {
         Ok(replica)
     }
 
+    /// The roots that the mesh trusts, the active one first.
+    #[must_use]
+    pub fn roots(&self) -> Vec<&CaRootRecord> {
+        let roots = self.topics.get(&Subject::Roots).into_iter().flat_map(|topic| topic.content.roots.values());
+        let mut roots: Vec<_> = roots.collect();
+        roots.sort_by_key(|root| !root.active);
+        roots
+    }
+
     fn entry(&self, subject: &Subject) -> Option<&ConfigEntry> {
         self.topics.get(subject)?.content.entry.as_ref()
     }
@@ -418,9 +427,6 @@ impl MeshRead for Replica {
     }
 
     fn roots_pem(&self) -> Vec<&str> {
-        let roots = self.topics.get(&Subject::Roots).into_iter().flat_map(|topic| topic.content.roots.values());
-        let mut roots: Vec<_> = roots.collect();
-        roots.sort_by_key(|root| !root.active);
-        roots.into_iter().map(|root| root.certificate_pem.as_str()).collect()
+        self.roots().into_iter().map(|root| root.certificate_pem.as_str()).collect()
     }
 }

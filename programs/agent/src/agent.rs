@@ -176,7 +176,7 @@ impl Agent {
         if tokio::time::timeout(FIRST_COMPARISON_MAX, is_ready).await.is_err() {
             tracing::warn!("the server does not answer; the agent runs and goes on trying");
         }
-        let leaves = Leaves::new(link, config.clock);
+        let leaves = Leaves::new(link, config.clock, &directory);
         let AgentConfig { node, datacenter, enable_script_checks, .. } = config;
         Ok(Self { shared, leaves, node, datacenter, enable_script_checks, _tasks: tasks })
     }

@@ -1,10 +1,13 @@
 //! Leaves: one certificate and key per service identity that a proxy of this node needs.
 //!
-//! Keys are born here and stay here, in memory only; a restart makes new ones. A leaf is renewed at a moment of the middle
-//! third of its lifetime, and goes when nobody has asked for it by then.
+//! Keys are born here and stay here, in memory and in files that only the agent's user reads. A leaf is renewed at a moment
+//! of the middle third of its lifetime, and goes when nobody has asked for it by then.
+
+mod kept;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,9 +19,10 @@ use tokio::task::JoinSet;
 
 use crate::agent::WallClock;
 use crate::link::{LinkError, ServerLink};
+use kept::Kept;
 
-/// Requests for certificates under way at once; a rotation asks for all of them.
-const ISSUES_MAX: usize = 16;
+/// Requests for certificates under way at once; a rotation asks for all of them, and they share calls.
+const ISSUES_MAX: usize = 256;
 
 /// Wait after the first failed renewal, doubled after each, and its ceiling.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
@@ -84,6 +88,7 @@ pub struct Leaves {
 struct Shared {
     link: Arc<dyn ServerLink>,
     clock: WallClock,
+    kept: Kept,
     slots: Mutex<BTreeMap<ServiceName, Slot>>,
     rotations: watch::Sender<u64>,
     permits: Semaphore,
@@ -96,10 +101,12 @@ impl fmt::Debug for Leaves {
 }
 
 impl Leaves {
-    pub(crate) fn new(link: Arc<dyn ServerLink>, clock: WallClock) -> Self {
+    /// Leaves that are kept below `agent_dir`.
+    pub(crate) fn new(link: Arc<dyn ServerLink>, clock: WallClock, agent_dir: &Path) -> Self {
         let shared = Shared {
             link,
             clock,
+            kept: Kept::below(agent_dir),
             slots: Mutex::default(),
             rotations: watch::channel(0).0,
             permits: Semaphore::new(ISSUES_MAX),
@@ -121,7 +128,7 @@ impl Leaves {
         }
         // Subscribed before asking: a rotation during the request renews what it brings.
         let rotations = self.shared.rotations.subscribe();
-        match self.shared.issue(service, 1).await {
+        match self.shared.first(service).await {
             Ok(leaf) => {
                 let (sender, receiver) = watch::channel(Arc::new(leaf));
                 *held = Some(receiver.clone());
@@ -158,12 +165,20 @@ impl Shared {
         }
     }
 
+    /// The leaf that was kept, or a new one.
+    async fn first(&self, service: &ServiceName) -> Result<Leaf, LeafError> {
+        match self.kept.read(service, (self.clock)()) {
+            Some(leaf) => Ok(leaf),
+            None => self.issue(service, 1).await,
+        }
+    }
+
     async fn issue(&self, service: &ServiceName, generation: u64) -> Result<Leaf, LeafError> {
         let _permit = self.permits.acquire().await;
         let key = LeafKey::generate()?;
         let issued = self.link.issue_leaf(service, key.csr_der()?).await?;
         starling_identity::renew_at(issued.not_before, issued.not_after, 0)?;
-        Ok(Leaf {
+        let leaf = Leaf {
             service: service.clone(),
             certificate_chain_pem: issued.chain_pem,
             private_key_pem: key.private_key_pem()?,
@@ -171,7 +186,9 @@ impl Shared {
             not_before: issued.not_before,
             not_after: issued.not_after,
             generation,
-        })
+        };
+        self.kept.write(&leaf);
+        Ok(leaf)
     }
 
     async fn wait_until(&self, moment: UnixSeconds) {
@@ -233,6 +250,7 @@ async fn retire(shared: &Shared, service: &ServiceName, sender: &watch::Sender<A
         return false;
     }
     *held = None;
+    shared.kept.remove(service);
     drop(held);
     shared.forget(service, slot);
     true

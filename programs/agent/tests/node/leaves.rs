@@ -75,3 +75,29 @@ async fn a_leaf_that_nobody_holds_is_not_renewed() {
     assert_eq!(again.borrow().generation, 1);
     assert_eq!(server.look(|state| state.leaves_issued), 4);
 }
+
+#[tokio::test]
+async fn a_restart_has_its_leaves_without_any_server_and_passes_over_damage() {
+    use std::os::unix::fs::PermissionsExt;
+    let (directory, server) = (tempfile::tempdir().unwrap(), FakeServer::new());
+    let agent = start(directory.path(), &server).await;
+    let first = agent.leaves().leaf(&web()).await.unwrap().borrow().clone();
+    drop(agent);
+    let file = directory.path().join("agent/leaves/web.pem");
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    server.with(|state| state.mode = Mode::Down);
+    let agent = start(directory.path(), &server).await;
+    let again = agent.leaves().leaf(&web()).await.unwrap().borrow().clone();
+    assert_eq!((&again.serial, &again.certificate_chain_pem), (&first.serial, &first.certificate_chain_pem));
+    assert_eq!(again.private_key_pem.expose(), first.private_key_pem.expose());
+    drop(agent);
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::copy(&file, file.with_file_name("api.pem")).unwrap();
+    std::fs::write(&file, &text[..text.len() / 2]).unwrap();
+    let agent = start(directory.path(), &server).await;
+    assert!(agent.leaves().leaf(&web()).await.is_err(), "half a leaf is none, and no server is there");
+    assert!(agent.leaves().leaf(&ServiceName::new("api").unwrap()).await.is_err(), "another's leaf is none");
+    server.with(|state| state.mode = Mode::Up);
+    let renewed = agent.leaves().leaf(&web()).await.unwrap().borrow().clone();
+    assert_ne!(renewed.serial, first.serial);
+}

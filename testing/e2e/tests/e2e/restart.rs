@@ -15,8 +15,6 @@ struct Received {
 }
 
 /// Counters that rise when a response arrives, or when it changes something.
-///
-/// Those of the leaf are not among them: its key lives in the agent's memory, so that a restart makes a new one.
 const UPDATE_COUNTERS: [&str; 7] = [
     "update_success",
     "update_rejected",
@@ -37,8 +35,7 @@ async fn received(sidecar: &Sidecar) -> Received {
     let stats = sidecar.get("/stats").await.text();
     let updates = stats.lines().filter_map(|line| {
         let (name, value) = line.split_once(": ")?;
-        let of_leaf = name.starts_with("sds.leaf.");
-        let counted = !of_leaf && UPDATE_COUNTERS.iter().any(|counter| name.ends_with(&format!(".{counter}")));
+        let counted = UPDATE_COUNTERS.iter().any(|counter| name.ends_with(&format!(".{counter}")));
         counted.then(|| Some((name.to_owned(), value.parse().ok()?)))?
     });
     Received { versions, updates: updates.collect() }
@@ -47,7 +44,6 @@ async fn received(sidecar: &Sidecar) -> Received {
 /// Every object below `value` that has a version, by its name.
 fn collect_versions(value: &Value, versions: &mut BTreeMap<String, String>) {
     match value {
-        Value::Object(fields) if fields.get("name").is_some_and(|name| name == "leaf") => {}
         Value::Object(fields) => {
             let version = fields.get("version_info").and_then(Value::as_str).filter(|version| !version.is_empty());
             if let Some(version) = version {
