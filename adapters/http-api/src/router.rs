@@ -115,7 +115,9 @@ impl Api {
     /// The agent of this process.
     pub(crate) fn agent(&self) -> Result<&dyn AgentPort, ApiError> {
         self.agent.as_deref().ok_or_else(|| {
-            ApiError::bad_request("this is a server without an agent: services are registered with the agent of their node")
+            ApiError::bad_request(
+                "this is a server without an agent: services are registered with the agent of their node",
+            )
         })
     }
 

@@ -1,8 +1,7 @@
 //! What agents ask of a server: the door that the program supplies, and the gRPC service in front of it.
 //!
 //! Who calls is known from the certificate before anything of a request is read; no request names its caller, but for
-//! [`Hello`](starling_attach::message::Hello), which must agree. A caller without a certificate may
-//! [`join`](AgentDoor::join) and nothing else.
+//! [`Hello`], which must agree. A caller without a certificate may [`join`](AgentDoor::join) and nothing else.
 
 mod attach;
 mod body;
@@ -24,7 +23,7 @@ use starling_tls::IssuedLeaf;
 
 use crate::call::CallError;
 
-pub use attach::{FIRST_FRAME_TIMEOUT, PING_AFTER, SILENCE_MAX};
+pub use attach::FIRST_FRAME_TIMEOUT;
 pub use body::PIECE_BYTES;
 pub use messages::{
     AGENT_FRAME_BYTES_MAX, AGENT_REQUEST_BYTES_MAX, COMMIT_BYTES_MAX, SERVER_FRAME_BYTES_MAX, SERVER_REPLY_BYTES_MAX,

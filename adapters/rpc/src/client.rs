@@ -48,8 +48,13 @@ use outbox::{Outbox, Outgoing};
 pub use api::ApiBody;
 pub use frames::ServerFrames;
 
-/// An agent that has said nothing for so long says that it is there, asked or not.
-pub const SPEAK_AFTER: Duration = Duration::from_millis(1_500);
+/// An agent that has read nothing for so long asks its server whether it is there. That is how the server knows of the
+/// agent, too. An answer may take as long as is left of [`SILENCE_MAX`](crate::SILENCE_MAX), which is enough to send a
+/// lost packet twice again; asking every second would cost a server of ten thousand agents a quarter of a core.
+pub const PING_AFTER: Duration = Duration::from_millis(1_750);
+
+/// An agent that has said nothing at all for so long says that it is there.
+pub const SPEAK_AFTER: Duration = Duration::from_secs(2);
 
 /// Bytes under way to the agent on one stream: what a slow one cannot coalesce any more.
 const STREAM_WINDOW: u32 = 64 * 1024;
@@ -59,10 +64,9 @@ const STREAM_WINDOW: u32 = 64 * 1024;
 /// stream's window full of the smallest that there are.
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 
-/// How often a server of which nothing is heard is asked for a sign of life while a call is under way, and how long that
-/// may take.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for the answer to a ping, where nobody waits for frames and so misses them earlier: what a reader of a kilobyte a
+/// second has to take before it, twice over.
+const PING_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -184,8 +188,9 @@ impl ServerClient {
             .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .keep_alive_interval(KEEPALIVE_INTERVAL)
-            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .keep_alive_interval(PING_AFTER)
+            .keep_alive_while_idle(true)
+            .keep_alive_timeout(PING_TIMEOUT)
             .handshake(TokioIo::new(stream))
             .await?;
         tokio::spawn(async move {
@@ -204,10 +209,10 @@ impl ServerClient {
         let outbox = Arc::new(Outbox::default());
         outbox.say(AgentSays::Hello(hello))?;
         let sender = AgentSender { outbox: Arc::clone(&outbox), _line: Arc::clone(&self.line) };
-        let request = Request::new(Outgoing::new(Arc::clone(&outbox)));
+        let request = Request::new(Outgoing::new(outbox, Arc::clone(&self.line.pulse)));
         let mut grpc = self.grpc(SERVER_FRAME_BYTES_MAX).await?;
         let answer = grpc.streaming(request, PathAndQuery::from_static(path::ATTACH), AgentCodec).await?;
-        Ok((sender, ServerFrames::new(answer.into_inner(), outbox, Arc::clone(&self.line))))
+        Ok((sender, ServerFrames::new(answer.into_inner(), Arc::clone(&self.line))))
     }
 
     /// Writes records of the node; returns when all are durable. They go in one transaction, so they may not be more than

@@ -38,6 +38,13 @@ pub(crate) struct Origin {
     pub pulse: Arc<Pulse>,
 }
 
+impl Origin {
+    /// Whether it is an agent, by its certificate.
+    pub(crate) fn is_agent(&self) -> bool {
+        matches!(&self.peer, Some(Peer::Member { identity, .. }) if matches!(**identity, Identity::Agent { .. }))
+    }
+}
+
 /// Time for a new connection's first bytes: bounds what strangers can hold open by saying nothing. Once they have come,
 /// HTTP/2's own signs of life are asked for.
 pub const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);

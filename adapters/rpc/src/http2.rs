@@ -9,6 +9,7 @@ use hyper::server::conn::http2::Builder;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tonic::Status;
 use tonic::body::Body;
 
@@ -37,8 +38,7 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 const SEND_BUFFER_BYTES: usize = PIECE_BYTES;
 
 /// How often a connection on which nothing is heard is asked for a sign of life, and how long that may take: a proxy whose
-/// machine has vanished is given up within seconds, so that nobody waits for its receipts. Agents speak every second, so
-/// they are not asked.
+/// machine has vanished is given up within seconds, so that nobody waits for its receipts. Agents ask by themselves.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -70,9 +70,13 @@ pub(crate) async fn serve_connection<S>(
         .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buf_size(SEND_BUFFER_BYTES)
-        .keep_alive_interval(KEEPALIVE_INTERVAL)
-        .keep_alive_timeout(KEEPALIVE_TIMEOUT);
+        .max_send_buf_size(SEND_BUFFER_BYTES);
+    let mut watching = JoinSet::new();
+    if origin.is_agent() {
+        watching.spawn(Arc::clone(&origin.pulse).watch());
+    } else {
+        http2.keep_alive_interval(KEEPALIVE_INTERVAL).keep_alive_timeout(KEEPALIVE_TIMEOUT);
+    }
     let services = Services { doors, stopping: stopping.clone() };
     let service = hyper::service::service_fn(move |request| {
         let answer = services.clone().answer(origin.clone(), request);

@@ -31,6 +31,7 @@ pub use call::CallError;
 pub use client::{AgentSender, ApiBody, ConnectError, ServerClient, ServerFrames};
 pub use connection::{DRAIN_TIMEOUT, PREFACE_TIMEOUT, Peer, STRANGER_TIMEOUT};
 pub use http2::Doors;
+pub use pulse::SILENCE_MAX;
 pub use serve::{
     CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, LoopbackListener, NotLoopback, REQUEST_BYTES_MAX, ServeError,
     serve, serve_tls,

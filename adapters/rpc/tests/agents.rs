@@ -1,5 +1,7 @@
 //! Agents and a server over real sockets and TLS.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 #[path = "support/agents.rs"]
 mod support;
 
@@ -229,6 +231,7 @@ async fn garbage_ends_its_stream_only() {
     let good = send(vec![frame(b"\x0a\x04\x0a\x02n1")]).await;
     assert!(good.headers().get("grpc-status").is_none());
     server.door.until_attached("n1", true).await;
+    let talk = server.door.talk("n1");
     for (frames, code, reason) in [
         (vec![frame(b"\xff\xff")], "3", "a%20frame%20cannot%20be%20decoded"),
         (vec![frame(b"")], "3", "a%20frame%20of%20unknown%20kind"),
@@ -245,10 +248,8 @@ async fn garbage_ends_its_stream_only() {
     let ended = tokio::time::timeout(DEADLINE, answer.into_body().collect()).await.unwrap().unwrap();
     assert_eq!(ended.trailers().unwrap()["grpc-status"], "3");
     // The first is still there.
-    let (mut good, talk) = (good.into_body(), server.door.talk("n1"));
     talk.publish(1, 10);
-    drop(talk);
-    tokio::time::timeout(DEADLINE, good.frame()).await.unwrap().unwrap().unwrap();
+    tokio::time::timeout(DEADLINE, good.into_body().frame()).await.unwrap().unwrap().unwrap();
     server.stop().await;
 }
 

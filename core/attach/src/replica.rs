@@ -171,6 +171,12 @@ impl Replica {
         self.through
     }
 
+    /// Counts changes of what is known, also those within one revision.
+    #[must_use]
+    pub fn clock(&self) -> u64 {
+        self.clock
+    }
+
     /// Applies what a server said. At a `Through`, answers with the subjects that have changed since the last one.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use starling_model::{Change, Check, InstanceId, NodeName, Record, Revision, ServiceName};
+use starling_rpc::CallError;
 pub use starling_tls::IssuedLeaf;
 
 /// What an agent needs of a server.
@@ -60,4 +61,15 @@ pub enum LinkError {
     /// It could not now: trying again may help.
     #[error("the server is unavailable: {0}")]
     Unavailable(String),
+}
+
+impl From<CallError> for LinkError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Refused { reason } => Self::Refused(reason),
+            CallError::BeginAnew { reason }
+            | CallError::Unavailable { reason }
+            | CallError::Overloaded { reason, .. } => Self::Unavailable(reason),
+        }
+    }
 }

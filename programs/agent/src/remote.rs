@@ -5,10 +5,13 @@
 //! | [`node`] | one node, put together |
 //! | [`uplink`] | the connection, and the calls over it |
 //! | [`mirror`] | the replica, and who reads it |
+//! | [`Passage`] | the servers' HTTP API, for whoever asks this node |
 
 mod cache;
 pub mod mirror;
 pub mod node;
+mod passage;
 pub mod uplink;
 
 pub use node::{InForce, NodeConfig, RemoteNode};
+pub use passage::Passage;

@@ -2,11 +2,13 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::agent::AgentArgs;
 use crate::client::{ApiArgs, Client};
 use crate::dev_args::DevArgs;
 use crate::environment::Environment;
 use crate::outcome::EXIT_CODES;
-use crate::{apply, can, changes, completion, config, connect, intention, nodes, services, status, version};
+use crate::server::ServerArgs;
+use crate::{apply, can, changes, completion, config, connect, intention, nodes, services, status, token, version};
 
 /// A service mesh that turns as one
 #[derive(Debug, Parser)]
@@ -23,6 +25,9 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Dev(Box<DevArgs>),
+    Server(Box<ServerArgs>),
+    Agent(Box<AgentArgs>),
+    Token(token::TokenArgs),
     Services(services::ServicesArgs),
     Nodes(nodes::NodesArgs),
     Intention(intention::IntentionArgs),

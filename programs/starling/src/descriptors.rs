@@ -21,25 +21,43 @@ pub(crate) fn raise_limit() {
 pub(crate) struct Shares {
     /// The HTTP API.
     pub(crate) http: usize,
-    /// xDS, in plaintext and over TLS each.
+    /// xDS in plaintext.
     pub(crate) grpc: usize,
+    /// Agents, and xDS over TLS.
+    pub(crate) grpc_tls: usize,
 }
 
 impl Shares {
-    /// Within the limit of this process as it is now.
+    /// Within the limit of this process as it is now, where every door is as likely to be used as the next.
     pub(crate) fn here() -> anyhow::Result<Self> {
-        let (files, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
-        Ok(Self::of(files))
+        Ok(Self::of(limit()?))
+    }
+
+    /// The same for a server without an agent: most are for agents, which are many.
+    pub(crate) fn of_server_here() -> anyhow::Result<Self> {
+        Ok(Self::of_server(limit()?))
     }
 
     /// A quarter of the descriptors for each of three doors; the last quarter is for checks, DNS and files.
     fn of(files: u64) -> Self {
         let quarter = usize::try_from(files / 4).unwrap_or(usize::MAX);
+        let grpc = quarter.min(starling_rpc::CONNECTIONS_MAX);
+        Self { http: quarter.min(starling_http_api::limits::CONNECTIONS_MAX), grpc, grpc_tls: grpc }
+    }
+
+    /// Three quarters of the descriptors for agents, and an eighth for the API.
+    fn of_server(files: u64) -> Self {
+        let eighth = usize::try_from(files / 8).unwrap_or(usize::MAX);
         Self {
-            http: quarter.min(starling_http_api::limits::CONNECTIONS_MAX),
-            grpc: quarter.min(starling_rpc::CONNECTIONS_MAX),
+            http: eighth.min(starling_http_api::limits::CONNECTIONS_MAX),
+            grpc: 0,
+            grpc_tls: eighth.saturating_mul(6).min(starling_rpc::CONNECTIONS_MAX),
         }
     }
+}
+
+fn limit() -> anyhow::Result<u64> {
+    Ok(getrlimit(Resource::RLIMIT_NOFILE)?.0)
 }
 
 #[cfg(test)]
@@ -49,10 +67,13 @@ mod tests {
     #[test]
     fn doors_never_take_every_descriptor() {
         for files in [256, 1_024, 4_096, 65_536, 1 << 20] {
-            let Shares { http, grpc } = Shares::of(files);
-            assert!((http + 2 * grpc) as u64 <= files / 4 * 3, "{files}: {http} and twice {grpc}");
-            assert!(http >= 64 && grpc >= 64, "{files}: {http} and {grpc}");
+            let Shares { http, grpc, grpc_tls } = Shares::of(files);
+            assert!((http + grpc + grpc_tls) as u64 <= files / 4 * 3, "{files}: {http}, {grpc} and {grpc_tls}");
+            assert!(http >= 64 && grpc >= 64 && grpc_tls >= 64, "{files}: {http}, {grpc} and {grpc_tls}");
+            let server = Shares::of_server(files);
+            assert!((server.http + server.grpc_tls) as u64 <= files / 8 * 7, "{files}: {server:?}");
         }
-        assert_eq!(Shares::of(1 << 20), Shares { http: 8_192, grpc: 16_384 });
+        assert_eq!(Shares::of(1 << 20), Shares { http: 8_192, grpc: 16_384, grpc_tls: 16_384 });
+        assert_eq!(Shares::of_server(20_000), Shares { http: 2_500, grpc: 0, grpc_tls: 15_000 });
     }
 }

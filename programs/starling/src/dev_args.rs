@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::ValueEnum;
-use starling_model::{Action, Datacenter, NodeName};
-use starling_telemetry::LogFormat;
+use starling_model::{Datacenter, NodeName};
+
+use crate::role::arguments::{IntentionPolicy, LogArgs};
 
 /// Run a whole mesh's control plane in one process: server, agent, API, xDS and DNS
 ///
@@ -36,7 +36,7 @@ pub(crate) struct DevArgs {
     #[arg(long, default_value = "127.0.0.1:8502", value_name = "IP:PORT")]
     pub(crate) grpc_addr: SocketAddr,
 
-    /// Where xDS listens, over mutual TLS
+    /// Where agents of other nodes, and xDS, are served over mutual TLS
     #[arg(long, default_value = "127.0.0.1:8503", value_name = "IP:PORT")]
     pub(crate) grpc_tls_addr: SocketAddr,
 
@@ -53,56 +53,13 @@ pub(crate) struct DevArgs {
     pub(crate) datacenter: Datacenter,
 
     /// Address at which other nodes reach this one's services
-    #[arg(long, default_value = "127.0.0.1", value_name = "IP")]
+    #[arg(long, default_value = "127.0.0.1", alias = "advertise", value_name = "IP")]
     pub(crate) advertise_addr: IpAddr,
 
     /// Let registrations bring checks that run programs on this node
     #[arg(long)]
     pub(crate) enable_script_checks: bool,
 
-    /// What is logged: a level, or TARGET=LEVEL,…
-    #[arg(long, default_value = "info", value_name = "FILTER")]
-    pub(crate) log_level: String,
-
-    /// Form of the log lines
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
-    pub(crate) log_format: LogFormatArg,
-}
-
-/// What holds where no intention does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(crate) enum IntentionPolicy {
-    /// Every call may pass.
-    #[default]
-    Allow,
-    /// No call may pass.
-    Deny,
-}
-
-impl From<IntentionPolicy> for Action {
-    fn from(policy: IntentionPolicy) -> Self {
-        match policy {
-            IntentionPolicy::Allow => Self::Allow,
-            IntentionPolicy::Deny => Self::Deny,
-        }
-    }
-}
-
-/// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(crate) enum LogFormatArg {
-    /// For people.
-    #[default]
-    Text,
-    /// One JSON object a line.
-    Json,
-}
-
-impl From<LogFormatArg> for LogFormat {
-    fn from(format: LogFormatArg) -> Self {
-        match format {
-            LogFormatArg::Text => Self::Text,
-            LogFormatArg::Json => Self::Json,
-        }
-    }
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
 }

@@ -3,6 +3,7 @@
 //! Owns the command line: what is asked for, where the answer comes from, how it is shown, and the exit code. What the
 //! mesh does is in the crates of the programs that it starts.
 
+mod agent;
 mod apply;
 mod arguments;
 mod argv;
@@ -25,8 +26,11 @@ mod print;
 mod receipt;
 #[cfg(test)]
 mod reference;
+mod role;
+mod server;
 mod services;
 mod status;
+mod token;
 mod version;
 
 use std::process::ExitCode;
@@ -69,7 +73,9 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
     let log = surroundings.environment.log.as_deref();
     match &command {
-        Command::Dev(args) => start_log(&args.log_level, args.log_format.into()),
+        Command::Dev(args) => args.log.start(),
+        Command::Server(args) => args.log.start(),
+        Command::Agent(args) => args.log.start(),
         Command::FakeService | Command::Bench(_) => start_log(log.unwrap_or(LOG_OF_PROGRAMS), LogFormat::Text),
         Command::Services(_)
         | Command::Nodes(_)
@@ -80,6 +86,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         | Command::Status(_)
         | Command::Changes(_)
         | Command::Connect(_)
+        | Command::Token(_)
         | Command::Completion(_)
         | Command::Version(_) => start_log(log.unwrap_or(LOG_OF_COMMANDS), LogFormat::Text),
     }
@@ -96,10 +103,16 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 
 async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Result<ExitCode> {
     let outcome = match command {
-        Command::Dev(_) if surroundings.api != ApiArgs::default() => {
-            return Err(usage("flags in front of `dev` are those of a client; write `dev --http-addr …`"));
+        Command::Dev(_) | Command::Server(_) | Command::Agent(_) if surroundings.api != ApiArgs::default() => {
+            return Err(usage(
+                "flags in front of `dev`, `server` and `agent` are a client's; write `dev --http-addr …`",
+            ));
         }
         Command::Dev(args) => return dev::run(*args).await.map(|()| ExitCode::SUCCESS),
+        Command::Server(args) => return server::run(*args).await.map(|()| ExitCode::SUCCESS),
+        Command::Agent(args) => {
+            return agent::run(*args, &surroundings.environment).await.map(|()| ExitCode::SUCCESS);
+        }
         Command::FakeService => return fake_service().await,
         Command::Bench(args) => return starling_bench::run(args).await,
         Command::Services(args) => services::run(args, surroundings).await?,
@@ -111,6 +124,7 @@ async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Resu
         Command::Status(args) => status::run(args, surroundings).await?,
         Command::Changes(args) => changes::run(args, surroundings).await?,
         Command::Connect(args) => connect::run(args, surroundings).await?,
+        Command::Token(args) => token::run(args, surroundings).await?,
         Command::Completion(args) => completion::run(args)?,
         Command::Version(args) => version::run(args)?,
     };

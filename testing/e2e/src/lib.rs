@@ -1,7 +1,7 @@
 //! End-to-end tests: the real binary, real Envoy, real sockets.
 //!
 //! Nothing of ours is linked: what is tested is what a user runs. This library is the harness; the tests are in `tests/`.
-//! A [`Mesh`] is one `starling dev` with its own ports and data directory, an [`App`] is one `starling fake-service`, a
+//! A [`Mesh`] is one `starling dev`, `server` or `agent` with its own ports and data directory, an [`App`] is one `starling fake-service`, a
 //! [`Sidecar`] one Envoy started by `starling connect envoy`, and a [`Workload`] all that makes one instance of a
 //! service. Whatever a test starts is killed when it is dropped, and what it wrote is printed if the test failed.
 
@@ -21,7 +21,7 @@ pub mod workload;
 pub use app::App;
 pub use cli::Output;
 pub use http::{Answer, Connection, Method, request};
-pub use mesh::{Mesh, MeshOptions};
+pub use mesh::{Mesh, MeshOptions, Program};
 pub use ports::free_port;
 pub use process::Process;
 pub use sidecar::{Sidecar, Xds};

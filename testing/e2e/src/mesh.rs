@@ -1,4 +1,4 @@
-//! One `starling dev` with ports and a data directory of its own.
+//! One `starling dev`, or a server or an agent apart, with ports and a data directory of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,9 +17,40 @@ use crate::{tools, wait};
 /// Attempts to start, each with new ports; somebody else may take one between choice and use.
 const START_ATTEMPTS: usize = 3;
 
+/// Which program it is.
+#[derive(Debug, Clone, Default)]
+pub enum Program {
+    /// All in one process.
+    #[default]
+    Dev,
+    /// A server without an agent, with these settings in TOML.
+    Server(String),
+    /// The agent of a node.
+    Agent {
+        /// Its name.
+        node: String,
+        /// Where its server meets agents.
+        server: String,
+        /// What it joins by.
+        token: Option<String>,
+    },
+}
+
+impl Program {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Dev => "dev",
+            Self::Server(_) => "server",
+            Self::Agent { .. } => "agent",
+        }
+    }
+}
+
 /// How a mesh is set up.
 #[derive(Debug, Clone, Default)]
 pub struct MeshOptions {
+    /// Which program; `dev` unless it says otherwise.
+    pub program: Program,
     /// `--default-intention-policy`; allow if `None`.
     pub default_policy: Option<&'static str>,
     /// `--config-dir`.
@@ -41,7 +72,7 @@ pub struct Addresses {
     pub dns: String,
 }
 
-/// One mesh; its server ends when it is dropped.
+/// One mesh, or the program of it that runs here; it ends when this is dropped.
 #[derive(Debug)]
 pub struct Mesh {
     /// Where it serves.
@@ -62,15 +93,24 @@ impl Mesh {
         loop {
             let addresses = Addresses::choose();
             let mut server = spawn(data.path(), &addresses, &options);
-            match ready(&mut server, &addresses).await {
+            match ready(&mut server, &addresses, &options.program).await {
                 Ok(()) => return Self { addresses, server: Some(server), options, data },
                 Err(error) if attempt < START_ATTEMPTS && server.log().contains("in use") => {
                     eprintln!("attempt {attempt}: {error:#}");
                     attempt += 1;
                 }
-                Err(error) => panic!("`starling dev` is not ready: {error:#}"),
+                Err(error) => panic!("`starling {}` is not ready: {error:#}", options.program.name()),
             }
         }
+    }
+
+    /// Starts a program with data of its own, which is expected to refuse because of `why`; returns what it said.
+    ///
+    /// # Panics
+    /// If it does not end by itself, or ends as if all were well.
+    pub async fn start_refused(options: &MeshOptions, why: &str) -> String {
+        let data = TempDir::with_prefix("starling-e2e-data-").expect("a temporary directory");
+        refused(spawn(data.path(), &Addresses::choose(), options), why).await
     }
 
     /// Kills the server with SIGKILL, whatever it is doing.
@@ -95,9 +135,9 @@ impl Mesh {
     /// If it does not become ready.
     pub async fn restart(&mut self) {
         let mut server = spawn(self.data.path(), &self.addresses, &self.options);
-        ready(&mut server, &self.addresses)
+        ready(&mut server, &self.addresses, &self.options.program)
             .await
-            .unwrap_or_else(|error| panic!("`starling dev` is not back: {error:#}"));
+            .unwrap_or_else(|error| panic!("`starling {}` is not back: {error:#}", self.options.program.name()));
         self.server = Some(server);
     }
 
@@ -257,7 +297,20 @@ pub fn bare(command: &mut Command) {
 fn spawn(data: &Path, addresses: &Addresses, options: &MeshOptions) -> Process {
     let mut command = Command::new(tools::starling());
     bare(&mut command);
-    command.arg("dev").arg("--data-dir").arg(data).args(["--log-format", "text"]);
+    let program = options.program.name();
+    command.arg(program).arg("--data-dir").arg(data).args(["--log-format", "text"]);
+    match &options.program {
+        Program::Dev => {}
+        Program::Server(settings) => {
+            let path = data.join("settings.toml");
+            std::fs::write(&path, settings).expect("a file of settings");
+            command.arg("--config").arg(path);
+        }
+        Program::Agent { node, server, token } => {
+            command.args(["--node-name", node, "--server", server]);
+            command.args(token.iter().flat_map(|token| ["--join-token", token]));
+        }
+    }
     command.args(["--http-addr", &addresses.http, "--grpc-addr", &addresses.grpc]);
     command.args(["--grpc-tls-addr", &addresses.grpc_tls, "--dns-addr", &addresses.dns]);
     if let Some(policy) = options.default_policy {
@@ -269,11 +322,11 @@ fn spawn(data: &Path, addresses: &Addresses, options: &MeshOptions) -> Process {
     if options.enable_script_checks {
         command.arg("--enable-script-checks");
     }
-    Process::spawn("dev", command)
+    Process::spawn(program, command)
 }
 
 async fn refused(mut server: Process, why: &str) -> String {
-    let status = wait::eventually(&format!("`starling dev` refuses and ends, as {why}"), async || {
+    let status = wait::eventually(&format!("the program refuses and ends, as {why}"), async || {
         server.ended().ok_or_else(|| anyhow::anyhow!("it is running"))
     })
     .await;
@@ -284,15 +337,18 @@ async fn refused(mut server: Process, why: &str) -> String {
 /// Time between two looks whether a server is ready; a test that restarts one a hundred times waits for it.
 const READY_LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
-async fn ready(server: &mut Process, addresses: &Addresses) -> anyhow::Result<()> {
+async fn ready(server: &mut Process, addresses: &Addresses, program: &Program) -> anyhow::Result<()> {
     let start = Instant::now();
+    let target = match program {
+        Program::Dev | Program::Server(_) => "/v1/status/leader",
+        // Its servers may be gone.
+        Program::Agent { .. } => "/v1/agent/self",
+    };
     loop {
         server.expect_running()?;
-        let error = match http::get(&addresses.http, "/v1/status/leader").await {
-            Ok(answer) if answer.status == 200 && answer.json().as_str().is_some_and(|leader| !leader.is_empty()) => {
-                return Ok(());
-            }
-            Ok(answer) => anyhow::anyhow!("/v1/status/leader answers {} {}", answer.status, answer.text()),
+        let error = match http::get(&addresses.http, target).await {
+            Ok(answer) if answer.status == 200 && answer.json() != json!("") => return Ok(()),
+            Ok(answer) => anyhow::anyhow!("{target} answers {} {}", answer.status, answer.text()),
             Err(error) => error,
         };
         anyhow::ensure!(start.elapsed() < wait::DEADLINE, "{error:#}; {}", server.log());

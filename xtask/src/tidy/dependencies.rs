@@ -94,6 +94,7 @@ const TABLE: &[Row] = &[
             "core/model",
             "core/identity",
             "core/catalog",
+            "core/attach",
             "core/traffic",
             "core/plan",
             "core/xds",

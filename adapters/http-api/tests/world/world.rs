@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
 use starling_catalog::{
-    Barrier, ChangeReport, Command, JoinTokenCommand, NodeReport, ProxyReport, Receipts, Refused, Reporter, Snapshot, Subject, Until,
-    decide,
+    Barrier, ChangeReport, Command, JoinTokenCommand, NodeReport, ProxyReport, Receipts, Refused, Reporter, Snapshot,
+    Subject, Until, decide,
 };
 use starling_http_api::parse::CheckRegistration;
 use starling_http_api::{
@@ -21,7 +21,8 @@ use starling_http_api::{
 use starling_identity::JoinToken;
 use starling_model::{
     Action, CaRootRecord, Change, Check, CheckId, CheckSpec, CheckStatus, CheckedService, InstanceId, InstanceKey,
-    JoinTokenRecord, JoinTokenUses, Node, NodeName, Port, Record, Revision, ServiceInstance, ServiceName, ServiceRegistration, UnixSeconds,
+    JoinTokenRecord, JoinTokenUses, Node, NodeName, Port, Record, Revision, ServiceInstance, ServiceName,
+    ServiceRegistration, UnixSeconds,
 };
 use tokio::sync::watch;
 use tower::ServiceExt;

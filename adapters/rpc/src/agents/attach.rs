@@ -18,17 +18,10 @@ use super::body::AttachBody;
 use super::{AgentDoor, AgentStream};
 use crate::call::CallError;
 use crate::connection::stopped;
-use crate::pulse::Pulse;
 use crate::stream::stopping_status;
 
 /// Time for the first frame of a stream, which says who calls; until then it costs and serves nobody.
 pub const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// After so long without anything sent on a stream the server sends a ping.
-pub const PING_AFTER: Duration = Duration::from_secs(1);
-
-/// Who is silent for so long is gone. An agent answers every ping, so three in a row must be lost.
-pub const SILENCE_MAX: Duration = Duration::from_secs(3);
 
 /// Bytes set aside for an agent's frames; most are a few bytes long, and there is a buffer for each stream.
 const READ_BUFFER_BYTES: usize = 64;
@@ -103,7 +96,6 @@ pub(super) async fn begin(
     door: Arc<dyn AgentDoor>,
     node: NodeName,
     mut frames: Streaming<AgentSays>,
-    pulse: Arc<Pulse>,
     mut stopping: watch::Receiver<bool>,
 ) -> Result<AttachBody, Status> {
     let hello = tokio::select! {
@@ -123,27 +115,15 @@ pub(super) async fn begin(
     tracing::debug!(%node, version, "agent attaches");
     let stream = door.attach(node, hello)?;
     let attached = Arc::new(Attached { state: Mutex::new(State::Open(stream)), sender: AtomicWaker::new() });
-    let reader = tokio::spawn(read(Arc::clone(&attached), frames, pulse, stopping));
+    let reader = tokio::spawn(read(Arc::clone(&attached), frames, stopping));
     Ok(AttachBody::new(attached, Reader(reader)))
 }
 
-async fn read(
-    attached: Arc<Attached>,
-    mut frames: Streaming<AgentSays>,
-    pulse: Arc<Pulse>,
-    mut stopping: watch::Receiver<bool>,
-) {
-    let mut silent = std::pin::pin!(pulse.silent_for(SILENCE_MAX));
+async fn read(attached: Arc<Attached>, mut frames: Streaming<AgentSays>, mut stopping: watch::Receiver<bool>) {
     let mut stopped = std::pin::pin!(stopped(&mut stopping));
     let status = loop {
         let heard = tokio::select! {
             heard = frames.message() => heard,
-            () = &mut silent => {
-                attached.end(CallError::unavailable("nothing was heard from the agent").into());
-                // Nobody reads a reason there, and what is under way to it would stay for long.
-                pulse.hang_up();
-                return;
-            }
             () = &mut stopped => break stopping_status(),
         };
         match heard {

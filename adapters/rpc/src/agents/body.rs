@@ -6,17 +6,14 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body, Frame};
-use prost::Message;
-use starling_attach::message::{FromServer, Ping, ServerSays};
 use tonic::Status;
 
-use super::attach::{Attached, PING_AFTER, Reader};
-use crate::pulse::Lull;
+use super::attach::{Attached, Reader};
 
 /// Bytes handed on at once: many small frames together, a part of a large one.
 pub const PIECE_BYTES: usize = 16 * 1024;
@@ -28,34 +25,22 @@ const PREFIX_BYTES: usize = 5;
 pub(crate) struct AttachBody {
     stream: Arc<Attached>,
     pieces: Pieces,
-    lull: Lull,
-    pings: u64,
     over: bool,
     _reader: Reader,
 }
 
 impl AttachBody {
     pub(crate) fn new(stream: Arc<Attached>, reader: Reader) -> Self {
-        let (pieces, lull) = (Pieces::default(), Lull::new(PING_AFTER));
-        Self { stream, pieces, lull, pings: 0, over: false, _reader: reader }
+        Self { stream, pieces: Pieces::default(), over: false, _reader: reader }
     }
 
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Status>> {
         self.stream.poll_ended(cx)?;
         loop {
             if let Some(piece) = self.pieces.next() {
-                self.lull.end();
                 return Poll::Ready(Ok(piece));
             }
-            match self.stream.poll_take(cx)? {
-                Poll::Ready(frames) => self.pieces.frames = frames.into(),
-                Poll::Pending if self.lull.poll(cx).is_ready() => {
-                    self.pings += 1;
-                    let ping = FromServer::from(ServerSays::Ping(Ping { number: self.pings }));
-                    self.pieces.frames.push_back(ping.encode_to_vec().into());
-                }
-                Poll::Pending => return Poll::Pending,
-            }
+            self.pieces.frames = ready!(self.stream.poll_take(cx))?.into();
         }
     }
 }

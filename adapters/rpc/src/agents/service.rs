@@ -56,7 +56,7 @@ impl AgentsService {
             Err(error) => return Status::from(error).into_http(),
         };
         match request.uri().path() {
-            path::ATTACH => attach(door, node, origin, request, self.stopping).await,
+            path::ATTACH => attach(door, node, request, self.stopping).await,
             path::COMMIT => {
                 let commit = |changes: Vec<Change>| async move { door.commit(&node, changes).await };
                 unary(request, COMMIT_BYTES_MAX, commit).await
@@ -100,7 +100,6 @@ fn node(origin: &Origin) -> Result<NodeName, CallError> {
 async fn attach<B>(
     door: Arc<dyn AgentDoor>,
     node: NodeName,
-    origin: Origin,
     request: http::Request<B>,
     stopping: watch::Receiver<bool>,
 ) -> http::Response<Body>
@@ -109,7 +108,7 @@ where
     B::Error: Into<StdError> + Send,
 {
     let frames = Streaming::new_request(AgentDecoder, request.into_body(), None, Some(AGENT_FRAME_BYTES_MAX));
-    match begin(door, node, frames, origin.pulse, stopping).await {
+    match begin(door, node, frames, stopping).await {
         Ok(body) => {
             let mut response = http::Response::new(Body::new(body));
             response.headers_mut().insert(http::header::CONTENT_TYPE, GRPC_CONTENT_TYPE);

@@ -10,26 +10,25 @@ use futures::Stream;
 use prost::Message;
 use starling_attach::message::{AgentSays, ServerSays};
 use starling_attach::{FromAgent, FromServer};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 use tonic::Status;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder, Streaming};
 
 use super::Line;
-use super::outbox::Outbox;
-use crate::agents::{PIECE_BYTES, SILENCE_MAX};
+use crate::agents::PIECE_BYTES;
 use crate::call::CallError;
+use crate::pulse::Vigil;
 
 /// Bytes set aside for frames in either direction; they grow as needed, and shrink again.
 const BUFFER_BYTES: usize = 256;
 
-/// What a server says, pings left out: they are answered here. Ends after the first error.
+/// What a server says. Ends after the first error.
 pub struct ServerFrames {
     frames: Streaming<ServerSays>,
-    outbox: Arc<Outbox>,
     line: Arc<Line>,
     /// Since when nothing was there to be taken.
     waiting: Option<Instant>,
-    timer: Pin<Box<Sleep>>,
+    vigil: Vigil,
     over: bool,
 }
 
@@ -40,38 +39,32 @@ impl fmt::Debug for ServerFrames {
 }
 
 impl ServerFrames {
-    pub(super) fn new(frames: Streaming<ServerSays>, outbox: Arc<Outbox>, line: Arc<Line>) -> Self {
-        let timer = Box::pin(tokio::time::sleep(SILENCE_MAX));
-        Self { frames, outbox, line, waiting: None, timer, over: false }
+    pub(super) fn new(frames: Streaming<ServerSays>, line: Arc<Line>) -> Self {
+        Self { frames, line, waiting: None, vigil: Vigil::new(), over: false }
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<ServerSays, CallError>> {
-        loop {
-            let frame = Pin::new(&mut self.frames).poll_next(cx);
-            if frame.is_ready() {
-                self.waiting = None;
-            }
-            match frame {
-                Poll::Ready(Some(Ok(ServerSays::Ping(ping)))) => self.outbox.answer(ping),
-                Poll::Ready(Some(Ok(says))) => return Poll::Ready(Ok(says)),
-                Poll::Ready(Some(Err(status))) => return Poll::Ready(Err(status.into())),
-                Poll::Ready(None) => return Poll::Ready(Err(CallError::unavailable("the server ended the stream"))),
-                Poll::Pending => return self.poll_silence(cx).map(Err),
-            }
+        let frame = Pin::new(&mut self.frames).poll_next(cx);
+        if frame.is_ready() {
+            self.waiting = None;
+        }
+        match frame {
+            Poll::Ready(Some(Ok(says))) => Poll::Ready(Ok(says)),
+            Poll::Ready(Some(Err(status))) => Poll::Ready(Err(status.into())),
+            Poll::Ready(None) => Poll::Ready(Err(CallError::unavailable("the server ended the stream"))),
+            Poll::Pending => self.poll_silence(cx).map(Err),
         }
     }
 
     /// Ready once the server has been waited for too long. Who is slow to take frames has not been waiting.
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<CallError> {
         let waiting = *self.waiting.get_or_insert_with(Instant::now);
-        while self.timer.as_mut().poll(cx).is_ready() {
-            let due = self.line.pulse.heard().max(waiting) + SILENCE_MAX;
-            if due <= Instant::now() {
-                return Poll::Ready(CallError::unavailable("nothing was heard from the server"));
-            }
-            self.timer.as_mut().reset(due);
-        }
-        Poll::Pending
+        let silence = self.vigil.poll(cx, || self.line.pulse.heard().max(waiting));
+        silence.map(|()| {
+            // Calls on the same connection wait in vain, too.
+            self.line.pulse.hang_up();
+            CallError::unavailable("nothing was heard from the server")
+        })
     }
 }
 

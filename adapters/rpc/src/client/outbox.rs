@@ -11,7 +11,7 @@ use starling_attach::message::{AgentSays, Ping};
 
 use crate::call::CallError;
 use crate::client::SPEAK_AFTER;
-use crate::pulse::Lull;
+use crate::pulse::{Lull, Pulse};
 
 /// Frames that wait for the connection; past this the server does not read, and the stream is of no use.
 const FRAMES_MAX: usize = 1024;
@@ -26,8 +26,6 @@ pub(super) struct Outbox {
 #[derive(Debug, Default)]
 struct State {
     frames: VecDeque<AgentSays>,
-    /// The last ping that is not yet answered.
-    ping: Option<Ping>,
     closed: bool,
 }
 
@@ -54,12 +52,6 @@ impl Outbox {
         Ok(())
     }
 
-    /// Answers a ping, before anything else is said.
-    pub(super) fn answer(&self, ping: Ping) {
-        self.lock().ping = Some(ping);
-        self.sender.wake();
-    }
-
     /// Nothing more will be said.
     pub(super) fn close(&self) {
         self.lock().closed = true;
@@ -71,18 +63,17 @@ impl Outbox {
     }
 }
 
-/// The frames of an outbox on their way, and a sign of life when there are none for a while: where flow control keeps
-/// the server from asking for one, it must come unasked.
+/// The frames of an outbox on their way, and a sign of life when nothing is said on the whole connection for a while: an
+/// agent that is busy with what it has heard already pings no server, and is there all the same.
 pub(super) struct Outgoing {
     outbox: Arc<Outbox>,
+    pulse: Arc<Pulse>,
     lull: Lull,
-    /// The last ping that was answered.
-    answered: Ping,
 }
 
 impl Outgoing {
-    pub(super) fn new(outbox: Arc<Outbox>) -> Self {
-        Self { outbox, lull: Lull::new(SPEAK_AFTER), answered: Ping::default() }
+    pub(super) fn new(outbox: Arc<Outbox>, pulse: Arc<Pulse>) -> Self {
+        Self { outbox, pulse, lull: Lull::new(SPEAK_AFTER) }
     }
 }
 
@@ -90,23 +81,17 @@ impl Stream for Outgoing {
     type Item = AgentSays;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<AgentSays>> {
-        let outgoing = &mut *self;
-        outgoing.outbox.sender.register(cx.waker());
-        let mut state = outgoing.outbox.lock();
-        if let Some(ping) = state.ping.take() {
-            outgoing.answered = ping;
-            outgoing.lull.end();
-            return Poll::Ready(Some(AgentSays::Pong(ping)));
-        }
+        let Self { outbox, pulse, lull } = &mut *self;
+        outbox.sender.register(cx.waker());
+        let mut state = outbox.lock();
         if let Some(says) = state.frames.pop_front() {
-            outgoing.lull.end();
             return Poll::Ready(Some(says));
         }
         if state.closed {
             return Poll::Ready(None);
         }
         drop(state);
-        outgoing.lull.poll(cx).map(|()| Some(AgentSays::Pong(outgoing.answered)))
+        lull.poll(cx, || pulse.spoke()).map(|()| Some(AgentSays::Pong(Ping::default())))
     }
 }
 
@@ -138,22 +123,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn of_receipts_in_a_row_the_last_is_said_and_order_is_kept() {
         let outbox = Arc::new(Outbox::default());
-        let mut outgoing = Outgoing::new(Arc::clone(&outbox));
+        let mut outgoing = Outgoing::new(Arc::clone(&outbox), Pulse::new());
         for says in [applied(1), applied(2), rejected(), applied(3), applied(4)] {
             outbox.say(says).unwrap();
         }
-        outbox.answer(Ping { number: 1 });
-        outbox.answer(Ping { number: 2 });
-        let expected = [AgentSays::Pong(Ping { number: 2 }), applied(2), rejected(), applied(4)];
-        assert_eq!(said(&mut outgoing), expected);
+        assert_eq!(said(&mut outgoing), [applied(2), rejected(), applied(4)]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_has_nothing_to_say_says_so() {
-        let mut outgoing = Outgoing::new(Arc::default());
+        let mut outgoing = Outgoing::new(Arc::default(), Pulse::new());
         let before = tokio::time::Instant::now();
         for _ in 0..3 {
-            assert_eq!(outgoing.next().await, Some(AgentSays::Pong(Ping { number: 0 })));
+            assert_eq!(outgoing.next().await, Some(AgentSays::Pong(Ping::default())));
         }
         assert_eq!(before.elapsed().as_millis() / SPEAK_AFTER.as_millis(), 3);
     }
@@ -161,7 +143,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_server_that_does_not_read_is_given_up() {
         let outbox = Arc::new(Outbox::default());
-        let outgoing = Outgoing::new(Arc::clone(&outbox));
+        let outgoing = Outgoing::new(Arc::clone(&outbox), Pulse::new());
         for _ in 0..FRAMES_MAX {
             outbox.say(rejected()).unwrap();
         }

@@ -24,6 +24,9 @@ const FILE: &str = "replica";
 /// Least time between two writings, so that a busy mesh does not become a busy disk.
 const WRITE_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Pause between two looks whether there is something to keep at all: the node may be gone, or the server, in seconds.
+const FIRST_LOOK: Duration = Duration::from_millis(200);
+
 /// What was kept.
 pub(crate) struct Kept {
     /// How the mesh presented itself.
@@ -71,18 +74,19 @@ fn parse(mut bytes: Bytes) -> Option<Kept> {
 
 /// Keeps what is heard, until dropped.
 pub(crate) async fn keep(path: PathBuf, welcome: Welcome, mirror: Arc<Mirror>) {
-    let mut written: Option<Revision> = None;
+    let mut written = None;
     loop {
-        tokio::time::sleep(WRITE_INTERVAL.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
+        let pause = if written.is_some() { WRITE_INTERVAL } else { FIRST_LOOK };
+        tokio::time::sleep(pause.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
         let replica = mirror.replica();
-        let through = replica.through();
-        if written == Some(through) {
+        let known = (replica.through(), replica.clock());
+        if known.0 == Revision(0) || written == Some(known) {
             continue;
         }
         let (target, frame) = (path.clone(), FromServer::from(ServerSays::Welcome(welcome.clone())).to_bytes());
         let writing = tokio::task::spawn_blocking(move || write(&target, frame, &replica)).await;
         match writing.map_err(io::Error::other).and_then(|done| done) {
-            Ok(()) => written = Some(through),
+            Ok(()) => written = Some(known),
             Err(error) => tracing::warn!(path = %path.display(), %error, "what was heard cannot be kept"),
         }
     }

@@ -22,6 +22,7 @@ use crate::native::NativePlane;
 use crate::proxies::Proxies;
 use crate::remote::cache;
 use crate::remote::mirror::{Mirror, View};
+use crate::remote::passage::Passage;
 use crate::remote::uplink::{CONNECT_TIMEOUT, Listener, RemoteLink, Uplink, UplinkConfig, run};
 
 /// After a renewal that failed; there is a third of the certificate's lifetime for further attempts.
@@ -53,6 +54,8 @@ pub struct RemoteNode {
     pub proxies: Proxies,
     /// How the mesh presented itself.
     pub welcome: Welcome,
+    /// The servers' HTTP API.
+    pub api: Arc<Passage>,
     uplink: Arc<Uplink>,
     mirror: Arc<Mirror>,
     _tasks: JoinSet<()>,
@@ -88,6 +91,7 @@ impl RemoteNode {
             in_force: config.native.clone(),
         });
         let mut tasks = JoinSet::new();
+        let api = Arc::new(Passage::new(config.servers.clone(), tls.subscribe()));
         let uplink_config = UplinkConfig { servers: config.servers, node: node.name.clone(), tls: tls.subscribe() };
         let listener = Arc::clone(&hub) as Arc<dyn Listener>;
         tasks.spawn(run(uplink_config, Arc::clone(&uplink), Arc::clone(&mirror), listener));
@@ -106,13 +110,19 @@ impl RemoteNode {
         tasks.spawn(follow(Arc::clone(&agent), hub));
         let renewal = Renewal { uplink: Arc::clone(&uplink), mirror: Arc::clone(&mirror), data_dir, clock, tls };
         tasks.spawn(renewal.run(identity));
-        Ok(Self { agent, proxies, welcome, uplink, mirror, _tasks: tasks })
+        Ok(Self { agent, proxies, welcome, api, uplink, mirror, _tasks: tasks })
     }
 
     /// Whether a server is reached.
     #[must_use]
     pub fn is_attached(&self) -> bool {
         self.uplink.is_up()
+    }
+
+    /// What is known of the catalog here.
+    #[must_use]
+    pub fn replica(&self) -> Arc<Replica> {
+        self.mirror.replica()
     }
 
     /// Everything up to here has been heard.

@@ -70,7 +70,7 @@ impl Uplink {
 
     /// Has the agent's own certificate signed anew.
     pub(crate) async fn renew(&self, csr_der: Vec<u8>) -> Result<IssuedLeaf, LinkError> {
-        self.client()?.renew(csr_der).await.map_err(link_error)
+        self.client()?.renew(csr_der).await.map_err(LinkError::from)
     }
 
     fn client(&self) -> Result<ServerClient, LinkError> {
@@ -96,14 +96,14 @@ impl Uplink {
             }
             let (requests, waiting): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
             let answers = match self.client() {
-                Ok(client) => client.issue_leaves(requests).await.map_err(link_error),
+                Ok(client) => client.issue_leaves(requests).await.map_err(LinkError::from),
                 Err(error) => Err(error),
             };
             match answers {
                 Ok(answers) => {
                     for (waiter, answer) in waiting.into_iter().zip(answers) {
                         // Nobody waits if asking was given up.
-                        let _ = waiter.send(answer.map_err(link_error));
+                        let _ = waiter.send(answer.map_err(LinkError::from));
                     }
                 }
                 Err(error) => {
@@ -116,26 +116,17 @@ impl Uplink {
     }
 }
 
-fn link_error(error: CallError) -> LinkError {
-    match error {
-        CallError::Refused { reason } => LinkError::Refused(reason),
-        CallError::BeginAnew { reason } | CallError::Unavailable { reason } | CallError::Overloaded { reason, .. } => {
-            LinkError::Unavailable(reason)
-        }
-    }
-}
-
 /// The agent's way to whichever server it is connected to.
 pub struct RemoteLink(pub Arc<Uplink>);
 
 #[async_trait]
 impl ServerLink for RemoteLink {
     async fn commit(&self, changes: Vec<Change>) -> Result<Revision, LinkError> {
-        self.0.client()?.commit(changes).await.map_err(link_error)
+        self.0.client()?.commit(changes).await.map_err(LinkError::from)
     }
 
     async fn own_records(&self) -> Result<OwnRecords, LinkError> {
-        let (revision, records) = self.0.client()?.own_records().await.map_err(link_error)?;
+        let (revision, records) = self.0.client()?.own_records().await.map_err(LinkError::from)?;
         Ok(OwnRecords { revision, records })
     }
 
@@ -216,7 +207,11 @@ impl From<CallError> for Ended {
 
 impl From<ReplicaError> for Ended {
     fn from(error: ReplicaError) -> Self {
-        Self::Anew(error.to_string())
+        match error {
+            ReplicaError::Back { .. } => Self::Anew(error.to_string()),
+            // What is there is good; what could not be read is sent again.
+            ReplicaError::Message(_) => Self::Lost(error.to_string()),
+        }
     }
 }
 

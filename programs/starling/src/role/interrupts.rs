@@ -11,10 +11,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
 /// Requests to end, heard from the time that this is made; none is lost, whoever listens when.
-pub(super) struct Interrupts(Vec<Signal>);
+pub(crate) struct Interrupts(Vec<Signal>);
 
 impl Interrupts {
-    pub(super) fn listen() -> anyhow::Result<Self> {
+    pub(crate) fn listen() -> anyhow::Result<Self> {
         let mut kinds = vec![SignalKind::interrupt(), SignalKind::terminate()];
         // Under nohup the closing of the terminal is to be survived.
         if !is_ignored(SignalKind::hangup()) {
@@ -25,7 +25,7 @@ impl Interrupts {
     }
 
     /// Returns at the next request to end.
-    pub(super) async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         poll_fn(|cx| {
             let any = self.0.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
             if any { Poll::Ready(()) } else { Poll::Pending }
@@ -34,7 +34,7 @@ impl Interrupts {
     }
 
     /// Lets something end in order, unless it takes too long or is asked again to end.
-    pub(super) async fn bound(&mut self, ending: impl Future) {
+    pub(crate) async fn bound(&mut self, ending: impl Future) {
         tokio::select! {
             ended = tokio::time::timeout(STOP_WITHIN, ending) => if ended.is_err() {
                 tracing::warn!("no orderly end within {STOP_WITHIN:?}; ending at once");

@@ -9,20 +9,13 @@ use anyhow::Context;
 use starling_identity::Uuid;
 use starling_model::{Node, NodeName};
 
-use crate::dev_args::DevArgs;
-
 /// Where its UUID is kept in the data directory.
 const ID_FILE: &str = "node-id";
 
 /// The node as it is registered.
-pub(super) fn local(args: &DevArgs, data_dir: &Path) -> anyhow::Result<Node> {
-    Ok(Node {
-        name: name(args)?,
-        id: id(data_dir)?.to_string(),
-        address: args.advertise_addr.to_string(),
-        tagged_addresses: tagged(args.advertise_addr),
-        meta: BTreeMap::new(),
-    })
+pub(crate) fn local(name: NodeName, address: IpAddr, data_dir: &Path) -> anyhow::Result<Node> {
+    let id = id(data_dir)?.to_string();
+    Ok(Node { name, id, address: address.to_string(), tagged_addresses: tagged(address), meta: BTreeMap::new() })
 }
 
 /// One address under each of the tags by which Consul's clients look for it.
@@ -33,8 +26,8 @@ fn tagged(address: IpAddr) -> BTreeMap<String, String> {
 }
 
 /// Its name: as given, else the host's.
-pub(super) fn name(args: &DevArgs) -> anyhow::Result<NodeName> {
-    if let Some(name) = &args.node_name {
+pub(crate) fn name(given: Option<&NodeName>) -> anyhow::Result<NodeName> {
+    if let Some(name) = given {
         return Ok(name.clone());
     }
     let host = nix::unistd::gethostname().context("reading the host's name")?;
@@ -44,7 +37,7 @@ pub(super) fn name(args: &DevArgs) -> anyhow::Result<NodeName> {
 }
 
 /// Whether it has a UUID already, which is read but not made.
-pub(super) fn has_id(data_dir: &Path) -> anyhow::Result<bool> {
+pub(crate) fn has_id(data_dir: &Path) -> anyhow::Result<bool> {
     Ok(kept_id(data_dir)?.is_some())
 }
 

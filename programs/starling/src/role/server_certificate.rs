@@ -8,20 +8,21 @@ use anyhow::Context;
 use starling_identity::renew_at;
 use starling_model::UnixSeconds;
 use starling_server::Server;
-use starling_tls::{ClientAuth, CredentialSlot, Credentials, LeafKey, TrustRoots, server_config};
+use starling_tls::{CredentialSlot, Credentials, LeafKey, TrustRoots, agent_server_config};
 
 /// After a renewal that failed; there is a third of the certificate's lifetime for further attempts.
 const RETRY: Duration = Duration::from_secs(60);
 
 /// The configuration of the TLS listeners, and the renewal of what it presents, which runs until dropped.
-pub(super) async fn listener(
+pub(super) fn listener(
     server: &Arc<Server>,
     address: IpAddr,
 ) -> anyhow::Result<(Arc<rustls::ServerConfig>, impl Future<Output = ()> + Send + 'static)> {
     let (credentials, mut renewal) = issue(server, address).context("issuing the server's certificate")?;
     let slot = CredentialSlot::new(credentials);
     let roots = TrustRoots::new([server.root()])?;
-    let config = server_config(Arc::clone(&slot), &roots, ClientAuth::Required)?;
+    // Strangers come without a certificate, to join.
+    let config = agent_server_config(Arc::clone(&slot), &roots)?;
     let server = Arc::clone(server);
     let renewing = async move {
         loop {

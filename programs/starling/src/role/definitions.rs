@@ -1,5 +1,6 @@
 //! Definition files: what `--config-dir` and the demo register at start.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::path::Path;
 
@@ -8,7 +9,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 use starling_agent::{Agent, RegisterError, WriteError};
 use starling_catalog::Command;
 use starling_http_api::parse::file::FILE_BYTES_MAX;
-use starling_http_api::parse::{Context as ParseContext, Definitions, parse_definitions};
+use starling_http_api::parse::{Context as ParseContext, Definitions, Dialect, parse_definitions};
+use starling_model::{Datacenter, InstanceId, NodeName};
 use starling_server::{CommitFailure, Server};
 
 use crate::outcome::usage;
@@ -18,7 +20,7 @@ const REGISTERING_MAX: usize = 256;
 
 /// Reads every `.hcl` and `.json` file of a directory, in order of names; everything is read before anything is
 /// registered.
-pub(super) fn read_dir(directory: &Path, context: &ParseContext) -> anyhow::Result<Vec<Definitions>> {
+pub(crate) fn read_dir(directory: &Path, context: &ParseContext) -> anyhow::Result<Vec<Definitions>> {
     let mut paths = Vec::new();
     let wrong = |error: io::Error| usage(format!("--config-dir: cannot read {}: {error}", directory.display()));
     for entry in std::fs::read_dir(directory).map_err(wrong)? {
@@ -50,7 +52,7 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Parses one file, and refuses what has no place in it.
-pub(super) fn read(file: &str, text: &[u8], context: &ParseContext) -> anyhow::Result<Definitions> {
+pub(crate) fn read(file: &str, text: &[u8], context: &ParseContext) -> anyhow::Result<Definitions> {
     let definitions = parse_definitions(file, text, context).map_err(|error| usage(error.to_string()))?;
     if let Some(check) = definitions.checks.first() {
         let name = &check.spec.name;
@@ -61,13 +63,21 @@ pub(super) fn read(file: &str, text: &[u8], context: &ParseContext) -> anyhow::R
     Ok(definitions)
 }
 
-/// Registers what was read: config entries first and in their order, since they are held against each other and services
-/// are planned by them; then all services, which share writes.
-pub(super) async fn register(all: Vec<Definitions>, server: &Server, agent: &Agent) -> anyhow::Result<()> {
-    for definitions in &all {
-        for notice in &definitions.notices {
-            tracing::warn!("{notice}");
-        }
+/// The context in which files are read: those of the node `name`.
+pub(crate) fn context(name: NodeName, datacenter: Datacenter) -> ParseContext {
+    ParseContext::new(Dialect::File, name, datacenter)
+}
+
+/// The services that are going to be registered.
+pub(crate) fn services(all: &[Definitions]) -> BTreeSet<InstanceId> {
+    let services = all.iter().flat_map(|definitions| &definitions.services);
+    services.map(|service| service.instance.key.id.clone()).collect()
+}
+
+/// Writes the config entries that were read, in their order, since they are held against each other; before anything is
+/// registered, since services are planned by them.
+pub(crate) async fn write_config_entries(all: &[Definitions], server: &Server) -> anyhow::Result<()> {
+    for definitions in all {
         for entry in &definitions.config_entries {
             let command = Command::PutConfig { entry: entry.clone(), cas: None };
             let written = server.commit(&command).await.map_err(|failure| match failure {
@@ -79,11 +89,36 @@ pub(super) async fn register(all: Vec<Definitions>, server: &Server, agent: &Age
             written.with_context(|| format!("writing {}", entry.key()))?;
         }
     }
+    Ok(())
+}
+
+/// What it means that no server takes what is registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unavailable {
+    /// Registering has failed.
+    Fails,
+    /// The agent has it, and writes it when a server is back.
+    IsWaitedFor,
+}
+
+/// Registers the services that were read, which share writes.
+pub(crate) async fn register(all: Vec<Definitions>, agent: &Agent, unavailable: Unavailable) -> anyhow::Result<()> {
+    for notice in all.iter().flat_map(|definitions| &definitions.notices) {
+        tracing::warn!("{notice}");
+    }
     let services = all.into_iter().flat_map(|definitions| definitions.services);
     let registering = services.map(|registration| async move {
         let id = registration.instance.key.id.clone();
-        let registered = agent.register_service_of_file(registration).await;
-        registered.map_err(faulty).with_context(|| format!("registering service {id}"))
+        let registered = match agent.register_service_of_file(registration).await {
+            Err(RegisterError::Write(error @ WriteError::Unavailable(_)))
+                if unavailable == Unavailable::IsWaitedFor =>
+            {
+                tracing::warn!(service = %id, %error, "not yet registered");
+                return Ok(());
+            }
+            registered => registered,
+        };
+        registered.map(drop).map_err(faulty).with_context(|| format!("registering service {id}"))
     });
     stream::iter(registering).buffer_unordered(REGISTERING_MAX).try_for_each(async |_| Ok(())).await
 }

@@ -8,15 +8,16 @@ use starling_agent::{
     Agent, CheckRegistration, DeregisterError, ExistingChecks, RegisterError, UpdateCheckError, WriteError,
 };
 use starling_http_api::{AgentFailure, AgentPort, Leaf, PrivateKeyText};
+use starling_identity::{Layout, SpiffeId};
 use starling_model::{
-    Check, CheckId, CheckStatus, InstanceId, Revision, ServiceInstance, ServiceName, ServiceRegistration,
+    Check, CheckId, CheckStatus, InstanceId, Revision, ServiceInstance, ServiceName, ServiceRegistration, TrustDomain,
 };
-use starling_server::Server;
 
-/// The agent behind the HTTP API of this process.
-pub(super) struct LocalAgent {
-    pub(super) agent: Arc<Agent>,
-    pub(super) server: Arc<Server>,
+/// The agent behind the HTTP API of its process.
+pub(crate) struct LocalAgent {
+    pub(crate) agent: Arc<Agent>,
+    /// The trust domain of its workloads.
+    pub(crate) trust_domain: TrustDomain,
 }
 
 #[async_trait]
@@ -79,9 +80,8 @@ impl AgentPort for LocalAgent {
     }
 
     async fn leaf(&self, service: &ServiceName, after: Revision, timeout: Duration) -> Result<Leaf, AgentFailure> {
-        let snapshot = self.server.snapshot();
-        let mut here = snapshot.instances_on(&self.agent.node().name);
-        if !here.any(|instance| instance.value.identity() == service) {
+        let mut here = self.agent.services().into_iter();
+        if !here.any(|local| local.instance.identity() == service) {
             return Err(AgentFailure::NotFound);
         }
         let leaves = self.agent.leaves().leaf(service).await;
@@ -93,7 +93,7 @@ impl AgentPort for LocalAgent {
             certificate_pem: leaf.certificate_chain_pem.clone(),
             private_key_pem: PrivateKeyText::new(leaf.private_key_pem.expose().to_owned()),
             service: service.clone(),
-            uri: self.server.identity_of(service).to_uri(),
+            uri: self.identity_of(service).to_uri(),
             valid_after: leaf.not_before,
             valid_before: leaf.not_after,
             created: index(&leaf),
@@ -103,6 +103,14 @@ impl AgentPort for LocalAgent {
 
     fn rotate_leaves(&self) {
         self.agent.leaves().rotate();
+    }
+}
+
+impl LocalAgent {
+    fn identity_of(&self, service: &ServiceName) -> SpiffeId {
+        let datacenter = self.agent.datacenter().clone();
+        let (domain, namespace) = (self.trust_domain.clone(), starling_server::default_namespace());
+        SpiffeId::new(Layout::Consul, domain, namespace, datacenter, service.clone())
     }
 }
 

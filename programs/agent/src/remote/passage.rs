@@ -1,0 +1,59 @@
+//! The way to the servers' HTTP API, for what is asked of this node and only a server can answer.
+//!
+//! It has a connection of its own, made when something is asked: whoever reads an answer slowly must not hold up the
+//! agent's stream. Each request goes to one server; only one that was certainly not sent is tried at the next.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response, Uri};
+use http_body_util::Full;
+use starling_rpc::{ApiBody, CallError, ServerClient};
+use tokio::sync::{Mutex, watch};
+
+use crate::remote::uplink::CONNECT_TIMEOUT;
+
+/// The connection, and how another is made.
+pub struct Passage {
+    servers: Vec<String>,
+    tls: watch::Receiver<Arc<rustls::ClientConfig>>,
+    client: Mutex<Option<ServerClient>>,
+}
+
+impl Passage {
+    pub(crate) fn new(servers: Vec<String>, tls: watch::Receiver<Arc<rustls::ClientConfig>>) -> Self {
+        Self { servers, tls, client: Mutex::default() }
+    }
+
+    /// Asks a server; `request` has a path and a query for an address.
+    ///
+    /// # Errors
+    /// [`CallError::Unavailable`] if no answer begins; a server may have done what was asked all the same.
+    pub async fn ask(&self, request: Request<Bytes>) -> Result<Response<ApiBody>, CallError> {
+        let client = self.client().await?;
+        let (mut head, body) = request.into_parts();
+        // HTTP/2 wants to know whom it is for; the other end is known by its certificate.
+        let mut address = head.uri.into_parts();
+        address.scheme = Some(http::uri::Scheme::HTTPS);
+        address.authority = Some(http::uri::Authority::from_static("starling"));
+        head.uri = Uri::from_parts(address).map_err(CallError::refused)?;
+        client.ask_api(Request::from_parts(head, Full::new(body))).await
+    }
+
+    /// The connection of the moment, or another if it is no more. Those who come meanwhile wait for the same one.
+    async fn client(&self) -> Result<ServerClient, CallError> {
+        let mut held = self.client.lock().await;
+        if let Some(client) = held.as_ref().filter(|client| !client.is_closed()) {
+            return Ok(client.clone());
+        }
+        let mut last = CallError::unavailable("no server was named");
+        for server in &self.servers {
+            let tls = Arc::clone(&self.tls.borrow());
+            match ServerClient::connect(server, tls, CONNECT_TIMEOUT).await {
+                Ok(client) => return Ok(held.insert(client).clone()),
+                Err(error) => last = error.into(),
+            }
+        }
+        Err(last)
+    }
+}

@@ -1,0 +1,187 @@
+//! `starling agent`: what runs on one node, apart from the servers.
+
+mod arguments;
+mod directory;
+mod part;
+mod servers;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use starling_agent::AgentConfig;
+use starling_agent::remote::{NodeConfig, RemoteNode};
+use starling_http_api::parse::Definitions;
+use starling_http_api::{AllowEverything, MeshFacts, Ports};
+use starling_model::Action;
+use starling_rpc::{LoopbackListener, ProxySource};
+use starling_telemetry::Registry;
+use tokio::net::TcpListener;
+
+pub(crate) use arguments::AgentArgs;
+use directory::Directory;
+use part::Part;
+use servers::Servers;
+
+use crate::descriptors::Shares;
+use crate::environment::Environment;
+use crate::outcome::usage;
+use crate::role::control::ENVOY_VERSIONS;
+use crate::role::definitions::{self, Unavailable};
+use crate::role::local_agent::LocalAgent;
+use crate::role::{self, Interrupts, Role, Serving, doors, node};
+
+/// Runs until interrupted.
+pub(crate) async fn run(args: AgentArgs, environment: &Environment) -> anyhow::Result<()> {
+    let interrupts = Interrupts::listen()?;
+    if args.grpc_tls_addr.is_some() {
+        tracing::warn!("--grpc-tls-addr is of no effect: an agent serves xDS in plaintext to its own machine");
+    }
+    let servers = args.servers()?;
+    let join_token = args.join_token(environment)?;
+    let definitions = read_definitions(&args)?;
+    let http = doors::http(args.http_addr).await?;
+    let grpc = doors::grpc(args.grpc_addr).await?;
+    let given = Given { servers, join_token, definitions, http, grpc };
+    role::run(interrupts, Running::start(args, given)).await
+}
+
+/// What the arguments come to, before anything is written.
+struct Given {
+    servers: Vec<String>,
+    join_token: Option<String>,
+    definitions: Vec<Definitions>,
+    http: TcpListener,
+    grpc: LoopbackListener,
+}
+
+fn read_definitions(args: &AgentArgs) -> anyhow::Result<Vec<Definitions>> {
+    let Some(directory) = &args.config_dir else { return Ok(Vec::new()) };
+    let context = definitions::context(node::name(args.node_name.as_ref())?, args.datacenter.clone());
+    let all = definitions::read_dir(directory, &context)?;
+    if let Some(entry) = all.iter().flat_map(|definitions| &definitions.config_entries).next() {
+        let reason = "is the whole mesh's, not this node's: write it with `starling config write`";
+        return Err(usage(format!("--config-dir: {} {reason}", entry.key())));
+    }
+    Ok(all)
+}
+
+/// The parts that run.
+struct Running {
+    node: Arc<RemoteNode>,
+    serving: Serving,
+    /// Nobody else uses the directory meanwhile.
+    _directory: Directory,
+}
+
+impl Running {
+    async fn start(args: AgentArgs, given: Given) -> anyhow::Result<Self> {
+        let directory = Directory::lock(role::data_dir(&args.data_dir)?)?;
+        let Given { servers, join_token, definitions, http, grpc } = given;
+        let node = start_node(&args, directory.path.clone(), servers, join_token, &definitions).await?;
+        let (node, serving) = (Arc::new(node), Serving::new());
+        definitions::register(definitions, &node.agent, Unavailable::IsWaitedFor).await?;
+        let addresses = (http.local_addr()?, grpc.local_addr()?);
+        open(&node, &serving, http, grpc).await?;
+        let data_dir = directory.path.display();
+        tracing::info!(%data_dir, http = %addresses.0, grpc = %addresses.1, attached = node.is_attached(), "ready");
+        Ok(Self { node, serving, _directory: directory })
+    }
+}
+
+impl Role for Running {
+    const FINISHES_START: bool = false;
+
+    async fn serve(&mut self) -> anyhow::Result<()> {
+        std::future::pending().await
+    }
+
+    async fn stop(self) {
+        self.serving.stop().await;
+        drop(self.node);
+    }
+}
+
+async fn start_node(
+    args: &AgentArgs,
+    data_dir: PathBuf,
+    servers: Vec<String>,
+    join_token: Option<String>,
+    definitions: &[Definitions],
+) -> anyhow::Result<RemoteNode> {
+    let node = node::local(node::name(args.node_name.as_ref())?, args.advertise_addr, &data_dir)?;
+    let agent = AgentConfig {
+        node,
+        datacenter: args.datacenter.clone(),
+        data_dir,
+        enable_script_checks: args.enable_script_checks,
+        sidecar_ports: starling_agent::DEFAULT_SIDECAR_PORTS,
+        services_of_files: definitions::services(definitions),
+        clock: starling_agent::system_clock(),
+    };
+    let node = RemoteNode::start(NodeConfig { servers, join_token, agent, native: None }).await?;
+    let theirs = &node.welcome.datacenter;
+    ensure!(
+        *theirs == args.datacenter.as_str(),
+        usage(format!("--datacenter is {}, and the servers are in {theirs}", args.datacenter))
+    );
+    Ok(node)
+}
+
+/// Opens the doors.
+async fn open(
+    node: &Arc<RemoteNode>,
+    serving: &Serving,
+    http: TcpListener,
+    grpc: LoopbackListener,
+) -> anyhow::Result<()> {
+    let shares = Shares::here()?;
+    let facts = facts(node, grpc.local_addr()?)?;
+    let registry = registry(node);
+    let trust_domain = facts.trust_domain.clone();
+    let servers = Arc::new(Servers(Arc::clone(&node.api)));
+    let api = starling_http_api::router(Ports {
+        catalog: Arc::new(Part { node: Arc::clone(node), servers: Arc::clone(&servers), facts, registry }),
+        agent: Some(Arc::new(LocalAgent { agent: Arc::clone(&node.agent), trust_domain })),
+        servers: Some(servers),
+        authoriser: Arc::new(AllowEverything),
+    });
+    serving.spawn(starling_http_api::serve(http, api, shares.http, serving.stopped())).await;
+    let source = Arc::new(node.proxies.clone()) as Arc<dyn ProxySource>;
+    serving.spawn_door("xDS", starling_rpc::serve(grpc, source, shares.grpc, serving.stopped())).await;
+    Ok(())
+}
+
+fn facts(node: &RemoteNode, grpc: SocketAddr) -> anyhow::Result<MeshFacts> {
+    let (own, welcome) = (node.agent.node(), &node.welcome);
+    Ok(MeshFacts {
+        datacenter: node.agent.datacenter().clone(),
+        trust_domain: welcome.trust_domain.parse().context("the servers' trust domain")?,
+        default_intention_action: if welcome.default_allow { Action::Allow } else { Action::Deny },
+        leader_address: String::new(),
+        peer_addresses: Vec::new(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        node_name: own.name.clone(),
+        node_id: own.id.clone(),
+        node_address: own.address.clone(),
+        grpc_port: Some(grpc.port()),
+        grpc_tls_port: None,
+        dns_port: None,
+        envoy_versions: ENVOY_VERSIONS.map(str::to_owned).to_vec(),
+    })
+}
+
+fn registry(node: &Arc<RemoteNode>) -> Registry {
+    let registry = Registry::default();
+    let ask = |value: fn(&RemoteNode) -> f64| {
+        let node = Arc::downgrade(node);
+        move || node.upgrade().map_or(0.0, |node| value(&node))
+    };
+    let attached = ask(|node| f64::from(u8::from(node.is_attached())));
+    registry.register_asked("agent_attached", "Whether a server is reached", attached);
+    #[expect(clippy::cast_precision_loss, reason = "a revision beyond 2^53 is centuries away")]
+    let heard = ask(|node| node.heard_through().0 as f64);
+    registry.register_asked("agent_heard_revision", "Revision of the catalog up to which all has been heard", heard);
+    registry
+}

@@ -1,0 +1,109 @@
+//! The part of the catalog that this agent has, as the HTTP API sees it. Whatever else is asked goes to the servers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::Request;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Bytes;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use starling_agent::remote::RemoteNode;
+use starling_attach::Replica;
+use starling_catalog::{Barrier, ChangeReport, Command, MeshRead, NodeReport, ProxyReport, Snapshot, Subject, Until};
+use starling_http_api::{CatalogPort, CommitFailure, DiagnosticRow, MeshFacts, NewJoinToken, ServersPort};
+use starling_identity::JoinToken;
+use starling_model::{Change, ConfigEntry, InstanceKey, Record, Revision, UnixSeconds};
+use starling_telemetry::Registry;
+
+use super::servers::Servers;
+
+/// Bytes of a receipt without names.
+const RECEIPT_BYTES_MAX: usize = 64 * 1024;
+
+/// What is known here, and the way to the rest.
+pub(super) struct Part {
+    pub(super) node: Arc<RemoteNode>,
+    pub(super) servers: Arc<Servers>,
+    pub(super) facts: MeshFacts,
+    pub(super) registry: Registry,
+}
+
+/// Roots, and what is said of proxies and of the services that concern this node.
+fn snapshot(replica: &Replica) -> Snapshot {
+    let mut records: Vec<Record> = replica.roots().into_iter().cloned().map(Record::CaRoot).collect();
+    let defaults = replica.proxy_defaults().cloned().map(ConfigEntry::ProxyDefaults);
+    let services = replica.subjects().filter_map(|subject| match subject {
+        Subject::Routing(service) => replica.service_defaults(service).cloned().map(ConfigEntry::ServiceDefaults),
+        _ => None,
+    });
+    records.extend(defaults.into_iter().chain(services).map(Record::Config));
+    let changes: Vec<_> = records.into_iter().map(Change::Put).collect();
+    Snapshot::default().apply(replica.through().max(Revision(1)), &changes).snapshot
+}
+
+#[async_trait]
+impl CatalogPort for Part {
+    fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::new(snapshot(&self.node.replica()))
+    }
+
+    async fn wait(&self, _: &[Subject], _: Revision, timeout: Duration) -> Arc<Snapshot> {
+        // Asked only while no server is reached, and then nothing changes.
+        tokio::time::sleep(timeout).await;
+        self.snapshot()
+    }
+
+    async fn commit(&self, _: Command) -> Result<Revision, CommitFailure> {
+        Err(CommitFailure::Unavailable("an agent has none; servers have".to_owned()))
+    }
+
+    async fn create_join_token(&self, _: NewJoinToken) -> Result<(JoinToken, UnixSeconds), CommitFailure> {
+        Err(CommitFailure::Unavailable("an agent has none; servers have".to_owned()))
+    }
+
+    async fn change(&self, _: Revision, _: Duration, _: usize) -> Option<ChangeReport> {
+        None
+    }
+
+    /// Of what was registered here; the receipts are the servers'.
+    async fn until(&self, revision: Revision, until: &Until, wait: Duration) -> Option<Barrier> {
+        let (until, millis) = (until.to_string(), wait.as_millis());
+        let until = utf8_percent_encode(&until, NON_ALPHANUMERIC);
+        let target = format!("/starling/v1/changes/{revision}?until={until}&wait={millis}ms&names=0");
+        let request = Request::builder().uri(target).body(Bytes::new()).ok()?;
+        let answer = self.servers.ask(request).await.ok()?;
+        let body = Limited::new(answer.into_body(), RECEIPT_BYTES_MAX).collect().await.ok()?.to_bytes();
+        let receipt: serde_json::Value = serde_json::from_slice(&body).ok()?;
+        match receipt["until"].as_str()? {
+            "met" => Some(Barrier::Met),
+            "timeout" => Some(Barrier::NotYet),
+            "never" => Some(Barrier::Never),
+            _ => None,
+        }
+    }
+
+    fn changes(&self, _: usize) -> Vec<ChangeReport> {
+        Vec::new()
+    }
+
+    fn proxies(&self) -> Vec<(InstanceKey, ProxyReport)> {
+        Vec::new()
+    }
+
+    fn nodes(&self) -> Vec<(NodeReport, Duration)> {
+        Vec::new()
+    }
+
+    fn diagnostics(&self) -> Vec<DiagnosticRow> {
+        crate::role::catalog::rows(&self.node.proxies)
+    }
+
+    fn authority(&self) -> MeshFacts {
+        self.facts.clone()
+    }
+
+    fn metrics_text(&self) -> String {
+        self.registry.encode()
+    }
+}

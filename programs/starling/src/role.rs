@@ -1,0 +1,75 @@
+//! What the programs that run on have in common: `dev`, `server` and `agent` are put together from these.
+//!
+//! | Module | Owns |
+//! |---|---|
+//! | [`control`] | a server with everything that it serves |
+//! | [`catalog`], [`local_agent`] | server and agent as the HTTP API sees them |
+//! | [`definitions`] | the files of `--config-dir` |
+//! | [`doors`] | sockets |
+//! | [`serving`] | what runs until the end, and the end |
+
+pub(crate) mod arguments;
+pub(crate) mod catalog;
+pub(crate) mod control;
+pub(crate) mod definitions;
+pub(crate) mod doors;
+mod interrupts;
+pub(crate) mod local_agent;
+pub(crate) mod node;
+mod server_certificate;
+pub(crate) mod serving;
+
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+
+use anyhow::Context;
+
+pub(crate) use interrupts::Interrupts;
+pub(crate) use serving::Serving;
+
+use crate::outcome::usage;
+
+/// A program that runs until it fails or is interrupted.
+pub(crate) trait Role {
+    /// Whether a start that is interrupted is let finish: it writes where something is removed next.
+    const FINISHES_START: bool;
+
+    /// Serves until something fails.
+    async fn serve(&mut self) -> anyhow::Result<()>;
+
+    /// Ends in order.
+    async fn stop(self);
+}
+
+/// Starts a program, and runs it until it fails or is interrupted.
+pub(crate) async fn run<R: Role>(
+    mut interrupts: Interrupts,
+    starting: impl Future<Output = anyhow::Result<R>>,
+) -> anyhow::Result<()> {
+    let mut starting = pin!(starting);
+    let mut running = tokio::select! {
+        started = &mut starting => started?,
+        () = interrupts.next() => {
+            if R::FINISHES_START {
+                interrupts.bound(starting).await;
+            }
+            return Ok(());
+        }
+    };
+    let outcome = tokio::select! {
+        outcome = running.serve() => outcome,
+        () = interrupts.next() => Ok(()),
+    };
+    interrupts.bound(running.stop()).await;
+    outcome
+}
+
+/// The data directory at `path`, made if it is not there.
+pub(crate) fn data_dir(path: &Path) -> anyhow::Result<PathBuf> {
+    let prepare = || format!("preparing the data directory {}", path.display());
+    if path.exists() && !path.is_dir() {
+        return Err(usage(format!("--data-dir: {} is not a directory", path.display())));
+    }
+    std::fs::create_dir_all(path).with_context(prepare)?;
+    path.canonicalize().with_context(prepare)
+}

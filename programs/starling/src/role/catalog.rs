@@ -1,0 +1,114 @@
+//! The server as the HTTP API and DNS see it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use starling_agent::Proxies;
+use starling_catalog::{Barrier, ChangeReport, Command, NodeReport, ProxyReport, Snapshot, Subject, Until};
+use starling_http_api::{CatalogPort, CommitFailure, DiagnosticRow, MeshFacts, NewJoinToken};
+use starling_identity::{JoinToken, JoinTokenTtlError};
+use starling_model::{Datacenter, InstanceKey, Revision, UnixSeconds};
+use starling_server::{CommitFailure as Failure, Server};
+use starling_telemetry::Registry;
+
+/// Names of each kind that each receipt in a list gives.
+const LISTED_NAMES_MAX: usize = 100;
+
+/// The catalog behind the doors of this process.
+pub(crate) struct Catalog {
+    pub(crate) server: Arc<Server>,
+    /// The proxies of the agent in this process, if there is one.
+    pub(crate) proxies: Option<Proxies>,
+    pub(crate) registry: Registry,
+    pub(crate) facts: MeshFacts,
+}
+
+#[async_trait]
+impl CatalogPort for Catalog {
+    fn snapshot(&self) -> Arc<Snapshot> {
+        self.server.snapshot()
+    }
+
+    async fn wait(&self, subjects: &[Subject], after: Revision, timeout: Duration) -> Arc<Snapshot> {
+        self.server.wait(subjects, after, timeout).await
+    }
+
+    async fn commit(&self, command: Command) -> Result<Revision, CommitFailure> {
+        self.server.commit(&command).await.map_err(failed)
+    }
+
+    async fn create_join_token(&self, wanted: NewJoinToken) -> Result<(JoinToken, UnixSeconds), CommitFailure> {
+        let NewJoinToken { reusable, ttl, description } = wanted;
+        let created = self.server.create_join_token(reusable, ttl, description).await;
+        created.map_err(|error| match error.downcast::<Failure>() {
+            Ok(failure) => failed(failure),
+            Err(error) if error.is::<JoinTokenTtlError>() => CommitFailure::Invalid(error.to_string()),
+            Err(error) => CommitFailure::Unavailable(format!("{error:#}")),
+        })
+    }
+
+    async fn change(&self, revision: Revision, wait: Duration, names: usize) -> Option<ChangeReport> {
+        self.server.change(revision, wait, names).await
+    }
+
+    async fn until(&self, revision: Revision, until: &Until, wait: Duration) -> Option<Barrier> {
+        self.server.until(revision, until, wait).await
+    }
+
+    fn changes(&self, most: usize) -> Vec<ChangeReport> {
+        let report = |revision| self.server.report(revision, LISTED_NAMES_MAX);
+        self.server.changes().into_iter().take(most).filter_map(report).collect()
+    }
+
+    fn proxies(&self) -> Vec<(InstanceKey, ProxyReport)> {
+        self.server.proxies()
+    }
+
+    fn nodes(&self) -> Vec<(NodeReport, Duration)> {
+        self.server.nodes()
+    }
+
+    fn diagnostics(&self) -> Vec<DiagnosticRow> {
+        self.proxies.as_ref().map(rows).unwrap_or_default()
+    }
+
+    fn authority(&self) -> MeshFacts {
+        self.facts.clone()
+    }
+
+    fn metrics_text(&self) -> String {
+        self.registry.encode()
+    }
+}
+
+/// What is wrong with what the proxies of one agent are planned from.
+pub(crate) fn rows(proxies: &Proxies) -> Vec<DiagnosticRow> {
+    let row = |diagnostic: starling_plan::Diagnostic| DiagnosticRow {
+        object: diagnostic.object.to_string(),
+        field: diagnostic.field,
+        reason: diagnostic.reason,
+        fix: diagnostic.fix,
+    };
+    proxies.diagnostics().into_iter().map(row).collect()
+}
+
+fn failed(failure: Failure) -> CommitFailure {
+    match failure {
+        Failure::Refused(refusal) => CommitFailure::Refused(refusal),
+        invalid @ Failure::Invalid(_) => CommitFailure::Invalid(format!("{:#}", anyhow::Error::from(invalid))),
+        other @ (Failure::Contended | Failure::Halted(_) | Failure::Store(_)) => {
+            CommitFailure::Unavailable(format!("{:#}", anyhow::Error::from(other)))
+        }
+    }
+}
+
+impl starling_dns::CatalogReader for Catalog {
+    fn snapshot(&self) -> Arc<Snapshot> {
+        self.server.snapshot()
+    }
+
+    fn datacenter(&self) -> &Datacenter {
+        self.server.datacenter()
+    }
+}

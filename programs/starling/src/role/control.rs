@@ -1,0 +1,133 @@
+//! A server with everything that it serves: the API, DNS, and the port for agents. An agent may live beside it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::anyhow;
+use starling_agent::Proxies;
+use starling_http_api::{AgentPort, AllowEverything, Authoriser, MeshFacts, Permission, Ports};
+use starling_model::{Action, Node, NodeName};
+use starling_rpc::{Api, ProxySource};
+use starling_server::{Door, Server};
+use starling_telemetry::Registry;
+use tokio::net::TcpListener;
+
+use super::catalog::Catalog;
+use super::doors::DnsSockets;
+use super::{Serving, server_certificate};
+use crate::descriptors::Shares;
+
+/// Envoy minors that the tests run, newest first.
+pub(crate) const ENVOY_VERSIONS: [&str; 1] = ["1.40.0"];
+
+/// The sockets of a server.
+pub(crate) struct ServerSockets {
+    pub(crate) http: TcpListener,
+    pub(crate) grpc_tls: TcpListener,
+    pub(crate) dns: DnsSockets,
+}
+
+/// An agent in the server's process.
+pub(crate) struct Beside {
+    pub(crate) agent: Arc<dyn AgentPort>,
+    pub(crate) proxies: Proxies,
+    /// Where its proxies find xDS in plaintext.
+    pub(crate) grpc: SocketAddr,
+}
+
+/// A server, and the way in for agents.
+pub(crate) struct Control {
+    pub(crate) server: Arc<Server>,
+    pub(crate) door: Arc<Door>,
+    pub(crate) registry: Registry,
+    default_intention_action: Action,
+}
+
+impl Control {
+    /// A server that runs; `own_node` is the node whose agent lives beside it.
+    pub(crate) fn new(
+        server: Arc<Server>,
+        registry: Registry,
+        default_intention_action: Action,
+        own_node: Option<NodeName>,
+    ) -> Self {
+        let door = Door::new(Arc::clone(&server), default_intention_action == Action::Allow);
+        let door = Arc::new(match own_node {
+            Some(node) => door.beside(node),
+            None => door,
+        });
+        Self { server, door, registry, default_intention_action }
+    }
+
+    /// Opens the doors.
+    pub(crate) async fn open(
+        &self,
+        serving: &Serving,
+        sockets: ServerSockets,
+        own: &Node,
+        beside: Option<Beside>,
+        shares: Shares,
+    ) -> anyhow::Result<()> {
+        let facts = self.facts(&sockets, own, beside.as_ref().map(|beside| beside.grpc))?;
+        let ServerSockets { http, grpc_tls, dns } = sockets;
+        let (agent, proxies) = beside.map(|beside| (beside.agent, beside.proxies)).unzip();
+        let catalog = Arc::new(Catalog {
+            server: Arc::clone(&self.server),
+            proxies: proxies.clone(),
+            registry: self.registry.clone(),
+            facts,
+        });
+        let api = |agent, authoriser: Arc<dyn Authoriser>| {
+            starling_http_api::router(Ports { catalog: Arc::clone(&catalog) as _, agent, servers: None, authoriser })
+        };
+        let own_api = api(agent, Arc::new(AllowEverything));
+        // Whoever asks through another agent is not at this one: keys do not travel.
+        let for_agents = starling_http_api::stopped_by(api(None, Arc::new(FromAgents)), serving.stopping());
+        let (tls, renewing) = server_certificate::listener(&self.server, grpc_tls.local_addr()?.ip())?;
+        serving.spawn_endless(renewing).await;
+        serving.spawn(starling_http_api::serve(http, own_api, shares.http, serving.stopped())).await;
+        let responder = starling_dns::Responder::new(catalog).counted(&self.registry);
+        serving.spawn(starling_dns::serve(dns.udp, dns.tcp, responder, serving.stopped())).await;
+        let doors = starling_rpc::Doors {
+            proxies: proxies.map(|proxies| Arc::new(proxies) as Arc<dyn ProxySource>),
+            agents: Some(Arc::clone(&self.door) as _),
+            api: Some(Api::new(for_agents)),
+        };
+        let served = starling_rpc::serve_tls(grpc_tls, tls, doors, shares.grpc_tls, serving.stopped());
+        serving.spawn_door("gRPC over TLS", served).await;
+        Ok(())
+    }
+
+    fn facts(&self, sockets: &ServerSockets, own: &Node, grpc: Option<SocketAddr>) -> anyhow::Result<MeshFacts> {
+        let http = sockets.http.local_addr()?.to_string();
+        Ok(MeshFacts {
+            datacenter: self.server.datacenter().clone(),
+            trust_domain: self.server.root().trust_domain.clone(),
+            default_intention_action: self.default_intention_action,
+            leader_address: http.clone(),
+            peer_addresses: vec![http],
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node_name: own.name.clone(),
+            node_id: own.id.clone(),
+            node_address: own.address.clone(),
+            grpc_port: grpc.map(|grpc| grpc.port()),
+            grpc_tls_port: Some(sockets.grpc_tls.local_addr()?.port()),
+            dns_port: Some(sockets.dns.udp.local_addr()?.port()),
+            envoy_versions: ENVOY_VERSIONS.map(str::to_owned).to_vec(),
+        })
+    }
+}
+
+/// Returns when the server can no longer work, with the reason.
+pub(crate) async fn failed(server: &Server) -> anyhow::Error {
+    anyhow!("the catalog no longer follows the store: {}", server.halted().await)
+}
+
+/// What is asked through agents: everything but who may join, which is the business of whoever is at a server.
+struct FromAgents;
+
+impl Authoriser for FromAgents {
+    fn allows(&self, permission: Permission, _: Option<&str>) -> bool {
+        permission != Permission::OperatorWrite
+    }
+}

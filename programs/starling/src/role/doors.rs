@@ -1,0 +1,48 @@
+//! Sockets, bound before anything else so that a port in use leaves no trace. Who connects waits until it is served.
+
+use std::net::SocketAddr;
+
+use anyhow::Context;
+use starling_rpc::{LoopbackListener, NotLoopback};
+use tokio::net::{TcpListener, UdpSocket};
+
+use crate::outcome::usage;
+
+/// Both halves of DNS, on one port.
+pub(crate) struct DnsSockets {
+    pub(crate) udp: UdpSocket,
+    pub(crate) tcp: TcpListener,
+}
+
+/// For the HTTP API.
+pub(crate) async fn http(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| taken("the HTTP API", address, "--http-addr"))
+}
+
+/// For xDS in plaintext.
+pub(crate) async fn grpc(address: SocketAddr) -> anyhow::Result<LoopbackListener> {
+    match LoopbackListener::bind(address).await {
+        Err(error) if error.get_ref().is_some_and(|inner| inner.is::<NotLoopback>()) => {
+            Err(usage(format!("--grpc-addr: {error}; for other machines there is --grpc-tls-addr")))
+        }
+        bound => bound.with_context(|| taken("xDS", address, "--grpc-addr")),
+    }
+}
+
+/// For agents, and xDS over TLS.
+pub(crate) fn grpc_tls(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    starling_rpc::listen(address).with_context(|| taken("gRPC over TLS", address, "--grpc-tls-addr"))
+}
+
+/// For DNS.
+pub(crate) async fn dns(address: SocketAddr) -> anyhow::Result<DnsSockets> {
+    let what = || taken("DNS", address, "--dns-addr");
+    let udp = UdpSocket::bind(address).await.with_context(what)?;
+    // With port 0 both halves still share one port.
+    let tcp = TcpListener::bind(udp.local_addr()?).await.with_context(what)?;
+    Ok(DnsSockets { udp, tcp })
+}
+
+fn taken(what: &str, address: SocketAddr, flag: &str) -> String {
+    format!("cannot listen on {address} for {what}; is another starling running? choose another with {flag}")
+}

@@ -1,0 +1,67 @@
+//! `starling server`: the catalog, the CA, the API and the way in for agents, without an agent of its own.
+
+mod arguments;
+mod settings;
+
+use std::sync::Arc;
+
+use starling_server::{Opening, ServerConfig};
+use starling_telemetry::Registry;
+
+pub(crate) use arguments::ServerArgs;
+use settings::Settings;
+
+use crate::descriptors::Shares;
+use crate::role::control::{Control, ServerSockets, failed};
+use crate::role::{self, Interrupts, Role, Serving, doors, node};
+
+/// Runs until interrupted.
+pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
+    let interrupts = Interrupts::listen()?;
+    if args.grpc_addr.is_some() {
+        tracing::warn!(
+            "--grpc-addr is of no effect: a server has no proxies; they find xDS at the agent of their node"
+        );
+    }
+    let settings = Settings::of(&args)?;
+    let sockets = ServerSockets {
+        http: doors::http(settings.http_addr).await?,
+        grpc_tls: doors::grpc_tls(settings.grpc_tls_addr)?,
+        dns: doors::dns(settings.dns_addr).await?,
+    };
+    role::run(interrupts, Running::start(args, settings, sockets)).await
+}
+
+struct Running {
+    control: Control,
+    serving: Serving,
+}
+
+impl Running {
+    async fn start(args: ServerArgs, settings: Settings, sockets: ServerSockets) -> anyhow::Result<Self> {
+        let data_dir = role::data_dir(&args.data_dir)?;
+        let Settings { datacenter, grace, csr, .. } = settings;
+        let config = ServerConfig { data_dir: data_dir.clone(), datacenter, grace, csr };
+        let registry = Registry::default();
+        let server = Opening::examine(config).await?.start(&registry).await?;
+        let own = node::local(node::name(args.node_name.as_ref())?, sockets.grpc_tls.local_addr()?.ip(), &data_dir)?;
+        let (http, grpc_tls) = (sockets.http.local_addr()?, sockets.grpc_tls.local_addr()?);
+        let control = Control::new(server, registry, settings.default_intention_policy.into(), None);
+        let serving = Serving::new();
+        control.open(&serving, sockets, &own, None, Shares::of_server_here()?).await?;
+        tracing::info!(data_dir = %data_dir.display(), %http, %grpc_tls, "ready");
+        Ok(Self { control, serving })
+    }
+}
+
+impl Role for Running {
+    const FINISHES_START: bool = false;
+
+    async fn serve(&mut self) -> anyhow::Result<()> {
+        Err(failed(&Arc::clone(&self.control.server)).await)
+    }
+
+    async fn stop(self) {
+        self.serving.stop().await;
+    }
+}

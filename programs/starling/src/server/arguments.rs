@@ -1,0 +1,98 @@
+//! The arguments of `starling server`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use starling_model::{Datacenter, NodeName};
+
+use crate::role::arguments::{IntentionPolicy, LogArgs};
+
+/// Run a server: the catalog, the CA, the API and DNS, for agents of other nodes to join
+///
+/// Ready when `GET /v1/status/leader` answers with an address. Nodes join with a token of `starling token create --join`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServerArgs {
+    /// Where the store and the CA are kept, over restarts
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+
+    /// Where the catalog is kept: embedded, in the data directory
+    #[arg(long, default_value = "embedded", value_name = "STORE")]
+    pub(crate) store: Store,
+
+    /// Settings in TOML; flags win over them
+    ///
+    /// http_addr, grpc_tls_addr, dns_addr, datacenter and default_intention_policy are those of the flags.
+    /// node_grace ("10s"): how long a node may be away before its services are gone everywhere.
+    /// csr_max_per_second (0: no limit): certificates that are begun to be signed in a second.
+    /// csr_max_concurrent (1; 0: no limit): certificates that are signed at the same time.
+    #[arg(long, value_name = "FILE", verbatim_doc_comment)]
+    pub(crate) config: Option<PathBuf>,
+
+    /// What holds for a call that no intention covers [default: allow]
+    #[arg(long, value_enum, value_name = "POLICY")]
+    pub(crate) default_intention_policy: Option<IntentionPolicy>,
+
+    /// Where the HTTP API listens [default: 127.0.0.1:8500]
+    #[arg(long, value_name = "IP:PORT")]
+    pub(crate) http_addr: Option<SocketAddr>,
+
+    /// Taken so that one set of flags fits every program; a server has no xDS in plaintext
+    #[arg(long, value_name = "IP:PORT", hide = true)]
+    pub(crate) grpc_addr: Option<SocketAddr>,
+
+    /// Where agents are served, over mutual TLS [default: 127.0.0.1:8503]
+    #[arg(long, value_name = "IP:PORT")]
+    pub(crate) grpc_tls_addr: Option<SocketAddr>,
+
+    /// Where DNS listens, over UDP and TCP [default: 127.0.0.1:8600]
+    #[arg(long, value_name = "IP:PORT")]
+    pub(crate) dns_addr: Option<SocketAddr>,
+
+    /// Name of this server; without it, the host's name up to the first dot
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node_name: Option<NodeName>,
+
+    /// Name of the datacentre [default: dc1]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) datacenter: Option<Datacenter>,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+/// Where the catalog is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Store {
+    /// In the data directory.
+    Embedded,
+}
+
+impl std::str::FromStr for Store {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "embedded" => Ok(Self::Embedded),
+            etcd if etcd.starts_with("etcd://") => {
+                Err("etcd is not in this release: it comes with the one that runs several servers side by \
+                                                        side; until then there is one server, and its store is embedded"
+                    .to_owned())
+            }
+            _ => Err("it is embedded".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_on_etcd_is_refused_with_what_to_do() {
+        assert_eq!("embedded".parse(), Ok(Store::Embedded));
+        let refused = "etcd://10.0.0.1:2379,10.0.0.2:2379".parse::<Store>().expect_err("not yet");
+        assert!(refused.contains("its store is embedded"), "{refused}");
+        assert!("redb".parse::<Store>().is_err());
+    }
+}

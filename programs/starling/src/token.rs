@@ -1,0 +1,166 @@
+//! `starling token`: what lets the agents of new nodes in.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::arguments::Surroundings;
+use crate::client::{ApiArgs, Call};
+use crate::outcome::{Outcome, usage};
+use crate::print::{self, Format, OutputArgs};
+
+/// Where join tokens are.
+const JOIN_TOKENS: &str = "/starling/v1/tokens/join";
+
+/// Say who may join the mesh
+#[derive(Debug, clap::Args)]
+pub(crate) struct TokenArgs {
+    #[command(subcommand)]
+    command: TokenCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum TokenCommand {
+    Create(CreateArgs),
+    List(ListArgs),
+    Revoke(RevokeArgs),
+}
+
+/// Make a token, and print it: it is shown once
+///
+/// Ask a server: agents do not pass this on.
+#[derive(Debug, clap::Args)]
+struct CreateArgs {
+    /// A token by which the agent of a new node joins (`starling agent --join-token`)
+    #[arg(long)]
+    join: bool,
+
+    /// Good for any number of nodes, and not for one only
+    #[arg(long)]
+    reusable: bool,
+
+    /// How long it is good, such as 30m or 24h, from a minute to a year
+    #[arg(long, default_value = "24h", value_name = "TIME", value_parser = lifetime)]
+    ttl: Duration,
+
+    /// What it is for
+    #[arg(long, value_name = "TEXT")]
+    description: Option<String>,
+
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+/// List the tokens, without their texts
+#[derive(Debug, clap::Args)]
+struct ListArgs {
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+/// Revoke a token; nodes that have joined by it stay
+#[derive(Debug, clap::Args)]
+struct RevokeArgs {
+    /// The token's ID, of `starling token list`
+    #[arg(value_name = "ID")]
+    id: String,
+
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, Deserialize)]
+struct Created {
+    token: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Listed {
+    tokens: Vec<Token>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Token {
+    id: String,
+    description: String,
+    reusable: bool,
+    used: Option<Use>,
+    expires_at: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Use {
+    node: String,
+}
+
+fn lifetime(text: &str) -> Result<Duration, String> {
+    let parsed = starling_http_api::parse::parse_duration(text);
+    parsed.ok_or_else(|| "must be a number with a unit, such as 30m or 24h".to_owned())
+}
+
+pub(crate) async fn run(args: TokenArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
+    match args.command {
+        TokenCommand::Create(args) => create(args, surroundings).await,
+        TokenCommand::List(args) => list(args, surroundings).await,
+        TokenCommand::Revoke(args) => {
+            let call = Call::delete(JOIN_TOKENS).segment(&args.id);
+            surroundings.client(&args.api)?.send(call).await?;
+            Ok(Outcome::Done)
+        }
+    }
+}
+
+async fn create(args: CreateArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
+    if !args.join {
+        return Err(usage("which kind of token? --join makes one by which a node joins"));
+    }
+    let body = json!({
+        "Reusable": args.reusable,
+        "TTL": format!("{}ms", args.ttl.as_millis()),
+        "Description": args.description,
+    });
+    let call = Call::put(JOIN_TOKENS).json(&body);
+    let created: Value = surroundings.client(&args.api)?.read(call).await?;
+    match args.output.format {
+        Format::Json => print::json(&created)?,
+        // Nothing else, so that it can be put into a file or a variable.
+        Format::Table => print::line(&serde_json::from_value::<Created>(created)?.token)?,
+    }
+    Ok(Outcome::Done)
+}
+
+async fn list(args: ListArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
+    let client = surroundings.client(&args.api)?;
+    let call = Call::get(JOIN_TOKENS);
+    match args.output.format {
+        Format::Json => print::json(&client.read::<Value>(call).await?)?,
+        Format::Table => {
+            let mut table = print::table(&["ID", "Good for", "State", "Expires", "Description"]);
+            let now = jiff::Timestamp::now();
+            for token in client.read::<Listed>(call).await?.tokens {
+                let good_for = if token.reusable { "any number of nodes" } else { "one node" };
+                let state = token.state(now);
+                table.add_row([token.id, good_for.to_owned(), state, token.expires_at, token.description]);
+            }
+            print::rows(&table)?;
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+impl Token {
+    fn state(&self, now: jiff::Timestamp) -> String {
+        match &self.used {
+            Some(by) => format!("used by {}", by.node),
+            None if self.expires_at.parse().is_ok_and(|expires: jiff::Timestamp| expires <= now) => {
+                "expired".to_owned()
+            }
+            None => "good".to_owned(),
+        }
+    }
+}
