@@ -70,6 +70,25 @@ impl Api {
             .with_context(|| format!("GET {target} answered {}", String::from_utf8_lossy(&answer.body)))
     }
 
+    /// Reads text.
+    ///
+    /// # Errors
+    /// As for [`Api::write`].
+    pub(crate) async fn read_text(&mut self, target: &str) -> anyhow::Result<String> {
+        let answer = self.call(Method::GET, target, &Value::Null, ANSWER_DEADLINE).await?;
+        Ok(String::from_utf8_lossy(&answer.body).into_owned())
+    }
+
+    /// Asks for something to be made, and reads what is answered.
+    ///
+    /// # Errors
+    /// As for [`Api::read`].
+    pub(crate) async fn make<T: DeserializeOwned>(&mut self, target: &str, body: &Value) -> anyhow::Result<T> {
+        let answer = self.call(Method::PUT, target, body, ANSWER_DEADLINE).await?;
+        serde_json::from_slice(&answer.body)
+            .with_context(|| format!("PUT {target} answered {}", String::from_utf8_lossy(&answer.body)))
+    }
+
     async fn call(&mut self, method: Method, target: &str, body: &Value, limit: Duration) -> anyhow::Result<Answer> {
         let named = format!("{method} {target}");
         // Taken, so that a call that fails or is given up halfway leaves no connection behind.

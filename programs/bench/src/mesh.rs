@@ -19,9 +19,9 @@ use tempfile::TempDir;
 
 use crate::api::Api;
 use crate::connection::{Answer, Connection};
-use child::Child;
+pub(crate) use child::{Child, Pipes};
 pub(crate) use envoy::Envoy;
-use ports::Ports;
+pub(crate) use ports::Ports;
 
 /// Time a process has from its start until it is ready; twenty Envoys that start at once on two cores need several
 /// seconds each.
@@ -78,10 +78,8 @@ impl Mesh {
     /// has the end of its log.
     pub(crate) async fn start(options: MeshOptions) -> anyhow::Result<Self> {
         let MeshOptions { envoy, keep } = options;
-        let program = std::env::current_exe().context("cannot tell the path of this program's own executable")?;
-        let directory = tempfile::Builder::new().prefix("starling-bench-").disable_cleanup(keep).tempdir();
-        let directory = directory.context("cannot make a temporary folder")?;
-        std::fs::create_dir(logs(directory.path())).context("cannot make a folder for logs")?;
+        let program = own_program()?;
+        let directory = folder(keep)?;
         let mut ports = Ports::new();
         let addresses = Addresses { http: ports.loopback()?, grpc: ports.loopback()? };
         let mut command = command(&program);
@@ -187,7 +185,7 @@ impl Mesh {
 
 /// This program, without the caller's own mesh in its environment. It ends with the thread that starts it, so that has
 /// to be one that lives as long as the run: the main thread, which drives the scenario, or a worker of the runtime.
-fn command(program: &Path) -> Command {
+pub(crate) fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(is_of_a_mesh) {
@@ -205,12 +203,32 @@ fn is_of_a_mesh(variable: &str) -> bool {
     PREFIXES.iter().any(|prefix| variable.starts_with(prefix)) || variable == "SERVER_TYPE" || variable == "MESSAGE"
 }
 
-fn logs(directory: &Path) -> PathBuf {
+/// The path of this program's own executable.
+///
+/// # Errors
+/// When the system does not tell.
+pub(crate) fn own_program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("cannot tell the path of this program's own executable")
+}
+
+/// A temporary folder with one for logs in it.
+///
+/// # Errors
+/// When it cannot be made.
+pub(crate) fn folder(keep: bool) -> anyhow::Result<TempDir> {
+    let directory = tempfile::Builder::new().prefix("starling-bench-").disable_cleanup(keep).tempdir();
+    let directory = directory.context("cannot make a temporary folder")?;
+    std::fs::create_dir(logs(directory.path())).context("cannot make a folder for logs")?;
+    Ok(directory)
+}
+
+/// Where the processes that have a folder write their logs.
+pub(crate) fn logs(directory: &Path) -> PathBuf {
     directory.join("logs")
 }
 
 /// Waits until `is_ready`, the child has ended, or the time is over.
-async fn ready(child: &mut Child, is_ready: impl AsyncFn() -> bool) -> anyhow::Result<()> {
+pub(crate) async fn ready(child: &mut Child, is_ready: impl AsyncFn() -> bool) -> anyhow::Result<()> {
     let deadline = Instant::now() + READY_DEADLINE;
     loop {
         if is_ready().await {
@@ -226,7 +244,8 @@ async fn ready(child: &mut Child, is_ready: impl AsyncFn() -> bool) -> anyhow::R
     }
 }
 
-async fn has_leader(address: SocketAddr) -> bool {
+/// Whether a server is ready.
+pub(crate) async fn has_leader(address: SocketAddr) -> bool {
     let Some(answer) = get(address, "/v1/status/leader").await else {
         return false;
     };

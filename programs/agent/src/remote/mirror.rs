@@ -35,10 +35,14 @@ struct State {
     watches: BTreeMap<SubscriberId, Watched>,
     /// The current watch of each proxy.
     proxies: BTreeMap<InstanceKey, SubscriberId>,
+    /// What registered proxies depended on that are not attached: they may be back while no server can be asked.
+    left: BTreeMap<InstanceKey, BTreeSet<Subject>>,
     /// What the native data plane depends on.
     native: BTreeSet<Subject>,
     /// How many want each subject, the mirror itself included.
     wanted: BTreeMap<Subject, usize>,
+    /// What nobody wants since before the last sweep, and since after it.
+    idle: [BTreeSet<Subject>; 2],
     subscribe: BTreeSet<Subject>,
     unsubscribe: BTreeSet<Subject>,
     refusals: Vec<Rejected>,
@@ -60,10 +64,12 @@ impl Mirror {
     #[must_use]
     pub fn new(replica: Replica, own: impl IntoIterator<Item = Subject>) -> Arc<Self> {
         let mut state = State {
+            idle: [BTreeSet::new(), replica.subjects().cloned().collect()],
             replica: Arc::new(replica),
             fan_out: FanOut::default(),
             watches: BTreeMap::new(),
             proxies: BTreeMap::new(),
+            left: BTreeMap::new(),
             native: BTreeSet::new(),
             wanted: BTreeMap::new(),
             subscribe: BTreeSet::new(),
@@ -155,14 +161,30 @@ impl Mirror {
         let touched = Arc::make_mut(&mut state.replica).set_local(node, instances);
         for subject in &touched {
             let Subject::Instance(key) = subject else { continue };
-            if state.replica.instance(key).is_none()
-                && let Some(id) = state.proxies.remove(key)
-            {
-                state.end(id);
+            if state.replica.instance(key).is_none() {
+                if let Some(id) = state.proxies.remove(key) {
+                    state.end(id);
+                }
+                state.forget_left(key);
             }
         }
         state.announce(&touched);
         touched
+    }
+
+    /// Forgets what nobody has wanted since before the last sweep. A proxy that restarts must find what it had, so nothing
+    /// goes at once; and nothing may go while no server is there to bring it back, so this is not called then.
+    pub fn sweep(&self) {
+        let mut state = self.lock();
+        let later = mem::take(&mut state.idle[1]);
+        for subject in mem::replace(&mut state.idle[0], later) {
+            Arc::make_mut(&mut state.replica).forget(&subject);
+            if !state.subscribe.remove(&subject) {
+                state.unsubscribe.insert(subject);
+            }
+        }
+        drop(state);
+        self.outgoing.notify_one();
     }
 
     /// The native data plane depends on these now.
@@ -204,6 +226,9 @@ impl State {
             return;
         }
         *self.wanted.entry(subject.clone()).or_default() += 1;
+        for idle in &mut self.idle {
+            idle.remove(subject);
+        }
         if Arc::make_mut(&mut self.replica).want(subject) {
             // One that waits to be unsubscribed is told so first: what was sent under it is forgotten here.
             self.subscribe.insert(subject.clone());
@@ -217,10 +242,7 @@ impl State {
             return;
         }
         self.wanted.remove(subject);
-        Arc::make_mut(&mut self.replica).forget(subject);
-        if !self.subscribe.remove(subject) {
-            self.unsubscribe.insert(subject.clone());
-        }
+        self.idle[1].insert(subject.clone());
     }
 
     /// Wakes those whom a change of `touched` concerns; each owes it from now on.
@@ -252,13 +274,27 @@ impl State {
     fn end(&mut self, id: SubscriberId) {
         let Some(watched) = self.watches.remove(&id) else { return };
         self.fan_out.unsubscribe(id);
-        for subject in &watched.subjects {
-            self.unwant(subject);
-        }
         if self.proxies.get(&watched.proxy) == Some(&id) {
             self.proxies.remove(&watched.proxy);
         }
+        let successor = self.proxies.get(&watched.proxy).and_then(|id| self.watches.get(id));
+        let is_awaited = successor.is_none_or(|successor| successor.subjects.is_empty());
+        if is_awaited && !watched.subjects.is_empty() && self.replica.instance(&watched.proxy).is_some() {
+            self.forget_left(&watched.proxy);
+            self.left.insert(watched.proxy, watched.subjects);
+        } else {
+            for subject in &watched.subjects {
+                self.unwant(subject);
+            }
+        }
         watched.waker.notify_one();
+    }
+
+    /// What a proxy depended on when it was last attached is no longer wanted for its sake.
+    fn forget_left(&mut self, proxy: &InstanceKey) {
+        for subject in self.left.remove(proxy).unwrap_or_default() {
+            self.unwant(&subject);
+        }
     }
 }
 
@@ -305,10 +341,11 @@ impl ProxyWatch for Watch {
                 state.want(subject);
             }
             let Some(watched) = state.watches.get_mut(&self.id) else { return };
-            let left = mem::replace(&mut watched.subjects, subjects.clone());
+            let (proxy, left) = (watched.proxy.clone(), mem::replace(&mut watched.subjects, subjects.clone()));
             for subject in &left {
                 state.unwant(subject);
             }
+            state.forget_left(&proxy);
             state.fan_out.resubscribe(self.id, subjects);
         });
     }
@@ -373,5 +410,160 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.mirror.lock().end(self.id);
         self.mirror.outgoing.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use starling_attach::message::{Through, Whole};
+    use starling_model::{InstanceKind, NodeName, ServiceName};
+
+    use super::*;
+
+    fn node() -> Node {
+        Node {
+            name: NodeName::new("n1").unwrap(),
+            id: String::new(),
+            address: String::new(),
+            tagged_addresses: BTreeMap::new(),
+            meta: BTreeMap::new(),
+        }
+    }
+
+    fn instance() -> ServiceInstance {
+        ServiceInstance {
+            key: InstanceKey { node: node().name, id: "api".parse().unwrap() },
+            name: ServiceName::new("api").unwrap(),
+            kind: InstanceKind::Typical,
+            address: None,
+            port: None,
+            tags: Vec::new(),
+            meta: BTreeMap::new(),
+            tagged_addresses: BTreeMap::new(),
+            weights: starling_model::Weights::default(),
+            enable_tag_override: false,
+            native: false,
+        }
+    }
+
+    /// A mirror with one proxy, whose subject the server has told.
+    fn told() -> (View, Subject, Box<dyn ProxyWatch>) {
+        let view = View(Mirror::new(Replica::default(), []));
+        let _ = view.0.set_local(&node(), vec![instance()]);
+        let subject = Subject::Routing(instance().name);
+        let watch = view.attach(&instance().key);
+        watch.resubscribe(Revision(0), BTreeSet::from([subject.clone()]));
+        let whole = Whole { subject: encode_subject(&subject), revision: 7, items: Vec::new() };
+        view.0.handle(&ServerSays::Whole(whole)).unwrap();
+        view.0.handle(&ServerSays::Through(Through { revision: 7 })).unwrap();
+        (view, subject, watch)
+    }
+
+    #[test]
+    fn a_proxy_that_restarts_finds_what_it_depends_on_without_a_server() {
+        let (view, subject, watch) = told();
+        drop(watch);
+        assert!(view.0.replica().knows(&subject), "gone with the stream");
+        // The stream that follows may be open before the former is found to have ended.
+        let second = view.attach(&instance().key);
+        let third = view.attach(&instance().key);
+        second.resubscribe(Revision(7), BTreeSet::from([subject.clone()]));
+        drop(second);
+        assert!(view.0.replica().knows(&subject), "gone with the former stream");
+        third.resubscribe(Revision(7), BTreeSet::from([subject.clone()]));
+        assert!(view.0.replica().knows(&subject));
+        // What it no longer depends on is left at last.
+        third.resubscribe(Revision(7), BTreeSet::new());
+        assert!(!view.0.replica().knows(&subject), "kept for nobody");
+    }
+
+    #[test]
+    fn what_only_a_deregistered_proxy_depended_on_is_forgotten() {
+        let (view, subject, watch) = told();
+        drop(watch);
+        let _ = view.0.set_local(&node(), Vec::new());
+        assert!(!view.0.replica().knows(&subject));
+        let (view, subject, watch) = told();
+        let _ = view.0.set_local(&node(), Vec::new());
+        drop(watch);
+        assert!(!view.0.replica().knows(&subject));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use starling_attach::message::{Through, Whole};
+
+    use super::*;
+
+    const REVISION: u64 = 7;
+
+    fn says(mirror: &Mirror, says: &ServerSays) {
+        mirror.handle(says).expect("applied");
+    }
+
+    fn whole(subject: &Subject) -> ServerSays {
+        ServerSays::Whole(Whole { subject: encode_subject(subject), revision: REVISION, items: Vec::new() })
+    }
+
+    fn asked(mirror: &Mirror) -> (usize, usize) {
+        let mut counts = (0, 0);
+        for says in mirror.take_outgoing() {
+            match says {
+                AgentSays::Subscribe(subscribe) => counts.0 += subscribe.resumes.len(),
+                AgentSays::Unsubscribe(unsubscribe) => counts.1 += unsubscribe.subjects.len(),
+                AgentSays::Hello(_) | AgentSays::Applied(_) | AgentSays::Rejected(_) | AgentSays::Pong(_) => {}
+            }
+        }
+        counts
+    }
+
+    fn proxy() -> InstanceKey {
+        InstanceKey { node: "n1".parse().expect("a name"), id: "web".parse().expect("an id") }
+    }
+
+    #[tokio::test]
+    async fn a_proxy_that_restarts_finds_what_it_had_and_what_nobody_wants_goes_after_two_sweeps() {
+        let mirror = Mirror::new(Replica::default(), [Subject::Roots]);
+        let view = View(Arc::clone(&mirror));
+        let subjects = BTreeSet::from([Subject::ProxyDefaults, Subject::Roots]);
+        let first = view.attach(&proxy());
+        first.resubscribe(Revision(0), subjects.clone());
+        assert_eq!(asked(&mirror), (2, 0), "each once, whoever wants it");
+        subjects.iter().for_each(|subject| says(&mirror, &whole(subject)));
+        says(&mirror, &ServerSays::Through(Through { revision: REVISION }));
+        drop(first);
+
+        let second = view.attach(&proxy());
+        second.resubscribe(Revision(0), subjects);
+        second.known().await;
+        assert_eq!(asked(&mirror), (0, 0), "everything is there");
+        drop(second);
+        mirror.sweep();
+        assert_eq!(asked(&mirror), (0, 0));
+        mirror.sweep();
+        assert_eq!(asked(&mirror), (0, 1), "the roots are the mirror's own");
+        assert!(!mirror.replica().knows(&Subject::ProxyDefaults));
+    }
+
+    #[tokio::test]
+    async fn a_node_has_applied_what_all_of_its_proxies_have() {
+        let mirror = Mirror::new(Replica::default(), []);
+        let view = View(Arc::clone(&mirror));
+        let subject = BTreeSet::from([Subject::ProxyDefaults]);
+        let other = InstanceKey { id: "api".parse().expect("an id"), ..proxy() };
+        let (web, api) = (view.attach(&proxy()), view.attach(&other));
+        web.resubscribe(Revision(0), subject.clone());
+        api.resubscribe(Revision(0), subject);
+        says(&mirror, &whole(&Subject::ProxyDefaults));
+        says(&mirror, &ServerSays::Through(Through { revision: REVISION }));
+        let through = || mirror.lock().standing().through;
+        assert_eq!(through(), REVISION - 1, "both owe it");
+        web.applied(Revision(REVISION), false);
+        assert_eq!(through(), REVISION - 1);
+        api.applied(Revision(REVISION), false);
+        assert_eq!(through(), REVISION);
+        says(&mirror, &ServerSays::Through(Through { revision: REVISION + 1 }));
+        assert_eq!(through(), REVISION + 1, "nothing to do counts as applied");
     }
 }

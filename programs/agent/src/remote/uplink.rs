@@ -28,6 +28,9 @@ const JITTER: Duration = Duration::from_millis(100);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
+/// Between two sweeps of what nobody wants any more.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+
 /// Leaves asked for in one call.
 const LEAVES_PER_CALL_MAX: usize = 256;
 
@@ -229,6 +232,8 @@ async fn stay(
         Ok(opened) => opened,
         Err(error) => return error.into(),
     };
+    let mut sweeps = tokio::time::interval(SWEEP_INTERVAL.mul_f64(0.75 + fastrand::f64() / 2.0));
+    sweeps.tick().await;
     loop {
         let told = tokio::select! {
             frame = frames.next() => match frame {
@@ -240,6 +245,10 @@ async fn stay(
                 None => return Ended::Lost("the server ended the stream".to_owned()),
             },
             () = mirror.outgoing() => Ok(()),
+            _ = sweeps.tick() => {
+                mirror.sweep();
+                Ok(())
+            }
         };
         if let Err(error) = told {
             return error.into();

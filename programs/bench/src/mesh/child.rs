@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::Context;
 use nix::sys::signal::{Signal, killpg};
@@ -19,16 +19,39 @@ pub(crate) struct Child {
     log: PathBuf,
 }
 
+/// The ways to and from a child that is spoken to.
+pub(crate) struct Pipes {
+    pub(crate) input: ChildStdin,
+    pub(crate) output: ChildStdout,
+}
+
 impl Child {
     /// Starts it. A group of its own keeps the terminal's Ctrl-C away, so that only the owner ends it.
     ///
     /// # Errors
     /// When the log cannot be made or the program cannot be started.
     pub(crate) fn spawn(name: &str, command: &mut Command, logs: &Path) -> anyhow::Result<Self> {
-        let log = logs.join(format!("{name}.log"));
-        let output = File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
+        let (log, output) = new_log(name, logs)?;
         let errors = output.try_clone().with_context(|| format!("cannot share {}", log.display()))?;
-        command.stdin(Stdio::null()).stdout(output).stderr(errors).process_group(0);
+        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        Self::start(name, command, log)
+    }
+
+    /// Starts it, and speaks with it over its standard input and output; only its standard error is its log.
+    ///
+    /// # Errors
+    /// As for [`Child::spawn`].
+    pub(crate) fn spawn_spoken_to(name: &str, command: &mut Command, logs: &Path) -> anyhow::Result<(Self, Pipes)> {
+        let (log, errors) = new_log(name, logs)?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
+        let mut child = Self::start(name, command, log)?;
+        let pipes = child.process.stdin.take().zip(child.process.stdout.take());
+        let (input, output) = pipes.with_context(|| format!("there are no pipes to {name}"))?;
+        Ok((child, Pipes { input, output }))
+    }
+
+    fn start(name: &str, command: &mut Command, log: PathBuf) -> anyhow::Result<Self> {
+        command.process_group(0);
         let program = command.get_program().to_owned();
         let process =
             command.spawn().with_context(|| format!("cannot start {} for {name}", Path::new(&program).display()))?;
@@ -71,6 +94,12 @@ impl Drop for Child {
         }
         let _ = self.process.wait();
     }
+}
+
+fn new_log(name: &str, logs: &Path) -> anyhow::Result<(PathBuf, File)> {
+    let log = logs.join(format!("{name}.log"));
+    let file = File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
+    Ok((log, file))
 }
 
 /// The last lines of a text, without blank ones at its end.

@@ -105,7 +105,7 @@ mod tests {
         let path = directory.path().join("server.toml");
         std::fs::write(&path, file).unwrap();
         let config = path.to_str().unwrap();
-        let line = ["server", "--data-dir", "d", "--config", config].iter().chain(flags);
+        let line = [&["server", "--data-dir", "d", "--config", config], flags].concat();
         Settings::of(&Line::parse_from(line).args)
     }
 

@@ -69,7 +69,9 @@ async fn damaged_files_are_refused() {
     let mut mesh = killed().await;
     let sound = files(mesh.data_dir());
     assert!(sound.len() >= 6, "store, CA, journal, two marks and the node's id: {:?}", sound.keys());
-    for (file, sound) in &sound {
+    // A leaf that cannot be used is issued anew, and nothing is lost by it.
+    let leaves = mesh.data_dir().join("agent/leaves");
+    for (file, sound) in sound.iter().filter(|(file, _)| !file.starts_with(&leaves)) {
         let mut garbled = sound.clone();
         garbled.iter_mut().take(GARBLED_BYTES).for_each(|byte| *byte ^= 0xA5);
         for damaged in [garbled.as_slice(), &sound[..sound.len() / 2]] {

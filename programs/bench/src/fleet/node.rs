@@ -1,0 +1,210 @@
+//! One simulated node: a real agent with many workloads, of which none has a socket.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use futures::future::try_join_all;
+use starling_agent::remote::{InForce, NodeConfig, RemoteNode};
+use starling_agent::{AgentConfig, DEFAULT_SIDECAR_PORTS, ExistingChecks, Leaf, system_clock};
+use starling_catalog::MeshRead;
+use starling_model::{
+    Action, Datacenter, InstanceId, InstanceKey, InstanceKind, IntentionSubject, Node, NodeName, Port, ServiceInstance,
+    ServiceName, ServiceRegistration, SidecarProxy, Upstream, Weights,
+};
+use tokio::sync::watch;
+
+use super::Expected;
+use crate::shape::{COMMON_UPSTREAM, Workload};
+
+/// Time that a node has for each step of coming up; among ten thousand that come up together it waits for its turn.
+const STEP_DEADLINE: Duration = Duration::from_secs(120);
+
+/// The datacentre of servers that are not told another.
+const DATACENTER: &str = "dc1";
+
+/// Behind the ID of a workload in that of its sidecar.
+const SIDECAR: &str = "-sidecar-proxy";
+
+/// From a workload's port to the public port of its sidecar: behind all of those.
+const SIDECAR_PORT_OFFSET: u16 = 20_000;
+
+/// Where an application finds its upstreams: not where it listens, so that it may do so at the same port.
+const UPSTREAM_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+
+/// The first address of a node.
+const ADDRESS_FIRST: u32 = 0x0a00_0001;
+
+/// What a node is started with.
+pub(super) struct NodeSpec {
+    /// Its number in the fleet.
+    pub(super) number: u32,
+    pub(super) workloads: Vec<Workload>,
+    pub(super) server: String,
+    pub(super) token: String,
+    /// Its own folder.
+    pub(super) directory: PathBuf,
+    pub(super) in_force: Arc<dyn InForce>,
+}
+
+/// A node that runs.
+pub(super) struct SimulatedNode {
+    node: RemoteNode,
+    workloads: Vec<Workload>,
+    /// Held, so that they are renewed as they are for proxies.
+    leaves: Vec<watch::Receiver<Arc<Leaf>>>,
+}
+
+impl NodeSpec {
+    /// Starts it: it has joined, is attached, and agrees with the catalog.
+    ///
+    /// # Errors
+    /// When it is not let in, or not in time.
+    pub(super) async fn start(self) -> anyhow::Result<SimulatedNode> {
+        let name = name(self.number);
+        std::fs::create_dir_all(&self.directory)
+            .with_context(|| format!("cannot make {}", self.directory.display()))?;
+        let agent = AgentConfig {
+            node: Node {
+                name: NodeName::new(&name)?,
+                id: format!("00000000-0000-4000-8000-{:012x}", self.number),
+                address: Ipv4Addr::from(ADDRESS_FIRST + self.number).to_string(),
+                tagged_addresses: BTreeMap::new(),
+                meta: BTreeMap::new(),
+            },
+            datacenter: Datacenter::new(DATACENTER)?,
+            data_dir: self.directory,
+            enable_script_checks: false,
+            sidecar_ports: DEFAULT_SIDECAR_PORTS,
+            services_of_files: BTreeSet::new(),
+            clock: system_clock(),
+        };
+        let config = NodeConfig {
+            servers: vec![self.server],
+            join_token: Some(self.token),
+            agent,
+            native: Some(self.in_force),
+        };
+        let started = tokio::time::timeout(STEP_DEADLINE, RemoteNode::start(config)).await;
+        let node = started.with_context(|| format!("{name} did not join within {STEP_DEADLINE:?}"))?;
+        let node = node.with_context(|| format!("{name} did not join"))?;
+        Ok(SimulatedNode { node, workloads: self.workloads, leaves: Vec::new() })
+    }
+}
+
+impl SimulatedNode {
+    pub(super) fn name(&self) -> &str {
+        self.node.agent.node().name.as_str()
+    }
+
+    /// How many workloads it has.
+    pub(super) fn size(&self) -> u32 {
+        u32::try_from(self.workloads.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Registers every workload and its sidecar; what comes together is written together.
+    ///
+    /// # Errors
+    /// When the server refuses or does not answer in time.
+    pub(super) async fn register(&self) -> anyhow::Result<()> {
+        let agent = &self.node.agent;
+        let mut registrations = Vec::new();
+        for workload in &self.workloads {
+            registrations.extend(registrations_of(workload, &agent.node().name)?);
+        }
+        let all = registrations.into_iter().map(|given| agent.register_service(given, ExistingChecks::Replace));
+        let registered = tokio::time::timeout(STEP_DEADLINE, try_join_all(all)).await;
+        let registered = registered.with_context(|| format!("{} did not register in time", self.name()))?;
+        registered.with_context(|| format!("{} could not register", self.name()))?;
+        Ok(())
+    }
+
+    /// Gets a certificate for every service that it runs; what is asked for together shares calls.
+    ///
+    /// # Errors
+    /// When the server does not sign, or not in time.
+    pub(super) async fn certify(&mut self) -> anyhow::Result<()> {
+        let services: BTreeSet<&str> = self.workloads.iter().map(|workload| workload.service.as_str()).collect();
+        let services: Vec<ServiceName> = services.into_iter().map(ServiceName::new).collect::<Result<_, _>>()?;
+        let leaves = self.node.agent.leaves();
+        let all = services.iter().map(|service| leaves.leaf(service));
+        let issued = tokio::time::timeout(STEP_DEADLINE, try_join_all(all)).await;
+        let issued = issued.with_context(|| format!("{} got no certificates in time", self.name()))?;
+        self.leaves = issued.with_context(|| format!("{} got no certificates", self.name()))?;
+        Ok(())
+    }
+
+    /// Whether the node knows what it should.
+    pub(super) fn knows(&self, expected: Expected) -> anyhow::Result<bool> {
+        let replica = self.node.replica();
+        Ok(match expected {
+            Expected::Endpoints(count) => {
+                let mut fronts = 0;
+                replica.visit_fronts(&ServiceName::new(COMMON_UPSTREAM)?, &mut |_| fronts += 1);
+                fronts == count
+            }
+            Expected::Denied(denied) => {
+                let wildcard = replica.intentions(&IntentionSubject::Any);
+                let deny = |it: &starling_model::SourceIntention| {
+                    it.decision == starling_model::SourceDecision::Connection(Action::Deny)
+                };
+                wildcard.is_some_and(|entry| entry.sources.iter().any(deny)) == denied
+            }
+        })
+    }
+}
+
+/// What a node is called.
+pub(super) fn name(number: u32) -> String {
+    format!("fleet-{number:05}")
+}
+
+/// Whether an instance is a workload's sidecar.
+pub(super) fn is_sidecar(id: &InstanceId) -> bool {
+    id.as_str().ends_with(SIDECAR)
+}
+
+/// A workload and its sidecar. They are given apart, because a nested sidecar would be probed, and there is no socket.
+fn registrations_of(workload: &Workload, node: &NodeName) -> anyhow::Result<[ServiceRegistration; 2]> {
+    let service = ServiceName::new(&workload.service)?;
+    let id = InstanceId::new(&workload.id)?;
+    let port = |port: u16| Port::try_from(i64::from(port));
+    let upstream = Upstream {
+        destination: ServiceName::new(COMMON_UPSTREAM)?,
+        bind_address: UPSTREAM_ADDRESS,
+        bind_port: port(workload.port)?,
+        config: serde_json::Map::new(),
+    };
+    let proxy = SidecarProxy {
+        destination: service.clone(),
+        destination_id: Some(id.clone()),
+        local_address: Ipv4Addr::LOCALHOST.to_string(),
+        local_port: Some(port(workload.port)?),
+        upstreams: vec![upstream],
+        config: serde_json::Map::new(),
+    };
+    let instance = |id: InstanceId, name: ServiceName, kind: InstanceKind, port: Port| ServiceInstance {
+        key: InstanceKey { node: node.clone(), id },
+        name,
+        kind,
+        address: None,
+        port: Some(port),
+        tags: Vec::new(),
+        meta: BTreeMap::new(),
+        tagged_addresses: BTreeMap::new(),
+        weights: Weights::default(),
+        enable_tag_override: false,
+        native: false,
+    };
+    let alone = |instance| ServiceRegistration { instance, checks: Vec::new(), sidecar: None };
+    let sidecar_id = InstanceId::new(&format!("{id}{SIDECAR}"))?;
+    let sidecar_name = ServiceName::new(&format!("{service}{SIDECAR}"))?;
+    let sidecar_port = port(workload.port + SIDECAR_PORT_OFFSET)?;
+    Ok([
+        alone(instance(id, service, InstanceKind::Typical, port(workload.port)?)),
+        alone(instance(sidecar_id, sidecar_name, InstanceKind::Sidecar(Box::new(proxy)), sidecar_port)),
+    ])
+}

@@ -1,0 +1,168 @@
+//! A process of the fleet: does what the coordinator orders over its standard input, and answers on its standard output.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use futures::StreamExt;
+use futures::stream;
+use starling_model::Revision;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::time::Instant;
+
+use super::ledger::{Ledger, Scribe};
+use super::node::{NodeSpec, SimulatedNode, name};
+use super::orders::{Collect, Collected, Muster, Order, Word};
+use crate::shape;
+
+/// Nodes of a process that take a step of coming up at the same time: enough to keep a server busy, and few enough that
+/// none waits for long.
+const STEPS_AT_ONCE: usize = 64;
+
+/// Steps after which progress is told.
+const PROGRESS_STEPS: u32 = 50;
+
+/// Pause between two looks at whether a change has come in force everywhere. It delays nothing that is measured.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+
+/// Nodes that are named as examples.
+const EXAMPLES_MAX: usize = 5;
+
+/// Serves until the coordinator closes the input.
+///
+/// # Errors
+/// When an order cannot be carried out; the coordinator has been told then.
+pub(crate) async fn run() -> anyhow::Result<()> {
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    let mut post = Post::default();
+    while let Some(line) = lines.next_line().await.context("cannot read an order")? {
+        let order = serde_json::from_str(&line).context("an order is not understood")?;
+        match post.carry_out(order).await {
+            Ok(word) => say(&word)?,
+            Err(error) => {
+                say(&Word::Failed(format!("{error:#}")))?;
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn say(word: &Word) -> anyhow::Result<()> {
+    let mut line = serde_json::to_string(word).context("cannot write an answer")?;
+    line.push('\n');
+    let mut output = std::io::stdout().lock();
+    output.write_all(line.as_bytes()).and_then(|()| output.flush()).context("the coordinator is gone")
+}
+
+/// The nodes of this process.
+#[derive(Default)]
+struct Post {
+    ledger: Arc<Ledger>,
+    specs: Vec<NodeSpec>,
+    nodes: Vec<SimulatedNode>,
+}
+
+impl Post {
+    async fn carry_out(&mut self, order: Order) -> anyhow::Result<Word> {
+        match order {
+            Order::Muster(muster) => self.muster(&muster)?,
+            Order::Join => self.nodes = each(std::mem::take(&mut self.specs), NodeSpec::start).await?,
+            Order::Register => {
+                let register = |node: SimulatedNode| async move { node.register().await.map(|()| node) };
+                self.nodes = each(std::mem::take(&mut self.nodes), register).await?;
+            }
+            Order::Certify => {
+                let certify = |mut node: SimulatedNode| async move { node.certify().await.map(|()| node) };
+                self.nodes = each(std::mem::take(&mut self.nodes), certify).await?;
+            }
+            Order::Watch => self.ledger.watch(),
+            Order::Collect(collect) => return Ok(Word::Collected(self.collect(collect).await?)),
+        }
+        Ok(Word::Done)
+    }
+
+    fn muster(&mut self, muster: &Muster) -> anyhow::Result<()> {
+        let Muster { nodes, workloads, seed, own, server, token, directory } = muster;
+        let fleet = shape::fleet(*nodes, *workloads, *seed)?;
+        let own: Vec<_> = (0_u32..).zip(fleet).filter(|(number, _)| own.contains(number)).collect();
+        if own.is_empty() {
+            bail!("there are no nodes to be");
+        }
+        self.specs = (0..)
+            .zip(own)
+            .map(|(node, (number, workloads))| NodeSpec {
+                number,
+                workloads,
+                server: server.clone(),
+                token: token.clone(),
+                directory: directory.join(name(number)),
+                in_force: Arc::new(Scribe { ledger: Arc::clone(&self.ledger), node }),
+            })
+            .collect();
+        Ok(())
+    }
+
+    async fn collect(&self, collect: Collect) -> anyhow::Result<Collected> {
+        let Collect { revision, expected, within } = collect;
+        let deadline = Instant::now() + within;
+        let sizes: Vec<u32> = self.nodes.iter().map(SimulatedNode::size).collect();
+        let reached = loop {
+            let reached = self.ledger.reached(Revision(revision), &sizes);
+            let is_everywhere = reached.iter().zip(&sizes).all(|(reached, size)| count(reached) == *size);
+            if is_everywhere || Instant::now() > deadline {
+                break reached;
+            }
+            tokio::time::sleep(LOOK_PAUSE).await;
+        };
+        let mut collected = Collected::default();
+        for ((node, reached), size) in self.nodes.iter().zip(reached).zip(sizes) {
+            let knows = node.knows(expected)?;
+            if count(&reached) < size || !knows {
+                collected.amiss += 1;
+                if collected.examples.len() < EXAMPLES_MAX {
+                    let (name, reached) = (node.name(), count(&reached));
+                    let knows = if knows { "knows" } else { "does not know" };
+                    collected.examples.push(format!("{name}: {reached} of {size} workloads, and it {knows} better"));
+                }
+            }
+            // What is in force at a node that knows better is not the change.
+            if knows {
+                collected.reached.extend(reached);
+            }
+        }
+        Ok(collected)
+    }
+}
+
+fn count(reached: &[(super::Moment, u32)]) -> u32 {
+    reached.iter().map(|(_, workloads)| workloads).sum()
+}
+
+/// Takes a step with each, several at once and on every core, and tells how far it is. The order stays.
+async fn each<N: Send + 'static, F, R>(nodes: Vec<N>, step: impl Fn(N) -> F) -> anyhow::Result<Vec<R>>
+where
+    F: Future<Output = anyhow::Result<R>> + Send + 'static,
+    R: Send + 'static,
+{
+    let mut done = Vec::with_capacity(nodes.len());
+    let steps = nodes.into_iter().map(|node| {
+        let step = step(node);
+        async move { tokio::spawn(step).await.map_err(anyhow::Error::from).flatten() }
+    });
+    let mut steps = stream::iter(steps).buffered(STEPS_AT_ONCE);
+    let mut untold = 0;
+    while let Some(outcome) = steps.next().await {
+        done.push(outcome?);
+        untold += 1;
+        if untold == PROGRESS_STEPS {
+            say(&Word::Progress(untold))?;
+            untold = 0;
+        }
+    }
+    if untold > 0 {
+        say(&Word::Progress(untold))?;
+    }
+    Ok(done)
+}
