@@ -228,7 +228,7 @@ fn ask(stream: &mut TcpStream, method: &str, path: &str, body: &str) -> String {
 #[test]
 fn a_node_without_descriptors_calls_nobody_unhealthy() {
     let mut dev = Dev::start_within(56, 56);
-    let doors = dev.told(["http=", "plaintext address=", "mutual TLS address="]);
+    let doors = dev.told(["http=", "plaintext address=", "over TLS address="]);
     let application = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut api = TcpStream::connect(&doors[0]).expect("the API");
     api.set_read_timeout(Some(DEADLINE)).expect("a timeout");

@@ -459,6 +459,14 @@ mod tests {
         (view, subject, watch)
     }
 
+    /// Whether two sweeps forget `subject`.
+    fn swept(view: &View, subject: &Subject) -> bool {
+        view.0.sweep();
+        assert!(view.0.replica().knows(subject), "nothing goes at once");
+        view.0.sweep();
+        !view.0.replica().knows(subject)
+    }
+
     #[test]
     fn a_proxy_that_restarts_finds_what_it_depends_on_without_a_server() {
         let (view, subject, watch) = told();
@@ -474,7 +482,7 @@ mod tests {
         assert!(view.0.replica().knows(&subject));
         // What it no longer depends on is left at last.
         third.resubscribe(Revision(7), BTreeSet::new());
-        assert!(!view.0.replica().knows(&subject), "kept for nobody");
+        assert!(swept(&view, &subject), "kept for nobody");
     }
 
     #[test]
@@ -482,19 +490,12 @@ mod tests {
         let (view, subject, watch) = told();
         drop(watch);
         let _ = view.0.set_local(&node(), Vec::new());
-        assert!(!view.0.replica().knows(&subject));
+        assert!(swept(&view, &subject));
         let (view, subject, watch) = told();
         let _ = view.0.set_local(&node(), Vec::new());
         drop(watch);
-        assert!(!view.0.replica().knows(&subject));
+        assert!(swept(&view, &subject));
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use starling_attach::message::{Through, Whole};
-
-    use super::*;
 
     const REVISION: u64 = 7;
 
@@ -518,23 +519,19 @@ mod tests {
         counts
     }
 
-    fn proxy() -> InstanceKey {
-        InstanceKey { node: "n1".parse().expect("a name"), id: "web".parse().expect("an id") }
-    }
-
     #[tokio::test]
     async fn a_proxy_that_restarts_finds_what_it_had_and_what_nobody_wants_goes_after_two_sweeps() {
         let mirror = Mirror::new(Replica::default(), [Subject::Roots]);
         let view = View(Arc::clone(&mirror));
         let subjects = BTreeSet::from([Subject::ProxyDefaults, Subject::Roots]);
-        let first = view.attach(&proxy());
+        let first = view.attach(&instance().key);
         first.resubscribe(Revision(0), subjects.clone());
         assert_eq!(asked(&mirror), (2, 0), "each once, whoever wants it");
         subjects.iter().for_each(|subject| says(&mirror, &whole(subject)));
         says(&mirror, &ServerSays::Through(Through { revision: REVISION }));
         drop(first);
 
-        let second = view.attach(&proxy());
+        let second = view.attach(&instance().key);
         second.resubscribe(Revision(0), subjects);
         second.known().await;
         assert_eq!(asked(&mirror), (0, 0), "everything is there");
@@ -551,8 +548,8 @@ mod tests {
         let mirror = Mirror::new(Replica::default(), []);
         let view = View(Arc::clone(&mirror));
         let subject = BTreeSet::from([Subject::ProxyDefaults]);
-        let other = InstanceKey { id: "api".parse().expect("an id"), ..proxy() };
-        let (web, api) = (view.attach(&proxy()), view.attach(&other));
+        let other = InstanceKey { id: "api".parse().expect("an id"), ..instance().key };
+        let (web, api) = (view.attach(&instance().key), view.attach(&other));
         web.resubscribe(Revision(0), subject.clone());
         api.resubscribe(Revision(0), subject);
         says(&mirror, &whole(&Subject::ProxyDefaults));
