@@ -7,6 +7,7 @@
 mod asked;
 mod metrics;
 mod records;
+pub mod relay;
 pub mod responder;
 pub mod serve;
 mod sizing;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use starling_catalog::Snapshot;
 use starling_model::Datacenter;
 
+pub use relay::{Unreached, Upstream, relay};
 pub use responder::{Responder, Transport};
 pub use serve::serve;
 pub use view::View;

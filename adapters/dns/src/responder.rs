@@ -177,7 +177,7 @@ fn offered(request: &Request, transport: Transport) -> usize {
 }
 
 /// An answer without a question or records.
-fn refusal(request: &Metadata, code: ResponseCode) -> Message {
+pub(crate) fn refusal(request: &Metadata, code: ResponseCode) -> Message {
     let mut message = Message::error_msg(request.id, request.op_code, code);
     message.metadata.recursion_desired = request.recursion_desired;
     message

@@ -26,7 +26,7 @@ pub const TCP_IDLE_MAX: Duration = Duration::from_secs(10);
 pub const TCP_QUERIES_MAX: usize = 1_000;
 
 /// Time to breathe after a socket failed, which means that descriptors or memory have run out.
-const FAILURE_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const FAILURE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bytes of the length before each message over TCP (RFC 1035 section 4.2.2).
 const LENGTH_BYTES: usize = 2;
@@ -44,7 +44,7 @@ pub async fn serve<R: CatalogReader>(
     tokio::select! {
         () = shutdown => {}
         never = datagrams(&udp, &responder) => match never {},
-        never = connections(&tcp, &responder) => match never {},
+        never = connections(&tcp, |stream| connection(stream, Arc::clone(&responder))) => match never {},
     }
 }
 
@@ -67,7 +67,11 @@ async fn datagrams<R: CatalogReader>(socket: &UdpSocket, responder: &Responder<R
     }
 }
 
-async fn connections<R: CatalogReader>(listener: &TcpListener, responder: &Arc<Responder<R>>) -> Infallible {
+/// Accepts connections, and runs each as `connection` says.
+pub(crate) async fn connections<F>(listener: &TcpListener, connection: impl Fn(TcpStream) -> F) -> Infallible
+where
+    F: Future<Output = io::Result<()>> + Send + 'static,
+{
     let places = Arc::new(Semaphore::new(TCP_CONNECTIONS_MAX));
     let mut open = JoinSet::new();
     loop {
@@ -75,9 +79,9 @@ async fn connections<R: CatalogReader>(listener: &TcpListener, responder: &Arc<R
         while open.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let responder = Arc::clone(responder);
+                let connection = connection(stream);
                 open.spawn(async move {
-                    if let Err(error) = connection(stream, &responder).await {
+                    if let Err(error) = connection.await {
                         tracing::debug!(%error, %peer, "DNS connection ended");
                     }
                     drop(place);
@@ -92,7 +96,7 @@ async fn connections<R: CatalogReader>(listener: &TcpListener, responder: &Arc<R
 }
 
 /// Answers one query after the other until the client goes, is silent, or sends what gets no answer.
-async fn connection<R: CatalogReader>(mut stream: TcpStream, responder: &Responder<R>) -> io::Result<()> {
+async fn connection<R: CatalogReader>(mut stream: TcpStream, responder: Arc<Responder<R>>) -> io::Result<()> {
     // Answers are written whole; waiting for more would only delay them.
     stream.set_nodelay(true)?;
     let mut buffer = Vec::new();
@@ -108,7 +112,7 @@ async fn connection<R: CatalogReader>(mut stream: TcpStream, responder: &Respond
 }
 
 /// Reads one whole query into `buffer`; false if the client has gone or the query is longer than [`QUERY_BYTES_MAX`].
-async fn receive(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<bool> {
+pub(crate) async fn receive(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<bool> {
     let len = match stream.read_u16().await {
         Ok(len) => usize::from(len),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
@@ -122,7 +126,7 @@ async fn receive(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<boo
     Ok(true)
 }
 
-fn frame(answer: &[u8]) -> io::Result<Vec<u8>> {
+pub(crate) fn frame(answer: &[u8]) -> io::Result<Vec<u8>> {
     let len = u16::try_from(answer.len()).map_err(io::Error::other)?;
     let mut framed = Vec::with_capacity(LENGTH_BYTES + answer.len());
     framed.extend_from_slice(&len.to_be_bytes());

@@ -18,6 +18,7 @@ pub mod routes;
 mod serve;
 mod site;
 
+pub use axum::Router;
 pub use axum::body::Body;
 pub use ports::{
     AgentFailure, AgentPort, CatalogPort, CommitFailure, DiagnosticRow, Leaf, MeshFacts, NewJoinToken, PrivateKeyText,

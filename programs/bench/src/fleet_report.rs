@@ -48,6 +48,8 @@ pub struct FleetChange {
     pub latency_ms: Option<Percentiles>,
     /// The same latencies, counted.
     pub histogram: Vec<Bin>,
+    /// CPU time of the servers, from just before the call until they had heard of everybody.
+    pub server_cpu_ms: f64,
 }
 
 /// What the servers used.
@@ -55,8 +57,26 @@ pub struct FleetChange {
 pub struct ServerCost {
     /// Resident memory after the last change.
     pub rss_bytes: u64,
-    /// CPU time, user and system.
+    /// CPU time, user and system, from just before the call until they had heard of everybody; the mean over all changes.
     pub cpu_ms_per_change: f64,
+    /// CPU time while nothing changes, in percent of one core.
+    pub idle_cpu_percent: f64,
+    /// Frames encoded for agents.
+    pub frames_encoded_per_change: f64,
+    /// Bytes of frames sent to agents.
+    pub bytes_sent_per_change: f64,
+    /// Their memory when they were killed and came back; absent when they were not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restarts: Option<Restarts>,
+}
+
+/// Memory around restarts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Restarts {
+    /// Resident before the first.
+    pub steady_rss_bytes: u64,
+    /// The most that was resident after any, while all nodes came back.
+    pub peak_rss_bytes: u64,
 }
 
 /// What the simulated nodes used.
@@ -71,6 +91,12 @@ pub struct FleetCost {
 pub struct Rollout {
     /// How long it took.
     pub seconds: f64,
+    /// Of that, until every node had joined and was attached.
+    pub join_seconds: f64,
+    /// Then until every workload and sidecar was registered.
+    pub register_seconds: f64,
+    /// Then until every certificate was there.
+    pub leaves_seconds: f64,
 }
 
 /// CPU and memory at one moment.
@@ -98,6 +124,7 @@ impl FleetChange {
             applied: u64::try_from(latencies_us.len()).unwrap_or(u64::MAX),
             latency_ms: Percentiles::of(latencies_us),
             histogram: histogram(latencies_us),
+            server_cpu_ms: 0.0,
         }
     }
 
@@ -147,9 +174,16 @@ pub(crate) mod tests {
                 FleetChange::new(42, "registration", 1000, &latencies(150_000)),
                 FleetChange::new(43, "deregistration", 1000, &latencies(2_400_000)),
             ],
-            server: ServerCost { rss_bytes: 300 << 20, cpu_ms_per_change: 95.5 },
+            server: ServerCost {
+                rss_bytes: 300 << 20,
+                cpu_ms_per_change: 95.5,
+                idle_cpu_percent: 4.0,
+                frames_encoded_per_change: 2.0,
+                bytes_sent_per_change: 5000.0,
+                restarts: None,
+            },
             fleet: FleetCost { rss_bytes: 2 << 30 },
-            rollout: Rollout { seconds: 12.5 },
+            rollout: Rollout { seconds: 12.5, join_seconds: 4.0, register_seconds: 3.5, leaves_seconds: 5.0 },
             samples: (0..20_u32)
                 .map(|second| Sample {
                     seconds: f64::from(second),

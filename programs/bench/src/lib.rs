@@ -1,30 +1,32 @@
 //! `starling bench`: scenarios that tell whether a mesh keeps its promises, measured from outside.
 //!
 //! A scenario brings up a real mesh from this program's own executable (server, sidecars in Envoy, applications), drives
-//! it through its public API, and watches it through its traffic. Nothing here shares code with what it measures. The
-//! parts that every scenario uses are `mesh` (processes), `api` (calls), `probe` (traffic), `histogram`,
-//! `report` and `table`; a scenario is one module beside them. For scenarios with a simulated fleet there are [`shape`],
-//! [`percentiles`], [`fleet_report`] and [`html`].
+//! it through its public API, and watches it through its traffic. The parts that every scenario uses are `mesh` (processes),
+//! `api` (calls), `probe` (traffic), `histogram`, `report` and `table`; a scenario is one module beside them. Scenarios
+//! with a simulated fleet use `fleet`, whose nodes are the agent's own code, and `shape`, `percentiles`, `fleet_report` and
+//! `html`. Nothing else here shares code with what it measures.
 //!
 //! What it does not own: the wording of the command line outside `bench`, and the installation of Envoy.
 
 mod api;
 mod connection;
-pub mod fleet_report;
+mod fleet;
+mod fleet_report;
 mod histogram;
-pub mod html;
+mod html;
 mod latency_of_change;
 mod machine;
 mod mesh;
-pub mod percentiles;
+mod percentiles;
 mod probe;
 mod process;
 mod progress;
+mod propagation;
 mod published;
 mod receipt;
 mod report;
 mod scale;
-pub mod shape;
+mod shape;
 mod table;
 
 use std::process::ExitCode;
@@ -33,6 +35,7 @@ use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
 pub use machine::Machine;
+use propagation::Subject;
 pub use report::Versions;
 
 /// Exit code after SIGINT, as shells report it: 128 and the signal's number.
@@ -54,6 +57,19 @@ enum Scenario {
     LatencyOfChange(latency_of_change::Args),
     /// Register many services, attach many sidecars, and measure memory and the cost of one change
     Scale(scale::Args),
+    /// Measure when a change of an upstream that all have is in force, at every workload of a simulated fleet
+    Propagation(propagation::Args),
+    /// Measure when a wildcard intention is in force, at every workload of a simulated fleet
+    Intention(propagation::Args),
+    /// Measure how long a simulated fleet takes to come up from nothing
+    Rollout(propagation::Args),
+    /// Measure how long a simulated fleet takes to be current after its server was killed, and came back
+    Reconnect(propagation::Args),
+    /// Measure a change of an upstream that all have among 200 others a second
+    Churn(propagation::Args),
+    /// Be a process of a simulated fleet
+    #[command(hide = true)]
+    Fleet,
 }
 
 /// Runs the chosen scenario until it is over, or until SIGINT or SIGTERM; either way nothing that it started is left.
@@ -69,6 +85,12 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         match args.scenario {
             Scenario::LatencyOfChange(args) => latency_of_change::run(args).await,
             Scenario::Scale(args) => scale::run(args).await,
+            Scenario::Propagation(args) => propagation::run(Subject::Endpoints, args).await,
+            Scenario::Intention(args) => propagation::run(Subject::Intention, args).await,
+            Scenario::Rollout(args) => propagation::run(Subject::Rollout, args).await,
+            Scenario::Reconnect(args) => propagation::run(Subject::Reconnect, args).await,
+            Scenario::Churn(args) => propagation::run(Subject::Churn, args).await,
+            Scenario::Fleet => fleet::process::run().await.map(|()| ExitCode::SUCCESS),
         }
     };
     // Dropping the scenario ends its processes and removes its files.

@@ -44,9 +44,21 @@ pub(crate) fn memory(pid: u32) -> anyhow::Result<Memory> {
 /// # Errors
 /// When the process is gone or not ours to look at.
 pub(crate) fn resident(pid: u32) -> anyhow::Result<u64> {
+    status_bytes(pid, "VmRSS")
+}
+
+/// The most resident memory that a process ever had, in bytes.
+///
+/// # Errors
+/// As for [`resident`].
+pub(crate) fn resident_peak(pid: u32) -> anyhow::Result<u64> {
+    status_bytes(pid, "VmHWM")
+}
+
+fn status_bytes(pid: u32, field: &str) -> anyhow::Result<u64> {
     let path = format!("/proc/{pid}/status");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    field_bytes(&text, "VmRSS").with_context(|| format!("{path} is not as proc(5) describes it"))
+    field_bytes(&text, field).with_context(|| format!("{path} is not as proc(5) describes it"))
 }
 
 /// Fields 14 and 15, `utime` and `stime`. The second field is the program's name, which may hold spaces and brackets.
@@ -98,6 +110,7 @@ mod tests {
         let own = memory(std::process::id()).unwrap();
         assert!(own.resident > 0 && own.proportional <= own.resident, "{own:?}");
         assert!(cpu_time(std::process::id()).is_ok());
-        assert!(resident(std::process::id()).unwrap() > 0);
+        let (now, peak) = (resident(std::process::id()).unwrap(), resident_peak(std::process::id()).unwrap());
+        assert!(now > 0 && peak > 0);
     }
 }

@@ -11,6 +11,9 @@ use crate::mesh::Envoy;
 /// Name of the report in the folder given with `--report`.
 const FILE_NAME: &str = "report.json";
 
+/// Name of the page beside it.
+const PAGE_NAME: &str = "report.html";
+
 /// What a scenario prints on standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub(crate) enum Output {
@@ -30,7 +33,7 @@ pub(crate) struct OutputArgs {
     /// Leave the folder with data and logs behind, and say where it is
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Write report.json into this folder
+    /// Write report.json, and from a fleet report.html, into this folder
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
     /// Write the report to this file
@@ -81,6 +84,17 @@ impl Bar {
 }
 
 impl OutputArgs {
+    /// Writes the report as a page into the folder, if there is to be one.
+    ///
+    /// # Errors
+    /// As for [`OutputArgs::deliver`].
+    pub(crate) fn write_page(&self, page: impl FnOnce() -> String) -> anyhow::Result<()> {
+        let Some(folder) = &self.report else { return Ok(()) };
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let path = folder.join(PAGE_NAME);
+        std::fs::write(&path, page()).with_context(|| format!("cannot write {}", path.display()))
+    }
+
     /// Writes and prints a finished run's report. The exit code is a failure with `--strict` if a bar was missed; which
     /// one, and by how much, goes to standard error.
     ///

@@ -66,13 +66,27 @@ pub fn fleet(nodes: u32, workloads: u32, seed: u64) -> anyhow::Result<Vec<Vec<Wo
     Ok(fleet)
 }
 
+/// The names of the services of a fleet of so many workloads.
+pub fn services(workloads: u32) -> Vec<String> {
+    let of_tier = |tier: usize| (0..services_of_tier(workloads)).map(move |service| name(tier, service));
+    (1..=INSTANCES_BY_TIER.len()).flat_map(of_tier).collect()
+}
+
+fn services_of_tier(workloads: u32) -> u32 {
+    (workloads.saturating_add(INSTANCES_OF_A_SLICE / 2) / INSTANCES_OF_A_SLICE).max(1)
+}
+
+fn name(tier: usize, service: u32) -> String {
+    format!("service-{tier}-{service:04}")
+}
+
 /// Every instance by the name of its service and its ID.
 fn instances(workloads: u32) -> Vec<(String, String)> {
-    let services = (workloads.saturating_add(INSTANCES_OF_A_SLICE / 2) / INSTANCES_OF_A_SLICE).max(1);
+    let services = services_of_tier(workloads);
     let mut instances = Vec::new();
     for (tier, workloads) in (1..).zip(by_tier(workloads)) {
         for service in 0..services {
-            let name = format!("service-{tier}-{service:04}");
+            let name = name(tier, service);
             let share = workloads / services + u32::from(service < workloads % services);
             instances.extend((0..share).map(|instance| (name.clone(), format!("{name}-{instance}"))));
         }
@@ -118,6 +132,7 @@ mod tests {
         assert_eq!(fleet.len(), 10_000);
         assert!(fleet.iter().all(|node| (17..=18).contains(&node.len())), "spread evenly");
         let services = instances_by_service(&fleet);
+        assert!(services.keys().copied().eq(super::services(WORKLOADS_DEFAULT).iter().map(String::as_str)));
         for (tier, instances) in [(1, 10), (2, 83), (3, 85)] {
             let prefix = format!("service-{tier}-");
             let of_tier: Vec<_> = services.iter().filter(|(name, _)| name.starts_with(&prefix)).collect();

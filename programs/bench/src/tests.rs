@@ -16,6 +16,10 @@ fn parse(arguments: &[&str]) -> Result<Scenario, clap::Error> {
 fn every_scenario_runs_without_arguments() {
     assert!(matches!(parse(&["latency-of-change"]).unwrap(), Scenario::LatencyOfChange(_)));
     assert!(matches!(parse(&["scale"]).unwrap(), Scenario::Scale(_)));
+    for scenario in ["propagation", "intention", "rollout", "reconnect", "churn"] {
+        let text = format!("{:?}", parse(&[scenario]).unwrap());
+        assert!(text.contains("nodes: 10000, workloads: 178000, changes: None, servers: 1"), "{text}");
+    }
 }
 
 #[test]
@@ -41,6 +45,9 @@ fn what_cannot_be_is_refused() {
         &["scale", "--services", "0"],
         &["scale", "--envoys", "1000"],
         &["scale", "-o", "yaml"],
+        &["propagation", "--nodes", "0"],
+        &["propagation", "--servers", "2"],
+        &["rollout", "--changes", "0"],
         &["scale", "--through", "wall"],
         &["everything"],
         &[],
@@ -52,7 +59,12 @@ fn what_cannot_be_is_refused() {
 #[test]
 fn the_reports_are_documented_where_users_look() {
     let mut command = <Program as clap::CommandFactory>::command();
-    for (scenario, field) in [("latency-of-change", "from_call_ms"), ("scale", "server_cpu_ms")] {
+    for (scenario, field) in [
+        ("latency-of-change", "from_call_ms"),
+        ("scale", "server_cpu_ms"),
+        ("propagation", "rollout"),
+        ("intention", "latency_ms"),
+    ] {
         let help = command.find_subcommand_mut(scenario).unwrap().render_long_help().to_string();
         assert!(help.contains(field), "{help}");
     }

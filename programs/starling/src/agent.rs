@@ -5,7 +5,6 @@ mod directory;
 mod part;
 mod servers;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -29,6 +28,7 @@ use crate::environment::Environment;
 use crate::outcome::usage;
 use crate::role::control::ENVOY_VERSIONS;
 use crate::role::definitions::{self, Unavailable};
+use crate::role::doors::DnsSockets;
 use crate::role::local_agent::LocalAgent;
 use crate::role::{self, Interrupts, Role, Serving, doors, node};
 
@@ -43,7 +43,8 @@ pub(crate) async fn run(args: AgentArgs, environment: &Environment) -> anyhow::R
     let definitions = read_definitions(&args)?;
     let http = doors::http(args.http_addr).await?;
     let grpc = doors::grpc(args.grpc_addr).await?;
-    let given = Given { servers, join_token, definitions, http, grpc };
+    let dns = doors::dns(args.dns_addr).await?;
+    let given = Given { servers, join_token, definitions, sockets: Sockets { http, grpc, dns } };
     role::run(interrupts, Running::start(args, given)).await
 }
 
@@ -52,8 +53,13 @@ struct Given {
     servers: Vec<String>,
     join_token: Option<String>,
     definitions: Vec<Definitions>,
+    sockets: Sockets,
+}
+
+struct Sockets {
     http: TcpListener,
     grpc: LoopbackListener,
+    dns: DnsSockets,
 }
 
 fn read_definitions(args: &AgentArgs) -> anyhow::Result<Vec<Definitions>> {
@@ -78,14 +84,13 @@ struct Running {
 impl Running {
     async fn start(args: AgentArgs, given: Given) -> anyhow::Result<Self> {
         let directory = Directory::lock(role::data_dir(&args.data_dir)?)?;
-        let Given { servers, join_token, definitions, http, grpc } = given;
+        let Given { servers, join_token, definitions, sockets } = given;
         let node = start_node(&args, directory.path.clone(), servers, join_token, &definitions).await?;
         let (node, serving) = (Arc::new(node), Serving::new());
         definitions::register(definitions, &node.agent, Unavailable::IsWaitedFor).await?;
-        let addresses = (http.local_addr()?, grpc.local_addr()?);
-        open(&node, &serving, http, grpc).await?;
-        let data_dir = directory.path.display();
-        tracing::info!(%data_dir, http = %addresses.0, grpc = %addresses.1, attached = node.is_attached(), "ready");
+        let http = sockets.http.local_addr()?;
+        open(&node, &serving, sockets).await?;
+        tracing::info!(data_dir = %directory.path.display(), %http, attached = node.is_attached(), "ready");
         Ok(Self { node, serving, _directory: directory })
     }
 }
@@ -130,30 +135,27 @@ async fn start_node(
 }
 
 /// Opens the doors.
-async fn open(
-    node: &Arc<RemoteNode>,
-    serving: &Serving,
-    http: TcpListener,
-    grpc: LoopbackListener,
-) -> anyhow::Result<()> {
+async fn open(node: &Arc<RemoteNode>, serving: &Serving, sockets: Sockets) -> anyhow::Result<()> {
     let shares = Shares::here()?;
-    let facts = facts(node, grpc.local_addr()?)?;
+    let facts = facts(node, &sockets)?;
+    let Sockets { http, grpc, dns } = sockets;
     let registry = registry(node);
     let trust_domain = facts.trust_domain.clone();
-    let servers = Arc::new(Servers(Arc::clone(&node.api)));
+    let servers = Servers(Arc::clone(&node.api));
     let api = starling_http_api::router(Ports {
-        catalog: Arc::new(Part { node: Arc::clone(node), servers: Arc::clone(&servers), facts, registry }),
+        catalog: Arc::new(Part { node: Arc::clone(node), servers: servers.clone(), facts, registry }),
         agent: Some(Arc::new(LocalAgent { agent: Arc::clone(&node.agent), trust_domain })),
-        servers: Some(servers),
+        servers: Some(Arc::new(servers.clone())),
         authoriser: Arc::new(AllowEverything),
     });
+    serving.spawn(starling_dns::relay(dns.udp, dns.tcp, servers, serving.stopped())).await;
     serving.spawn(starling_http_api::serve(http, api, shares.http, serving.stopped())).await;
     let source = Arc::new(node.proxies.clone()) as Arc<dyn ProxySource>;
     serving.spawn_door("xDS", starling_rpc::serve(grpc, source, shares.grpc, serving.stopped())).await;
     Ok(())
 }
 
-fn facts(node: &RemoteNode, grpc: SocketAddr) -> anyhow::Result<MeshFacts> {
+fn facts(node: &RemoteNode, sockets: &Sockets) -> anyhow::Result<MeshFacts> {
     let (own, welcome) = (node.agent.node(), &node.welcome);
     Ok(MeshFacts {
         datacenter: node.agent.datacenter().clone(),
@@ -165,9 +167,9 @@ fn facts(node: &RemoteNode, grpc: SocketAddr) -> anyhow::Result<MeshFacts> {
         node_name: own.name.clone(),
         node_id: own.id.clone(),
         node_address: own.address.clone(),
-        grpc_port: Some(grpc.port()),
+        grpc_port: Some(sockets.grpc.local_addr()?.port()),
         grpc_tls_port: None,
-        dns_port: None,
+        dns_port: Some(sockets.dns.udp.local_addr()?.port()),
         envoy_versions: ENVOY_VERSIONS.map(str::to_owned).to_vec(),
     })
 }

@@ -12,6 +12,7 @@ pub(crate) mod arguments;
 pub(crate) mod catalog;
 pub(crate) mod control;
 pub(crate) mod definitions;
+pub(crate) mod dns_for_agents;
 pub(crate) mod doors;
 mod interrupts;
 pub(crate) mod local_agent;

@@ -53,14 +53,22 @@ impl std::fmt::Display for Output {
 ///
 /// # Panics
 /// If it cannot be started, or does not end in time.
-pub async fn run(mut command: std::process::Command) -> Output {
+pub async fn run(command: std::process::Command) -> Output {
+    run_within(command, COMMAND_TIME_MAX).await
+}
+
+/// Runs a command to its end, which has to come in time.
+///
+/// # Panics
+/// As [`run`].
+pub async fn run_within(mut command: std::process::Command, limit: Duration) -> Output {
     command.stdin(std::process::Stdio::null());
     let program = std::path::Path::new(command.get_program()).file_name().unwrap_or_default();
     let words = std::iter::once(program).chain(command.get_args());
     let line = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let mut command = tokio::process::Command::from(command);
-    let done = tokio::time::timeout(COMMAND_TIME_MAX, command.kill_on_drop(true).output()).await;
-    let output = done.unwrap_or_else(|_| panic!("`{line}` still runs after {COMMAND_TIME_MAX:?}"));
+    let done = tokio::time::timeout(limit, command.kill_on_drop(true).output()).await;
+    let output = done.unwrap_or_else(|_| panic!("`{line}` still runs after {limit:?}"));
     let output = output.unwrap_or_else(|error| panic!("cannot start `{line}`: {error}"));
     Output {
         line,

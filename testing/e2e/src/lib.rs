@@ -19,9 +19,9 @@ pub mod wait;
 pub mod workload;
 
 pub use app::App;
-pub use cli::Output;
+pub use cli::{Output, run_within};
 pub use http::{Answer, Connection, Method, request};
-pub use mesh::{Mesh, MeshOptions, Program};
+pub use mesh::{Mesh, MeshOptions, Program, bare};
 pub use ports::free_port;
 pub use process::Process;
 pub use sidecar::{Sidecar, Xds};

@@ -26,7 +26,10 @@ const TABLE: &[Row] = &[
     Row { folder: "core/attach", may_use: &["core/model", "core/catalog"] },
     Row { folder: "core/traffic", may_use: &["core/model"] },
     // Of `attach` plan knows in tests only: a replica's plans are a snapshot's.
-    Row { folder: "core/plan", may_use: &["core/model", "core/identity", "core/catalog", "core/attach", "core/traffic"] },
+    Row {
+        folder: "core/plan",
+        may_use: &["core/model", "core/identity", "core/catalog", "core/attach", "core/traffic"],
+    },
     Row { folder: "core/xds", may_use: &["core/model", "core/identity", "core/traffic", "core/plan"] },
     // Adapters: one outside thing each; of each other they may use only telemetry and tls.
     // The store keeps bytes by key and knows no noun (docs/adr/0002).

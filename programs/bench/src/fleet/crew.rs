@@ -142,7 +142,8 @@ impl Crew {
             post.order(&order).await?;
         }
         let all = try_join_all(self.posts.iter_mut().map(Post::collected));
-        let all = tokio::time::timeout(within + TELLING, all).await.context("the fleet does not tell what it saw")??;
+        let all =
+            tokio::time::timeout(within + TELLING, all).await.context("the fleet does not tell what it saw")??;
         let mut collected = Collected::default();
         all.into_iter().for_each(|part| collected.merge(part));
         Ok(collected)
@@ -169,7 +170,7 @@ impl Post {
         let line = line.with_context(|| format!("{name} is gone; {}", self.child.log_tail()))?;
         match serde_json::from_str(&line).with_context(|| format!("{name} said {line:?}"))? {
             Word::Failed(why) => bail!("{name}: {why}"),
-            word => Ok(word),
+            word @ (Word::Progress(_) | Word::Done | Word::Collected(_)) => Ok(word),
         }
     }
 

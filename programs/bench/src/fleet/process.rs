@@ -1,6 +1,7 @@
 //! A process of the fleet: does what the coordinator orders over its standard input, and answers on its standard output.
 
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use futures::StreamExt;
 use futures::stream;
 use starling_model::Revision;
 use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::unix::pipe::Receiver;
 use tokio::time::Instant;
 
 use super::ledger::{Ledger, Scribe};
@@ -34,7 +36,8 @@ const EXAMPLES_MAX: usize = 5;
 /// # Errors
 /// When an order cannot be carried out; the coordinator has been told then.
 pub(crate) async fn run() -> anyhow::Result<()> {
-    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    let input = std::io::stdin().as_fd().try_clone_to_owned().and_then(Receiver::from_owned_fd);
+    let mut lines = BufReader::new(input.context("the standard input is not the coordinator's")?).lines();
     let mut post = Post::default();
     while let Some(line) = lines.next_line().await.context("cannot read an order")? {
         let order = serde_json::from_str(&line).context("an order is not understood")?;
@@ -122,12 +125,12 @@ impl Post {
             if count(&reached) < size || !knows {
                 collected.amiss += 1;
                 if collected.examples.len() < EXAMPLES_MAX {
+                    let knows = if knows { "" } else { ", and does not know the change" };
                     let (name, reached) = (node.name(), count(&reached));
-                    let knows = if knows { "knows" } else { "does not know" };
-                    collected.examples.push(format!("{name}: {reached} of {size} workloads, and it {knows} better"));
+                    collected.examples.push(format!("{name} put something in force at {reached} of {size}{knows}"));
                 }
             }
-            // What is in force at a node that knows better is not the change.
+            // What came in force at a node that does not know the change was something else.
             if knows {
                 collected.reached.extend(reached);
             }

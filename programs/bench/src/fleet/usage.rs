@@ -1,5 +1,6 @@
 //! CPU and memory of the server and the fleet, looked at once a second for as long as a run lasts.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Looks at processes until dropped.
 pub(crate) struct Usage {
     samples: Arc<Mutex<Vec<Sample>>>,
+    server: Arc<AtomicU32>,
     watcher: JoinHandle<()>,
 }
 
@@ -22,13 +24,15 @@ impl Usage {
     pub(crate) fn watch(server: u32, fleet: Vec<u32>) -> Self {
         let samples = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&samples);
+        let server = Arc::new(AtomicU32::new(server));
+        let watched = Arc::clone(&server);
         let watcher = tokio::spawn(async move {
             let begun = Instant::now();
-            let (mut last, mut before) = (Instant::now(), used(server, &fleet));
+            let (mut last, mut before) = (Instant::now(), used(watched.load(Ordering::Relaxed), &fleet));
             loop {
                 tokio::time::sleep(INTERVAL).await;
-                let (now, after) = (Instant::now(), used(server, &fleet));
-                // A process that is gone ends the run elsewhere.
+                let (now, after) = (Instant::now(), used(watched.load(Ordering::Relaxed), &fleet));
+                // A server that has just been killed has used nothing.
                 if let (Some(before), Some(after)) = (&before, &after) {
                     let elapsed = (now - last).as_secs_f64();
                     let sample = Sample {
@@ -43,7 +47,12 @@ impl Usage {
                 (last, before) = (now, after);
             }
         });
-        Self { samples, watcher }
+        Self { samples, server, watcher }
+    }
+
+    /// The server has another process from now on.
+    pub(crate) fn server_is(&self, pid: u32) {
+        self.server.store(pid, Ordering::Relaxed);
     }
 
     /// What was seen so far.

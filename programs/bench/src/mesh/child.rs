@@ -72,6 +72,18 @@ impl Child {
         Some(format!("{} ended by itself ({status}); {}", self.name, self.log_tail()))
     }
 
+    /// Kills its group, and waits for its end.
+    pub(crate) fn kill(&mut self) {
+        // Once it has been waited for, its number may belong to somebody else.
+        if matches!(self.process.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        if let Ok(group) = i32::try_from(self.process.id()) {
+            let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+        }
+        let _ = self.process.wait();
+    }
+
     /// The end of its log, introduced.
     pub(crate) fn log_tail(&self) -> String {
         let bytes = std::fs::read(&self.log).unwrap_or_default();
@@ -85,14 +97,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Once it has been waited for, its number may belong to somebody else.
-        if matches!(self.process.try_wait(), Ok(Some(_))) {
-            return;
-        }
-        if let Ok(group) = i32::try_from(self.process.id()) {
-            let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
-        }
-        let _ = self.process.wait();
+        self.kill();
     }
 }
 

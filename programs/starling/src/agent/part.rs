@@ -24,7 +24,7 @@ const RECEIPT_BYTES_MAX: usize = 64 * 1024;
 /// What is known here, and the way to the rest.
 pub(super) struct Part {
     pub(super) node: Arc<RemoteNode>,
-    pub(super) servers: Arc<Servers>,
+    pub(super) servers: Servers,
     pub(super) facts: MeshFacts,
     pub(super) registry: Registry,
 }
@@ -33,9 +33,9 @@ pub(super) struct Part {
 fn snapshot(replica: &Replica) -> Snapshot {
     let mut records: Vec<Record> = replica.roots().into_iter().cloned().map(Record::CaRoot).collect();
     let defaults = replica.proxy_defaults().cloned().map(ConfigEntry::ProxyDefaults);
-    let services = replica.subjects().filter_map(|subject| match subject {
-        Subject::Routing(service) => replica.service_defaults(service).cloned().map(ConfigEntry::ServiceDefaults),
-        _ => None,
+    let services = replica.subjects().filter_map(|subject| {
+        let Subject::Routing(service) = subject else { return None };
+        replica.service_defaults(service).cloned().map(ConfigEntry::ServiceDefaults)
     });
     records.extend(defaults.into_iter().chain(services).map(Record::Config));
     let changes: Vec<_> = records.into_iter().map(Change::Put).collect();
@@ -72,7 +72,7 @@ impl CatalogPort for Part {
         let until = utf8_percent_encode(&until, NON_ALPHANUMERIC);
         let target = format!("/starling/v1/changes/{revision}?until={until}&wait={millis}ms&names=0");
         let request = Request::builder().uri(target).body(Bytes::new()).ok()?;
-        let answer = self.servers.ask(request).await.ok()?;
+        let answer = ServersPort::ask(&self.servers, request).await.ok()?;
         let body = Limited::new(answer.into_body(), RECEIPT_BYTES_MAX).collect().await.ok()?.to_bytes();
         let receipt: serde_json::Value = serde_json::from_slice(&body).ok()?;
         match receipt["until"].as_str()? {

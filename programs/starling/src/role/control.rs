@@ -4,17 +4,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::anyhow;
+use http::Request;
+use hyper::body::Incoming;
 use starling_agent::Proxies;
-use starling_http_api::{AgentPort, AllowEverything, Authoriser, MeshFacts, Permission, Ports};
+use starling_dns::Responder;
+use starling_http_api::{AgentPort, AllowEverything, Authoriser, MeshFacts, Permission, Ports, Router};
 use starling_model::{Action, Node, NodeName};
 use starling_rpc::{Api, ProxySource};
 use starling_server::{Door, Server};
 use starling_telemetry::Registry;
 use tokio::net::TcpListener;
+use tower::{ServiceExt, service_fn};
 
 use super::catalog::Catalog;
 use super::doors::DnsSockets;
-use super::{Serving, server_certificate};
+use super::{Serving, dns_for_agents, server_certificate};
 use crate::descriptors::Shares;
 
 /// Envoy minors that the tests run, newest first.
@@ -86,12 +90,13 @@ impl Control {
         let (tls, renewing) = server_certificate::listener(&self.server, grpc_tls.local_addr()?.ip())?;
         serving.spawn_endless(renewing).await;
         serving.spawn(starling_http_api::serve(http, own_api, shares.http, serving.stopped())).await;
-        let responder = starling_dns::Responder::new(catalog).counted(&self.registry);
+        let responder = Responder::new(Arc::clone(&catalog)).counted(&self.registry);
         serving.spawn(starling_dns::serve(dns.udp, dns.tcp, responder, serving.stopped())).await;
+        let for_agents = asked_by_agents(for_agents, Arc::new(Responder::new(catalog)));
         let doors = starling_rpc::Doors {
             proxies: proxies.map(|proxies| Arc::new(proxies) as Arc<dyn ProxySource>),
             agents: Some(Arc::clone(&self.door) as _),
-            api: Some(Api::new(for_agents)),
+            api: Some(for_agents),
         };
         let served = starling_rpc::serve_tls(grpc_tls, tls, doors, shares.grpc_tls, serving.stopped());
         serving.spawn_door("gRPC over TLS", served).await;
@@ -116,6 +121,19 @@ impl Control {
             envoy_versions: ENVOY_VERSIONS.map(str::to_owned).to_vec(),
         })
     }
+}
+
+/// What agents are asked and cannot answer: the API, and DNS.
+fn asked_by_agents(api: Router, dns: Arc<Responder<Arc<Catalog>>>) -> Api {
+    Api::new(service_fn(move |request: Request<Incoming>| {
+        let (api, dns) = (api.clone(), Arc::clone(&dns));
+        async move {
+            match request.uri().path() {
+                dns_for_agents::PATH => Ok(dns_for_agents::answer(dns, request).await),
+                _ => api.oneshot(request).await,
+            }
+        }
+    }))
 }
 
 /// Returns when the server can no longer work, with the reason.

@@ -63,6 +63,24 @@ async fn answered(instance: &Instance, upstream: &str, status: u16, when: &str) 
     .await;
 }
 
+/// Whether an agent's DNS knows `web.service.consul`; `None` if it can ask nobody.
+async fn name_is_known(agent: &Mesh) -> Option<bool> {
+    /// A query of type A with identifier 7.
+    const QUERY: &[u8] = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x03web\x07service\x06consul\0\0\x01\0\x01";
+    let answer = eventually("DNS answers", async || {
+        let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await?;
+        socket.send_to(QUERY, &agent.addresses.dns).await?;
+        let mut answer = vec![0; 512];
+        let received = tokio::time::timeout(std::time::Duration::from_secs(5), socket.recv(&mut answer)).await;
+        answer.truncate(received??);
+        Ok(answer)
+    })
+    .await;
+    assert_eq!(answer[..2], QUERY[..2], "of another question");
+    let (code, records) = (answer[3] & 0xf, u16::from_be_bytes([answer[6], answer[7]]));
+    (code != 2).then_some(code == 0 && records > 0)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_joins_by_a_good_token_and_by_no_other() {
     let (server, other) = tokio::join!(server(), server());
@@ -128,7 +146,10 @@ async fn an_agent_says_what_it_cannot_do_and_a_server_too() {
     let (woken, _) = tokio::join!(agent.get(&target), agent.register(&moved));
     assert_eq!(woken.success().json()[0]["ServicePort"], 2);
 
+    assert_eq!(name_is_known(&agent).await, Some(true), "the server's DNS does not answer through the agent");
+
     server.kill9();
+    assert_eq!(name_is_known(&agent).await, None, "somebody answers without a server");
     let answer = agent.get("/v1/catalog/services").await;
     assert_eq!(answer.status, 503, "{}", answer.text());
     assert!(answer.text().contains("none is reached"), "{}", answer.text());

@@ -1,0 +1,204 @@
+//! What a run with a fleet found, for people: percentiles beside the published ones, cost, and the bars.
+
+use std::process::ExitCode;
+
+use super::Subject;
+use crate::fleet_report::{FleetReport, Restarts};
+use crate::html;
+use crate::percentiles::Percentiles;
+use crate::published::Published;
+use crate::report::{Bar, OutputArgs};
+use crate::table;
+
+pub(super) const JSON_HELP: &str = "\
+The report (report.json with --report, --json PATH, or -o json) is an object with these fields:
+  scenario, nodes, workloads, servers
+  changes[]       revision, kind, affected and applied (workloads), server_cpu_ms, histogram[], and
+                  latency_ms.{p50,p75,p90,p95,p96,p97,p98,p99,p999,max}: from just before the API call until the
+                  workload's next request would be served by it
+  server          rss_bytes, cpu_ms_per_change, idle_cpu_percent (of one core, with everybody attached),
+                  frames_encoded_per_change, bytes_sent_per_change, restarts.{steady_rss_bytes,peak_rss_bytes}
+  fleet           rss_bytes
+  rollout         seconds, and of these join_seconds, register_seconds, leaves_seconds
+  samples[]       CPU and memory, once a second
+  machine, versions
+The exit code is 1 when a workload was not reached, or with --strict when a bar was missed.";
+
+/// Milliseconds, of a change that is alone.
+const P50_BAR_MS: f64 = 120.0;
+const P99_BAR_MS: f64 = 250.0;
+const MAX_BAR_MS: f64 = 500.0;
+
+/// Milliseconds, of a change among many others.
+const CHURN_P99_BAR_MS: f64 = 400.0;
+const CHURN_MAX_BAR_MS: f64 = 1500.0;
+
+/// Milliseconds, from a server's end until all nodes have what was changed after its return.
+const RECONNECT_BAR_MS: f64 = 20_000.0;
+
+/// Times its steady memory.
+const RECONNECT_MEMORY_BAR: f64 = 1.5;
+
+/// Megabytes of the server.
+const MEMORY_BAR_MB: f64 = 800.0;
+
+/// Percent of a core.
+const IDLE_BAR_PERCENT: f64 = 15.0;
+
+/// Seconds.
+const ROLLOUT_BAR_S: f64 = 300.0;
+
+/// Figures in reports, and for people.
+const PERCENTILES: [(&str, &str); 10] = [
+    ("p50", "50 %"),
+    ("p75", "75 %"),
+    ("p90", "90 %"),
+    ("p95", "95 %"),
+    ("p96", "96 %"),
+    ("p97", "97 %"),
+    ("p98", "98 %"),
+    ("p99", "99 %"),
+    ("p999", "99.9 %"),
+    ("max", "all"),
+];
+
+/// Writes and prints the report; the exit code is a failure when a workload was not reached.
+pub(super) fn deliver(subject: Subject, report: &FleetReport, output: &OutputArgs) -> anyhow::Result<ExitCode> {
+    output.write_page(|| html::render(report))?;
+    let bars = bars(subject, report);
+    let code = output.deliver(report, &bars, || table(subject, report, &bars))?;
+    if report.is_complete() {
+        return Ok(code);
+    }
+    let missing: u64 = report.changes.iter().map(|change| change.affected.saturating_sub(change.applied)).sum();
+    eprintln!("{missing} times a workload was not reached by a change");
+    Ok(ExitCode::FAILURE)
+}
+
+/// The promises of a fleet of the default size on the reference machine.
+fn bars(subject: Subject, report: &FleetReport) -> Vec<Bar> {
+    let all = of_all(report);
+    let (p50, p99, max) = (all.map(|it| it.p50), all.map(|it| it.p99), all.map(|it| it.max));
+    let mut bars = match subject {
+        Subject::Endpoints | Subject::Intention => vec![
+            Bar::new("p50, ms", P50_BAR_MS, p50),
+            Bar::new("p99, ms", P99_BAR_MS, p99),
+            Bar::new("max, ms", MAX_BAR_MS, max),
+        ],
+        Subject::Churn => {
+            vec![Bar::new("p99, ms", CHURN_P99_BAR_MS, p99), Bar::new("max, ms", CHURN_MAX_BAR_MS, max)]
+        }
+        Subject::Reconnect => {
+            let ratio = |it: Restarts| megabytes(it.peak_rss_bytes) / megabytes(it.steady_rss_bytes);
+            let peak = report.server.restarts.map(ratio);
+            vec![
+                Bar::new("all nodes current, ms", RECONNECT_BAR_MS, max),
+                Bar::new("memory peak, times the steady one", RECONNECT_MEMORY_BAR, peak),
+            ]
+        }
+        Subject::Rollout => Vec::new(),
+    };
+    bars.push(Bar::new("memory of the server, MB", MEMORY_BAR_MB, Some(megabytes(report.server.rss_bytes))));
+    bars.push(Bar::new("CPU of the idle server, % of a core", IDLE_BAR_PERCENT, Some(report.server.idle_cpu_percent)));
+    bars.push(Bar::new("roll-out, s", ROLLOUT_BAR_S, Some(report.rollout.seconds)));
+    bars
+}
+
+/// Of each percentile the median over all changes, and the longest of all.
+fn of_all(report: &FleetReport) -> Option<Percentiles> {
+    let all: Vec<Percentiles> = report.changes.iter().filter_map(|change| change.latency_ms).collect();
+    Percentiles::over_changes(&all)
+}
+
+fn table(subject: Subject, report: &FleetReport, bars: &[Bar]) -> String {
+    let FleetReport { nodes, workloads, server, fleet, rollout, .. } = report;
+    let bars: Vec<Vec<String>> = bars
+        .iter()
+        .map(|bar| {
+            let found = bar.measured.map_or_else(|| "nothing".to_owned(), |found| format!("{found:.1}"));
+            vec![bar.name.to_owned(), format!("{:.1}", bar.limit), found, table::verdict(bar.met).to_owned()]
+        })
+        .collect();
+    [
+        format!("{nodes} nodes, {workloads} workloads; milliseconds from the call to the workload's next request:"),
+        latencies(subject, report),
+        format!(
+            "server: {}, {:.1} ms CPU for a change, {:.1} % of a core idle; {:.1} frames encoded and {:.0} bytes sent for \
+             a change",
+            table::mebibytes(server.rss_bytes),
+            server.cpu_ms_per_change,
+            server.idle_cpu_percent,
+            server.frames_encoded_per_change,
+            server.bytes_sent_per_change
+        ),
+        format!("fleet: {}", table::mebibytes(fleet.rss_bytes)),
+        format!(
+            "roll-out: {:.1} s (joining {:.1}, registering {:.1}, certificates {:.1})",
+            rollout.seconds, rollout.join_seconds, rollout.register_seconds, rollout.leaves_seconds
+        ),
+        table::render(&["bar", "at most", "found", "verdict"], bars),
+        report.machine.line(),
+        report.versions.line(),
+    ]
+    .join("\n")
+}
+
+/// One column for each kind of change, one for all of them, and the published figures.
+fn latencies(subject: Subject, report: &FleetReport) -> String {
+    let mut header = vec!["workloads that had it".to_owned()];
+    let mut columns: Vec<Vec<(String, f64)>> = Vec::new();
+    let mut column = |title: String, figures: Option<Percentiles>| {
+        header.push(title);
+        columns.push(figures.iter().flat_map(Percentiles::named).map(|(name, ms)| (name.to_owned(), ms)).collect());
+    };
+    for kind in report.kinds() {
+        let each: Vec<Percentiles> = report.of_kind(kind).filter_map(|change| change.latency_ms).collect();
+        column(format!("{} × {kind}", each.len()), Percentiles::over_changes(&each));
+    }
+    column("all".to_owned(), of_all(report));
+    let published = Published::read();
+    let place = usize::from(subject == Subject::Intention);
+    if let Some(result) = published.results.into_iter().nth(place) {
+        header.push("published".to_owned());
+        columns.push(result.latency_ms.into_iter().collect());
+    }
+    let rows = PERCENTILES.map(|(name, words)| {
+        let figure = |column: &Vec<(String, f64)>| {
+            let found = column.iter().find(|(named, _)| named == name);
+            found.map_or_else(|| "–".to_owned(), |(_, ms)| table::milliseconds(*ms))
+        };
+        std::iter::once(words.to_owned()).chain(columns.iter().map(figure)).collect()
+    });
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    table::render(&header, rows)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a bar is in whole megabytes")]
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet_report::tests::example;
+
+    #[test]
+    fn the_table_has_what_was_promised_beside_what_was_found() {
+        let report = example();
+        let text = table(Subject::Endpoints, &report, &bars(Subject::Endpoints, &report));
+        for part in ["2 × deregistration", "1 × registration", "32051.9", "MISSED", "roll-out: 12.5 s"] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_tail_counts_as_it_was() {
+        let report = example();
+        let found = |name: &str| bars(Subject::Endpoints, &report).into_iter().find(|bar| bar.name == name).unwrap();
+        assert!(!found("max, ms").met);
+        assert_eq!(found("max, ms").measured, Some(2400.0));
+        assert!(found("roll-out, s").met);
+        assert!(bars(Subject::Rollout, &report).iter().all(|bar| !bar.name.ends_with("ms")));
+    }
+}
