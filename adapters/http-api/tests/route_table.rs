@@ -28,6 +28,11 @@ fn page() -> String {
          A body past its limit, a field that is unknown and a value that cannot be are refused with 400 and the field's path. A\n\
          port is 1 to 65535, and left out where there is none; only `/v1/catalog/register` takes 0 for that, since Consul's\n\
          clients always write the port there. A key in the `Config` of a proxy is acted upon or refused: see below the table.\n\n\
+         An agent apart from its servers answers for what is on its node: paths under `/v1/agent` but `connect/authorize`, its own\n\
+         metrics and diagnostics. Everything else it passes on to a server as it came, over its own certificate, and answers 503\n\
+         while none is reached; then it still knows the roots and `proxy-defaults`, so that proxies can start. What needs\n\
+         `operator:write` is refused to whoever asks through an agent. A server without an agent answers 400 to what is about an\n\
+         agent's services and checks.\n\n\
          This page is generated from the route table in `adapters/http-api/src/routes.rs`; a test keeps the two equal.\n\n\
          | Method | Path | Permission | Body at most | What it does |\n|---|---|---|---|---|\n",
     );

@@ -8,11 +8,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body::Body as HttpBody;
 use hyper::body::Incoming;
 use starling_identity::Identity;
-use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::StdError;
 use tower::{Service, ServiceExt};
@@ -58,7 +57,9 @@ impl Api {
                 (self.0)(request).await
             }
             Some(Peer::Member { .. } | Peer::Loopback(_)) | None => {
-                Status::permission_denied("the API is for agents here").into_http()
+                let mut forbidden = Response::new(Body::empty());
+                *forbidden.status_mut() = StatusCode::FORBIDDEN;
+                forbidden
             }
         }
     }

@@ -275,3 +275,27 @@ async fn strangers_who_dawdle_keep_nobody_out() {
     server.door.until_attached("n1", true).await;
     server.stop().await;
 }
+
+#[tokio::test]
+async fn agents_ask_the_api_and_nobody_else_does() {
+    let server = Server::start();
+    let ask = async |client: &ServerClient, path: &str| {
+        let request = http::Request::post(format!("https://starling{path}")).body("body".to_owned()).unwrap();
+        let answer = client.ask_api(request).await.unwrap();
+        let status = answer.status().as_u16();
+        (status, String::from_utf8(answer.into_body().collect().await.unwrap().to_bytes().into()).unwrap())
+    };
+    let mesh = &server.door.mesh;
+    let agent = server.connect(mesh.agent("n1")).await;
+    assert_eq!(ask(&agent, "/v1/config").await, (200, "POST /v1/config body".to_owned()));
+    assert_eq!(ask(&agent, "/starling/v1/dns").await, (200, "POST /starling/v1/dns body".to_owned()));
+    assert_eq!(ask(&agent, "/elsewhere").await.1, "", "what is no path of the API is not asked of it");
+    for other in [mesh.workload("web"), mesh.stranger()] {
+        assert_eq!(ask(&server.connect(other).await, "/v1/config").await, (403, String::new()));
+    }
+    assert!(!agent.is_closed());
+    server.stop().await;
+    let request = http::Request::get("https://starling/v1/config").body(String::new()).unwrap();
+    assert!(matches!(agent.ask_api(request).await, Err(CallError::Unavailable { .. })));
+    assert!(agent.is_closed());
+}

@@ -1,6 +1,7 @@
 //! A mesh of agents to test with: a CA, a door that remembers what it was asked, and a server in front of it.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -11,13 +12,14 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use futures::task::AtomicWaker;
+use http_body_util::{BodyExt, Full};
 use rustls::ClientConfig;
 use starling_attach::FromServer;
 use starling_attach::message::{AgentSays, Hello, ServerSays, Whole, WireItem};
 use starling_identity::{Identity, IssuanceRules, Layout, SpiffeId};
 use starling_model::{Change, InstanceId, NodeName, Record, Revision, TrustDomain, UnixSeconds};
 use starling_rpc::{
-    AgentDoor, AgentStream, AliasView, CONNECTIONS_MAX, CallError, Doors, JoinAnswer, JoinRequest, LeafRequest,
+    AgentDoor, AgentStream, AliasView, Api, CONNECTIONS_MAX, CallError, Doors, JoinAnswer, JoinRequest, LeafRequest,
     ServeError, ServerClient,
 };
 use starling_tls::{
@@ -263,7 +265,8 @@ impl Server {
         let listener = starling_rpc::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let doors = Doors { agents: Some(Arc::new(Shared(Arc::clone(&door)))), ..Doors::default() };
+        let api = Api::new(tower::service_fn(echo));
+        let doors = Doors { agents: Some(Arc::new(Shared(Arc::clone(&door)))), api: Some(api), ..Doors::default() };
         let task = tokio::spawn(starling_rpc::serve_tls(listener, tls, doors, CONNECTIONS_MAX, async {
             drop(stopped.await);
         }));
@@ -278,4 +281,12 @@ impl Server {
         drop(self.stop);
         tokio::time::timeout(DEADLINE, self.task).await.expect("the server does not stop").unwrap().unwrap();
     }
+}
+
+/// An API that says back what was asked.
+async fn echo(request: http::Request<hyper::body::Incoming>) -> Result<http::Response<Full<Bytes>>, Infallible> {
+    let (head, body) = request.into_parts();
+    let mut said = format!("{} {} ", head.method, head.uri.path()).into_bytes();
+    said.extend(body.collect().await.unwrap().to_bytes());
+    Ok(http::Response::new(Full::new(said.into())))
 }

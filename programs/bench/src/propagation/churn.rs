@@ -63,7 +63,7 @@ impl Churn {
     }
 }
 
-/// Registers an instance of one service after the other, and deregisters each before it comes back to it.
+/// Registers an instance of every service, one after the other, then deregisters them, and so on.
 async fn make_changes(
     mut api: Api,
     client: u32,
@@ -73,16 +73,19 @@ async fn make_changes(
     let mut ticks = tokio::time::interval(Duration::from_secs(1) * CLIENTS / RATE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut made = 0;
-    for (round, service) in (0_u32..).flat_map(|round| services.iter().map(move |service| (round, service))) {
-        ticks.tick().await;
-        if *stop.borrow() {
-            break;
+    let mut registers = true;
+    loop {
+        for service in &services {
+            ticks.tick().await;
+            if *stop.borrow() {
+                return Ok(made);
+            }
+            let Call { method, target, body } = call(client, service, registers);
+            api.write(method, &target, &body).await?;
+            made += 1;
         }
-        let Call { method, target, body } = call(client, service, round % 2 == 0);
-        api.write(method, &target, &body).await?;
-        made += 1;
+        registers = !registers;
     }
-    Ok(made)
 }
 
 fn call(client: u32, service: &str, registers: bool) -> Call {
