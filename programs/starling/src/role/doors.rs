@@ -1,5 +1,6 @@
 //! Sockets, bound before anything else so that a port in use leaves no trace. Who connects waits until it is served.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use anyhow::Context;
@@ -34,13 +35,22 @@ pub(crate) fn grpc_tls(address: SocketAddr) -> anyhow::Result<TcpListener> {
     starling_rpc::listen(address).with_context(|| taken("gRPC over TLS", address, "--grpc-tls-addr"))
 }
 
+/// Ports tried where any will do: what is free for UDP is often a connection's of TCP on a busy machine.
+const PORTS_TRIED_MAX: u32 = 64;
+
 /// For DNS.
 pub(crate) async fn dns(address: SocketAddr) -> anyhow::Result<DnsSockets> {
     let what = || taken("DNS", address, "--dns-addr");
-    let udp = UdpSocket::bind(address).await.with_context(what)?;
-    // With port 0 both halves still share one port.
-    let tcp = TcpListener::bind(udp.local_addr()?).await.with_context(what)?;
-    Ok(DnsSockets { udp, tcp })
+    for _ in 0..PORTS_TRIED_MAX {
+        // With port 0 both halves still share one port.
+        let udp = UdpSocket::bind(address).await.with_context(what)?;
+        match TcpListener::bind(udp.local_addr()?).await {
+            Ok(tcp) => return Ok(DnsSockets { udp, tcp }),
+            Err(error) if address.port() == 0 && error.kind() == ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error).with_context(what),
+        }
+    }
+    anyhow::bail!("{PORTS_TRIED_MAX} ports were tried, and none is free for DNS over both UDP and TCP")
 }
 
 fn taken(what: &str, address: SocketAddr, flag: &str) -> String {
