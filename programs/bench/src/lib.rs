@@ -90,7 +90,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             Scenario::Rollout(args) => propagation::run(Subject::Rollout, args).await,
             Scenario::Reconnect(args) => propagation::run(Subject::Reconnect, args).await,
             Scenario::Churn(args) => propagation::run(Subject::Churn, args).await,
-            Scenario::Fleet => fleet::process::run().await.map(|()| ExitCode::SUCCESS),
+            Scenario::Fleet => fleet::process::run_apart().await.map(|()| ExitCode::SUCCESS),
         }
     };
     // Dropping the scenario ends its processes and removes its files.

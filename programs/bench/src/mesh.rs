@@ -40,6 +40,9 @@ const ENVOY_LOG_LEVEL: &str = "warning";
 /// killed.
 const ENDS_WITH: &str = "STARLING_ENDS_WITH";
 
+/// Where Linux has files that are in memory only.
+const IN_MEMORY: &str = "/dev/shm";
+
 /// A running mesh. Fields are in the order in which they end.
 pub(crate) struct Mesh {
     server: Child,
@@ -220,6 +223,18 @@ pub(crate) fn folder(keep: bool) -> anyhow::Result<TempDir> {
     let directory = directory.context("cannot make a temporary folder")?;
     std::fs::create_dir(logs(directory.path())).context("cannot make a folder for logs")?;
     Ok(directory)
+}
+
+/// A temporary folder for the disks of many simulated machines: in memory where there is such a place, for they share
+/// one real disk here, and each would wait for the writes of all.
+///
+/// # Errors
+/// When it cannot be made.
+pub(crate) fn disks(keep: bool) -> anyhow::Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("starling-bench-disks-").disable_cleanup(keep);
+    let made = builder.tempdir_in(IN_MEMORY).or_else(|_| builder.tempdir());
+    made.context("cannot make a temporary folder for the disks of the fleet")
 }
 
 /// Where the processes that have a folder write their logs.

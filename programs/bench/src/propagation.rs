@@ -117,9 +117,10 @@ impl Subject {
 /// When the fleet cannot be brought up or breaks, or a call is refused.
 pub(crate) async fn run(subject: Subject, args: Args) -> anyhow::Result<ExitCode> {
     let progress = Progress::new();
-    let directory = mesh::folder(args.output.keep)?;
+    let (directory, disks) = (mesh::folder(args.output.keep)?, mesh::disks(args.output.keep)?);
     if args.output.keep {
-        progress.say(&format!("data and logs are in {}", directory.path().display()));
+        let (directory, disks) = (directory.path().display(), disks.path().display());
+        progress.say(&format!("data and logs are in {directory}, what nodes keep on their disks in {disks}"));
     }
     progress.say("starting a server");
     let server = Server::start(directory.path()).await?;
@@ -128,7 +129,7 @@ pub(crate) async fn run(subject: Subject, args: Args) -> anyhow::Result<ExitCode
         write(&mut api, &call).await?;
     }
     let size = Size { nodes: args.nodes, workloads: args.workloads, seed: args.seed };
-    let crew = Crew::muster(size, &server, directory.path()).await?;
+    let crew = Crew::muster(size, &server, &mesh::logs(directory.path()), disks.path()).await?;
     let usage = Usage::watch(server.pid(), crew.pids());
     let mut run = Run { server, api, crew, usage, args, progress, restarts: None };
     let rollout = run.roll_out().await?;

@@ -18,7 +18,7 @@ use tokio::sync::{oneshot, watch};
 use crate::link::{AliasView, IssuedLeaf, LinkError, OwnRecords, ServerLink};
 use crate::remote::mirror::Mirror;
 
-/// Time for a connection, its handshake included.
+/// Time for a connection, its handshake included; and for a stream on it to be opened.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The first pause is random up to this, so that a fleet does not come as one (DESIGN §6).
@@ -270,7 +270,9 @@ async fn open(
     let tls = Arc::clone(&config.tls.borrow());
     let client = ServerClient::connect(server, tls, CONNECT_TIMEOUT).await.map_err(unreached)?;
     let hello = Hello { node: config.node.to_string(), version: env!("CARGO_PKG_VERSION").to_owned() };
-    let (sender, frames) = client.attach(hello).await?;
+    // Until frames come nobody listens for silence.
+    let attached = tokio::time::timeout(CONNECT_TIMEOUT, client.attach(hello)).await;
+    let (sender, frames) = attached.map_err(|_| CallError::unavailable("the server does not open the stream"))??;
     sender.send(mirror.resume())?;
     uplink.client.send_replace(Some(client));
     Ok((sender, frames))

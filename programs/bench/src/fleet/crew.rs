@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::orders::{Collect, Collected, Expected, Muster, Order, Word};
 use super::server::Server;
-use crate::mesh::{Child, Pipes, command, logs, own_program};
+use crate::mesh::{Child, Pipes, command, own_program};
 use crate::progress::Phase;
 
 /// Nodes of one process: each has a connection and a journal open, and 20,000 descriptors are all that is had everywhere.
@@ -51,11 +51,12 @@ pub(crate) enum Step {
 }
 
 impl Crew {
-    /// Starts the processes of a fleet, whose nodes are not yet started.
+    /// Starts the processes of a fleet, whose nodes are not yet started. `disks` is where those write what real ones write
+    /// to theirs.
     ///
     /// # Errors
     /// When one cannot be started or its part of the fleet is impossible.
-    pub(crate) async fn muster(size: Size, server: &Server, directory: &Path) -> anyhow::Result<Self> {
+    pub(crate) async fn muster(size: Size, server: &Server, logs: &Path, disks: &Path) -> anyhow::Result<Self> {
         let Size { nodes, workloads, seed } = size;
         let token = server.join_token().await?;
         let mut crew = Self { posts: Vec::new() };
@@ -64,7 +65,7 @@ impl Crew {
         for process in 0..processes {
             let mut command = command(&own_program()?);
             command.args(["bench", "fleet"]);
-            let (child, pipes) = Child::spawn_spoken_to(&format!("fleet-{process}"), &mut command, &logs(directory))?;
+            let (child, pipes) = Child::spawn_spoken_to(&format!("fleet-{process}"), &mut command, logs)?;
             let mut post = Post::new(child, pipes)?;
             let muster = Muster {
                 nodes,
@@ -73,7 +74,7 @@ impl Crew {
                 own: first(process)?..first(process + 1)?,
                 server: server.agents().to_string(),
                 token: token.clone(),
-                directory: directory.join("fleet"),
+                directory: disks.to_owned(),
             };
             post.order(&Order::Muster(muster)).await?;
             post.done(None).await?;

@@ -22,6 +22,10 @@ use crate::shape;
 /// none waits for long.
 const STEPS_AT_ONCE: usize = 64;
 
+/// Nodes of a process that write to their disks at the same time. With as many threads as nodes the writers would take
+/// the cores from those who listen to the server.
+const DISK_WRITERS_MAX: usize = 4;
+
 /// Steps after which progress is told.
 const PROGRESS_STEPS: u32 = 50;
 
@@ -31,11 +35,25 @@ const LOOK_PAUSE: Duration = Duration::from_millis(20);
 /// Nodes that are named as examples.
 const EXAMPLES_MAX: usize = 5;
 
-/// Serves until the coordinator closes the input.
+/// Serves until the coordinator closes the input, on a runtime of its own.
 ///
 /// # Errors
 /// When an order cannot be carried out; the coordinator has been told then.
-pub(crate) async fn run() -> anyhow::Result<()> {
+pub(crate) async fn run_apart() -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .max_blocking_threads(DISK_WRITERS_MAX)
+        .build()
+        .context("cannot make a runtime")?;
+    let ended = tokio::task::spawn_blocking(move || {
+        let ended = runtime.block_on(run());
+        runtime.shutdown_background();
+        ended
+    });
+    ended.await?
+}
+
+async fn run() -> anyhow::Result<()> {
     let input = std::io::stdin().as_fd().try_clone_to_owned().and_then(Receiver::from_owned_fd);
     let mut lines = BufReader::new(input.context("the standard input is not the coordinator's")?).lines();
     let mut post = Post::default();
