@@ -23,7 +23,7 @@ use starling_identity::{ClusterId, Identity, IssuanceRules};
 use starling_model::{Change, InstanceId, NodeName, Record, Revision, UnixSeconds};
 use starling_rpc::{
     AgentDoor, AgentStream, AliasView, CONNECTIONS_MAX, CallError, Doors, JoinAnswer, JoinRequest, LeafRequest,
-    ServerClient,
+    OwnRecords, ServerClient,
 };
 use starling_tls::{
     AgentIdentity, CertificateAuthority, CredentialSlot, Credentials, IssuedLeaf, LeafKey, TrustRoots,
@@ -133,7 +133,7 @@ async fn fleet(address: SocketAddr, folder: &Path, agents: usize) -> Result<(), 
             drop(turn);
             while let Some(says) = frames.next().await {
                 let ServerSays::Whole(whole) = says? else { continue };
-                sender.send(AgentSays::Applied(Applied { through: whole.revision, refusals_stand: false }))?;
+                sender.send(AgentSays::Applied(Applied { through: whole.revision, ..Applied::default() }))?;
             }
             Ok::<_, Failure>(())
         });
@@ -206,7 +206,7 @@ impl AgentDoor for Shared {
         Err(CallError::refused("only streams are measured"))
     }
 
-    async fn own_records(&self, _: &NodeName) -> Result<(Revision, Vec<Record>), CallError> {
+    async fn own_records(&self, _: &NodeName, _: Option<Revision>) -> Result<OwnRecords, CallError> {
         Err(CallError::refused("only streams are measured"))
     }
 

@@ -47,11 +47,11 @@ pub trait AgentDoor: Send + Sync + 'static {
     /// or none may have been.
     async fn commit(&self, node: &NodeName, changes: Vec<Change>) -> Result<Revision, CallError>;
 
-    /// The catalog's records of the node, and the revision at which they were read.
+    /// The catalog's records of the node, unless this server has had the same ever since `since`.
     ///
     /// # Errors
     /// [`CallError`].
-    async fn own_records(&self, node: &NodeName) -> Result<(Revision, Vec<Record>), CallError>;
+    async fn own_records(&self, node: &NodeName, since: Option<Revision>) -> Result<OwnRecords, CallError>;
 
     /// Signs leaves for workloads of the node: one answer for each wanted, in order.
     ///
@@ -94,6 +94,15 @@ pub trait AgentStream: Send + Sync + 'static {
     /// # Errors
     /// [`CallError`] ends the stream; the agent is told.
     fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<Bytes>, CallError>>;
+}
+
+/// The catalog's records of one node.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct OwnRecords {
+    /// The catalog's revision when they were read.
+    pub revision: Revision,
+    /// The node, its instances and its checks, in any order; `None` if they are those of the revision that was named.
+    pub records: Option<Vec<Record>>,
 }
 
 /// What an alias check of another node sees.

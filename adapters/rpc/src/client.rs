@@ -34,10 +34,10 @@ use tonic::body::Body;
 use tonic::client::Grpc;
 use tonic_prost::ProstCodec;
 
-use crate::agents::messages::{Followed, OnWire, Renewal};
+use crate::agents::messages::{Compared, Followed, OnWire, Renewal};
 use crate::agents::{
-    AliasView, COMMIT_BYTES_MAX, JoinAnswer, JoinRequest, LeafRequest, SERVER_FRAME_BYTES_MAX, SERVER_REPLY_BYTES_MAX,
-    path,
+    AliasView, COMMIT_BYTES_MAX, JoinAnswer, JoinRequest, LeafRequest, OwnRecords, SERVER_FRAME_BYTES_MAX,
+    SERVER_REPLY_BYTES_MAX, path,
 };
 use crate::call::CallError;
 use crate::pulse::{Pulse, Pulsed};
@@ -231,12 +231,13 @@ impl ServerClient {
         self.unary(path::COMMIT, request).await
     }
 
-    /// The catalog's records of the node, and the revision at which they were read.
+    /// The catalog's records of the node, unless the server has had the same ever since `since`: a revision of which it
+    /// spoke on this connection, for another may have lived another past.
     ///
     /// # Errors
     /// [`CallError`].
-    pub async fn own_records(&self) -> Result<(Revision, Vec<Record>), CallError> {
-        self.unary(path::OWN_RECORDS, ().into_wire()).await
+    pub async fn own_records(&self, since: Option<Revision>) -> Result<OwnRecords, CallError> {
+        self.unary(path::OWN_RECORDS, Compared(since).into_wire()).await
     }
 
     /// Has leaves signed for workloads of the node: one answer for each wanted, in order.

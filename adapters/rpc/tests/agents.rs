@@ -13,7 +13,9 @@ use rustls::pki_types::ServerName;
 use starling_attach::message::{AgentSays, Applied, Hello, ServerSays, Subjects};
 use starling_model::{Change, Node, Record, RecordKey, Revision};
 use starling_rpc::agents::PIECE_BYTES;
-use starling_rpc::{AgentSender, AliasView, CallError, JoinRequest, LeafRequest, ServerClient, ServerFrames};
+use starling_rpc::{
+    AgentSender, AliasView, CallError, JoinRequest, LeafRequest, OwnRecords, ServerClient, ServerFrames,
+};
 use starling_tls::{Credentials, LeafKey};
 use support::{DEADLINE, Mesh, Server};
 use tokio::net::TcpStream;
@@ -52,7 +54,7 @@ async fn frames_go_both_ways_until_the_agent_leaves() {
         talk.publish(revision, bytes);
         assert_eq!(next(&mut frames).await, Ok((revision, bytes)));
     }
-    let applied = AgentSays::Applied(Applied { through: 5, refusals_stand: true });
+    let applied = AgentSays::Applied(Applied { through: 5, refusals_stand: true, held_us: 3 });
     sender.send(applied.clone()).unwrap();
     server.door.until(|said| said.values().any(|said| *said == [applied.clone()])).await;
     drop((sender, frames));
@@ -108,7 +110,10 @@ async fn calls_are_answered() {
     let changes = vec![Change::Put(Record::Node(node("n1"))), Change::Delete(RecordKey::Node("n0".parse().unwrap()))];
     assert_eq!(client.commit(changes.clone()).await, Ok(Revision(1)));
     assert_eq!(*server.door.committed.lock().unwrap(), [("n1".parse().unwrap(), changes)]);
-    assert_eq!(client.own_records().await, Ok((Revision(1), vec![Record::Node(node("n1"))])));
+    let records = Some(vec![Record::Node(node("n1"))]);
+    assert_eq!(client.own_records(None).await, Ok(OwnRecords { revision: Revision(1), records }));
+    let same = client.own_records(Some(Revision(1))).await;
+    assert_eq!(same, Ok(OwnRecords { revision: Revision(1), records: None }));
 
     let key = LeafKey::generate().unwrap();
     let csr_der = key.csr_der().unwrap();
@@ -142,7 +147,7 @@ async fn a_stranger_may_join_and_nothing_else() {
     };
     assert_eq!(refusal(client.join(&request).await.unwrap_err()), "the join token is not known");
     let reason = "this is for agents, and the caller has no certificate; join first";
-    assert_eq!(refusal(client.own_records().await.unwrap_err()), reason);
+    assert_eq!(refusal(client.own_records(None).await.unwrap_err()), reason);
     assert_eq!(refusal(client.attach(hello("n1")).await.unwrap_err()), reason);
     assert_eq!(client.follow_checks(&"n1".parse().unwrap(), None).next().await, None);
     request.token = "good".to_owned();
@@ -161,7 +166,7 @@ async fn who_is_no_agent_is_refused() {
     for (tls, who) in [(mesh.workload("web"), "/svc/web"), (mesh.member(mesh.server_credentials()), "/agent/server")] {
         let client = server.connect(tls).await;
         let refusals = [
-            client.own_records().await.unwrap_err(),
+            client.own_records(None).await.unwrap_err(),
             client.commit(Vec::new()).await.unwrap_err(),
             client.attach(hello("n1")).await.unwrap_err(),
         ];
@@ -173,7 +178,7 @@ async fn who_is_no_agent_is_refused() {
     // Of another mesh: the handshake fails, at the latest when an answer is read.
     let foreign = Mesh::new().agent("n1");
     if let Ok(client) = ServerClient::connect(server.address, foreign, DEADLINE).await {
-        client.own_records().await.unwrap_err();
+        client.own_records(None).await.unwrap_err();
     }
     assert!(server.door.said.borrow().is_empty());
     server.stop().await;

@@ -30,9 +30,21 @@ const FRAMES_MAX: usize = 262_144;
 /// Bytes of frames remembered in all; with as many frames of common size, both limits are met at once.
 const FRAMES_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Names a stream for as long as it is attached.
+/// Streams that a change concerns up to which everyone is to report at once.
+const REPORT_AT_ONCE_MAX: usize = 256;
+
+/// Beyond that, time set aside for each of them, telling it included; and at most in all. Answers that came while others
+/// are still to be told would double the time until the last is.
+const REPORT_US_EACH: usize = 60;
+const REPORT_MS_MAX: u64 = 3_000;
+
+/// Names a stream, and no other that comes after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamId(pub u32);
+pub struct StreamId {
+    place: u32,
+    /// Counts the streams that have had the place.
+    turn: u32,
+}
 
 /// Why a subscription is refused; nothing of the request was done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -79,11 +91,14 @@ pub struct Fleet {
     /// The frames in the windows of all topics, oldest first; some of them are forgotten already.
     remembered: VecDeque<Remembered>,
     remembered_bytes: usize,
-    streams: Vec<Option<Stream>>,
-    free_streams: Vec<StreamId>,
+    places: Vec<Place>,
+    free_places: Vec<u32>,
     encoded: u64,
     /// The last `Through`, shared by every stream that reaches it.
-    through: (Revision, Bytes),
+    through: Option<(Revision, Bytes)>,
+    /// When the last of those who have been told something lately are to have reported, by the clock of the frames.
+    reported_at_ms: u64,
+    now_ms: u64,
 }
 
 type TopicId = u32;
@@ -103,6 +118,13 @@ struct Remembered {
     topic: TopicId,
     revision: Revision,
     at_ms: u64,
+}
+
+/// Where a stream is kept.
+#[derive(Debug, Default)]
+struct Place {
+    turn: u32,
+    stream: Option<Stream>,
 }
 
 #[derive(Debug)]
@@ -130,7 +152,6 @@ impl Fleet {
     /// No streams yet, and nothing known of the time before `snapshot`.
     #[must_use]
     pub fn new(snapshot: Snapshot) -> Self {
-        let revision = snapshot.revision();
         Self {
             snapshot,
             topics: BTreeMap::new(),
@@ -139,10 +160,12 @@ impl Fleet {
             idle: 0,
             remembered: VecDeque::new(),
             remembered_bytes: 0,
-            streams: Vec::new(),
-            free_streams: Vec::new(),
+            places: Vec::new(),
+            free_places: Vec::new(),
             encoded: 0,
-            through: (revision, through(revision)),
+            through: None,
+            reported_at_ms: 0,
+            now_ms: 0,
         }
     }
 
@@ -162,12 +185,13 @@ impl Fleet {
     pub fn attach(&mut self, node: NodeName) -> StreamId {
         let (subscriptions, pending) = (Vec::new(), VecDeque::new());
         let stream = Stream { node, subscriptions, pending, due: false, away: false };
-        if let Some(id) = self.free_streams.pop() {
-            self.streams[id.0 as usize] = Some(stream);
-            return id;
-        }
-        self.streams.push(Some(stream));
-        StreamId(u32::try_from(self.streams.len() - 1).expect("invariant: fewer streams than file descriptors"))
+        let place = self.free_places.pop().unwrap_or_else(|| {
+            self.places.push(Place::default());
+            u32::try_from(self.places.len() - 1).expect("invariant: fewer streams than file descriptors")
+        });
+        let kept = &mut self.places[place as usize];
+        kept.stream = Some(stream);
+        StreamId { place, turn: kept.turn }
     }
 
     /// The stream's connection is gone: nothing is pending for it any more, but what happens still concerns it until it
@@ -182,11 +206,13 @@ impl Fleet {
 
     /// Forgets a stream.
     pub fn remove(&mut self, id: StreamId) {
-        let Some(stream) = self.streams.get_mut(id.0 as usize).and_then(Option::take) else { return };
+        let Some(stream) = self.place(id).and_then(|place| place.stream.take()) else { return };
         for subscription in &stream.subscriptions {
             self.leave_topic(subscription.topic, id);
         }
-        self.free_streams.push(id);
+        let turn = &mut self.places[id.place as usize].turn;
+        *turn = turn.wrapping_add(1);
+        self.free_places.push(id.place);
         self.forget_idle();
     }
 
@@ -249,7 +275,7 @@ impl Fleet {
         let mut published = Published::default();
         for (topic, restricts) in &touched {
             for id in &self.by_id[*topic as usize].subscribers {
-                let Some(stream) = self.streams.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
+                let Some(stream) = self.places[id.place as usize].stream.as_mut() else { continue };
                 published.concerned.push(*id);
                 if stream.away {
                     continue;
@@ -264,20 +290,37 @@ impl Fleet {
             published.concerned.sort_unstable();
             published.concerned.dedup();
         }
+        self.now_ms = now_ms;
+        if published.concerned.len() > REPORT_AT_ONCE_MAX {
+            let within = published.concerned.len().saturating_mul(REPORT_US_EACH) / 1000;
+            let within = u64::try_from(within).unwrap_or(u64::MAX).min(REPORT_MS_MAX);
+            self.reported_at_ms = self.reported_at_ms.max(now_ms.saturating_add(within));
+        }
         published
+    }
+
+    fn through(&mut self, at: Revision) -> Bytes {
+        if let Some((_, bytes)) = self.through.as_ref().filter(|(revision, _)| *revision == at) {
+            return bytes.clone();
+        }
+        let within = self.reported_at_ms.saturating_sub(self.now_ms);
+        let bytes = through(at, u32::try_from(within).unwrap_or(u32::MAX));
+        self.through = Some((at, bytes.clone()));
+        bytes
     }
 
     /// Whether a stream has something to take.
     #[must_use]
     pub fn has_pending(&self, id: StreamId) -> bool {
-        self.streams.get(id.0 as usize).and_then(Option::as_ref).is_some_and(Stream::has_pending)
+        let place = self.places.get(id.place as usize).filter(|place| place.turn == id.turn);
+        place.and_then(|place| place.stream.as_ref()).is_some_and(Stream::has_pending)
     }
 
     /// Takes what is sent next on a stream: removals and denials first, at last a `Through`, unless there is more than
     /// may be taken at once.
     pub fn take(&mut self, id: StreamId) -> Vec<Bytes> {
         let at = self.revision();
-        let Some(mut stream) = self.streams.get_mut(id.0 as usize).and_then(Option::take) else { return Vec::new() };
+        let Some(mut stream) = self.place(id).and_then(|place| place.stream.take()) else { return Vec::new() };
         let mut frames = Vec::new();
         let mut bytes = 0;
         while bytes < TAKE_BYTES_MAX {
@@ -294,12 +337,9 @@ impl Fleet {
         let mut taken = Vec::with_capacity(frames.len() + 1);
         taken.extend(frames.into_iter().map(|frame| frame.bytes));
         if stream.pending.is_empty() && std::mem::take(&mut stream.due) {
-            if self.through.0 != at {
-                self.through = (at, through(at));
-            }
-            taken.push(self.through.1.clone());
+            taken.push(self.through(at));
         }
-        self.streams[id.0 as usize] = Some(stream);
+        self.places[id.place as usize].stream = Some(stream);
         taken
     }
 
@@ -344,7 +384,11 @@ impl Fleet {
     }
 
     fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
-        self.streams.get_mut(id.0 as usize)?.as_mut()
+        self.place(id)?.stream.as_mut()
+    }
+
+    fn place(&mut self, id: StreamId) -> Option<&mut Place> {
+        self.places.get_mut(id.place as usize).filter(|place| place.turn == id.turn)
     }
 
     fn topic(&mut self, subject: &Subject) -> TopicId {

@@ -126,7 +126,7 @@ pub struct WireSubject {
     pub name: String,
 }
 
-/// Everything up to a revision.
+/// Everything up to a revision has come in force.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Applied {
     /// The revision.
@@ -135,6 +135,9 @@ pub struct Applied {
     /// Whether a proxy still refuses something.
     #[prost(bool, tag = "2")]
     pub refusals_stand: bool,
+    /// Microseconds for which it has been so: what the agent was asked to wait before it said so.
+    #[prost(uint64, tag = "3")]
+    pub held_us: u64,
 }
 
 /// A refusal.
@@ -258,6 +261,10 @@ pub struct Through {
     /// The revision.
     #[prost(uint64, tag = "1")]
     pub revision: u64,
+    /// Milliseconds within which the agent is to say that it has come in force: at a moment of its own choice in the second
+    /// half of them, so that no fleet answers while it is still being told. 0 for at once.
+    #[prost(uint32, tag = "2")]
+    pub report_within_ms: u32,
 }
 
 impl From<AgentSays> for FromAgent {
@@ -352,8 +359,8 @@ pub fn decode_subject(wire: &WireSubject) -> Result<Subject, MessageError> {
     })
 }
 
-/// A frame that says that everything up to `revision` has been sent.
+/// A frame that says that everything up to `revision` has been sent, and when to answer.
 #[must_use]
-pub fn through(revision: Revision) -> Bytes {
-    FromServer::from(ServerSays::Through(Through { revision: revision.0 })).to_bytes()
+pub fn through(revision: Revision, report_within_ms: u32) -> Bytes {
+    FromServer::from(ServerSays::Through(Through { revision: revision.0, report_within_ms })).to_bytes()
 }

@@ -130,13 +130,13 @@ impl Replica {
         self.forgotten.subjects.insert(subject.clone());
     }
 
-    /// Forgets everything heard from servers, as when they have begun anew; what is wanted stays wanted.
+    /// Asks for everything anew, as when servers have not what was heard. What is there serves until the answer replaces it:
+    /// a plan made meanwhile must not lack a denial.
     pub fn begin_anew(&mut self) {
         for topic in self.topics.values_mut() {
-            *topic = Arc::default();
+            Arc::make_mut(topic).doubt = Doubt::UntilWhole;
         }
         self.through = Revision(0);
-        self.touched.clear();
     }
 
     /// Whether a subject has been heard of. Those that are not sent to agents are this node's own, and known.
@@ -303,7 +303,7 @@ impl Replica {
             Some(FromServer::from(ServerSays::Whole(Whole { subject: Some(subject), revision, items })).to_bytes())
         };
         let mut frames: Vec<_> = known.filter_map(whole).collect();
-        frames.push(crate::message::through(self.through));
+        frames.push(crate::message::through(self.through, 0));
         frames
     }
 

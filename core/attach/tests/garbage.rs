@@ -75,7 +75,7 @@ fn server_says() -> impl Strategy<Value = ServerSays> {
             .prop_map(|(subject, revision, item)| ServerSays::Update(Update { subject, revision, item })),
         (wire_subject(), 0..20u64, prop::collection::vec(wire_item(), 0..3))
             .prop_map(|(subject, revision, items)| ServerSays::Whole(Whole { subject, revision, items })),
-        (0..20u64).prop_map(|revision| ServerSays::Through(Through { revision })),
+        (0..20u64).prop_map(|revision| ServerSays::Through(Through { revision, ..Through::default() })),
     ]
 }
 

@@ -154,3 +154,51 @@ fn subjects_that_nobody_wants_any_more_are_forgotten_in_the_end() {
     assert_current(&world);
     assert_eq!(world.agents["a"].holds()[&Subject::Endpoints("hey".parse().unwrap())].len(), 2);
 }
+
+#[test]
+fn the_name_of_a_stream_that_has_ended_is_nobodys() {
+    let mut world = World::new();
+    let first = world.fleet.attach("n1".parse().unwrap());
+    world.fleet.remove(first);
+    let second = world.fleet.attach("n2".parse().unwrap());
+    assert_ne!(first, second);
+    let roots = (subject("roots"), Revision(0));
+    world.fleet.subscribe(second, &[roots]).unwrap();
+    world.fleet.leave(first);
+    world.fleet.remove(first);
+    assert!(world.fleet.take(first).is_empty());
+    assert!(world.fleet.has_pending(second));
+    assert!(!world.fleet.take(second).is_empty());
+}
+
+/// Milliseconds within which a stream is asked to report what it takes next.
+fn reports_within(world: &mut World, stream: starling_attach::StreamId) -> u32 {
+    let last = world.fleet.take(stream).pop().unwrap();
+    match FromServer::from_bytes(last).unwrap() {
+        ServerSays::Through(through) => through.report_within_ms,
+        other => panic!("{other:?} is no through"),
+    }
+}
+
+#[test]
+fn the_more_are_told_the_longer_they_have_to_report_and_a_few_report_at_once() {
+    let mut world = World::new();
+    world.commit(&[Change::Put(node("n1", "10.0.0.1"))]);
+    let streams: Vec<_> = (0..10_000).map(|_| world.fleet.attach("n9".parse().unwrap())).collect();
+    for stream in &streams {
+        world.fleet.subscribe(*stream, &[(subject("endpoints/web"), Revision(0))]).unwrap();
+    }
+    world.fleet.subscribe(streams[0], &[(subject("endpoints/db"), Revision(0))]).unwrap();
+    assert_eq!(streams.iter().map(|stream| reports_within(&mut world, *stream)).max(), Some(0));
+
+    world.now_ms = 1_000;
+    world.commit(&[register("web", 1)]);
+    assert_eq!(reports_within(&mut world, streams[1]), 600);
+    // A change that concerns few does not have those answer at once who are told both.
+    world.now_ms = 1_200;
+    world.commit(&[register("db", 1)]);
+    assert_eq!(reports_within(&mut world, streams[0]), 400);
+    world.now_ms = 2_000;
+    world.commit(&[register("db", 2)]);
+    assert_eq!(reports_within(&mut world, streams[0]), 0);
+}

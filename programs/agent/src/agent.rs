@@ -433,7 +433,15 @@ fn restore(registrations: &mut Registrations, contents: Contents, of_files: &BTr
 }
 
 async fn reap(shared: Arc<Shared>) {
+    let mut changes = shared.changes.subscribe();
     loop {
+        // Few nodes have a service that may be condemned at all; the others need no clock.
+        if !shared.lock().registrations.may_condemn() {
+            if changes.changed().await.is_err() {
+                return;
+            }
+            continue;
+        }
         tokio::time::sleep(REAP_INTERVAL).await;
         let mut state = shared.lock();
         let now = Instant::now();

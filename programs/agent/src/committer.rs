@@ -31,6 +31,8 @@ pub(crate) struct Committer {
     /// Away while a write is under way.
     journal: Option<Journal>,
     failures: u32,
+    /// The revision at which the catalog's records of this node were found to be the agent's.
+    agreed: Option<Revision>,
 }
 
 /// What became of a write.
@@ -42,7 +44,7 @@ enum Outcome {
 
 impl Committer {
     pub(crate) fn new(shared: Arc<Shared>, link: Arc<dyn ServerLink>, journal: Journal) -> Self {
-        Self { shared, link, journal: Some(journal), failures: 0 }
+        Self { shared, link, journal: Some(journal), failures: 0, agreed: None }
     }
 
     /// Writes until dropped. `ready` is told when the first comparison with the catalog has been made and written, or has
@@ -84,12 +86,15 @@ impl Committer {
     }
 
     /// Compares with the catalog and queues what differs; whether it could.
-    async fn compare(&self) -> bool {
-        match self.link.own_records().await {
+    async fn compare(&mut self) -> bool {
+        match self.link.own_records(self.agreed).await {
             Ok(theirs) => {
                 let mut state = self.shared.lock();
                 state.revision = state.revision.max(theirs.revision);
-                for keys in difference(&state.registrations, &theirs.records) {
+                let Some(records) = theirs.records else { return true };
+                let differing = difference(&state.registrations, &records);
+                self.agreed = differing.is_empty().then_some(theirs.revision);
+                for keys in differing {
                     state.pending.add(Group { keys: keys.into_iter().collect(), ..Group::default() });
                 }
                 true

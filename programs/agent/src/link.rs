@@ -2,8 +2,9 @@
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
-use starling_model::{Change, Check, InstanceId, NodeName, Record, Revision, ServiceName};
+use starling_model::{Change, Check, InstanceId, NodeName, Revision, ServiceName};
 use starling_rpc::CallError;
+pub use starling_rpc::OwnRecords;
 pub use starling_tls::IssuedLeaf;
 
 /// What an agent needs of a server.
@@ -17,11 +18,12 @@ pub trait ServerLink: Send + Sync + 'static {
     /// could not now; in the second case all, some or none may have been written.
     async fn commit(&self, changes: Vec<Change>) -> Result<Revision, LinkError>;
 
-    /// The catalog's records of this node: the node itself, its instances and its checks.
+    /// The catalog's records of this node: the node itself, its instances and its checks; none if they are those that
+    /// were answered at `since`.
     ///
     /// # Errors
     /// [`LinkError`] as for [`ServerLink::commit`].
-    async fn own_records(&self) -> Result<OwnRecords, LinkError>;
+    async fn own_records(&self, since: Option<Revision>) -> Result<OwnRecords, LinkError>;
 
     /// Signs a leaf for a workload of this node. Names inside the request are of no account.
     ///
@@ -32,15 +34,6 @@ pub trait ServerLink: Send + Sync + 'static {
     /// The checks of another node that speak of `service` (or, if `None`, of the node alone) together with the node's
     /// own: as they are now, and again after every change. The stream ends when the server is lost.
     fn follow_checks(&self, node: &NodeName, service: Option<&InstanceId>) -> BoxStream<'static, AliasView>;
-}
-
-/// The catalog's records of one node.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct OwnRecords {
-    /// The catalog's revision when they were read.
-    pub revision: Revision,
-    /// The node, its instances and its checks, in any order; records of other nodes are passed over.
-    pub records: Vec<Record>,
 }
 
 /// What an alias check of another node sees.

@@ -3,7 +3,8 @@
 //! A request finds its workload's [`Workload`], and in it the slot of the service that it calls; what it loads from the slot
 //! is in force from that moment. Endpoints and policies change most and are shared by the workloads of a node, so a change of
 //! one is one swap, whatever the number of workloads; everything else is a plan made anew for those that it concerns.
-//! Cost model: endpoints or a policy cost their rebuilding and a swap; any other change a plan per workload concerned.
+//! Cost model: endpoints or a policy cost their rebuilding and a swap, and workloads that share them nothing each; any other
+//! change a plan per workload concerned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -51,9 +52,26 @@ pub struct NativePlane {
     entries: BTreeMap<InstanceId, Entry>,
     endpoints: BTreeMap<ServiceName, Arc<Slot<Endpoints>>>,
     policies: BTreeMap<ServiceName, Arc<Slot<Policy>>>,
-    by_subject: BTreeMap<Subject, BTreeSet<InstanceId>>,
+    /// Which workloads depend on it. Shared with those who are told of a change.
+    by_subject: BTreeMap<Subject, Arc<BTreeSet<InstanceId>>>,
+    /// Workloads that are not yet served.
+    waiting: usize,
     /// Whether the subjects are others than when last asked.
     moved: bool,
+}
+
+/// Whom a change concerns; if those are the same as for one subject, nothing is copied.
+#[derive(Default)]
+struct Concerned(Arc<BTreeSet<InstanceId>>);
+
+impl Concerned {
+    fn add(&mut self, ids: &Arc<BTreeSet<InstanceId>>) {
+        if self.0.is_empty() {
+            self.0 = Arc::clone(ids);
+        } else if !Arc::ptr_eq(&self.0, ids) && !ids.is_subset(&self.0) {
+            Arc::make_mut(&mut self.0).extend(ids.iter().cloned());
+        }
+    }
 }
 
 struct Entry {
@@ -74,6 +92,7 @@ impl NativePlane {
             endpoints: BTreeMap::new(),
             policies: BTreeMap::new(),
             by_subject: BTreeMap::new(),
+            waiting: 0,
             moved: false,
         }
     }
@@ -100,30 +119,34 @@ impl NativePlane {
         mesh: &dyn MeshRead,
         touched: &BTreeSet<Subject>,
         known: &dyn Fn(&Subject) -> bool,
-    ) -> BTreeSet<InstanceId> {
-        let mut concerned = BTreeSet::new();
+    ) -> Arc<BTreeSet<InstanceId>> {
+        let mut concerned = Concerned::default();
         let mut anew = BTreeSet::new();
         for subject in touched {
             if let Subject::Instance(key) = subject {
-                concerned.insert(key.id.clone());
+                concerned.add(&Arc::new(BTreeSet::from([key.id.clone()])));
                 anew.insert(key.clone());
             }
             let Some(ids) = self.by_subject.get(subject).cloned() else { continue };
             let swapped = self.swap(mesh, subject);
-            let waits = |entry: &&Entry| !swapped || entry.workload.is_none();
-            anew.extend(ids.iter().filter_map(|id| self.entries.get(id)).filter(waits).map(|entry| entry.key.clone()));
-            concerned.extend(ids);
+            if !swapped || self.waiting > 0 {
+                let waits = |entry: &&Entry| !swapped || entry.workload.is_none();
+                let entries = ids.iter().filter_map(|id| self.entries.get(id));
+                anew.extend(entries.filter(waits).map(|entry| entry.key.clone()));
+            }
+            concerned.add(&ids);
         }
         for key in anew {
             self.replan(mesh, key, known);
         }
-        concerned
+        concerned.0
     }
 
     /// Swaps the shared parts that a subject is read by; whether that is all there is to do.
     fn swap(&mut self, mesh: &dyn MeshRead, subject: &Subject) -> bool {
         match subject {
-            Subject::Endpoints(service) => {
+            // Whether a service exists at all decides nothing but what is said of it.
+            Subject::Endpoints(service) | Subject::Service(service) => {
                 let Some(slot) = self.endpoints.get(service) else { return true };
                 let (part, origin) = self.planner.endpoints(mesh, service);
                 slot.store(part);
@@ -135,8 +158,7 @@ impl NativePlane {
                 }
                 true
             }
-            Subject::Service(_)
-            | Subject::Routing(_)
+            Subject::Routing(_)
             | Subject::ProxyDefaults
             | Subject::Roots
             | Subject::Node(_)
@@ -150,6 +172,7 @@ impl NativePlane {
 
     fn replan(&mut self, mesh: &dyn MeshRead, key: InstanceKey, known: &dyn Fn(&Subject) -> bool) {
         let before = self.entries.remove(&key.id);
+        self.waiting -= usize::from(before.as_ref().is_some_and(|entry| entry.workload.is_none()));
         let left = before.as_ref().map(|entry| entry.subjects.clone()).unwrap_or_default();
         let planned = self.planner.plan(mesh, &key);
         let subjects = planned.as_ref().map(|planned| planned.subjects.clone()).unwrap_or_default();
@@ -159,7 +182,7 @@ impl NativePlane {
         for subject in subjects.difference(&left) {
             let ids = self.by_subject.entry(subject.clone()).or_default();
             self.moved |= ids.is_empty();
-            ids.insert(key.id.clone());
+            Arc::make_mut(ids).insert(key.id.clone());
         }
         // An application, or one that is gone.
         let Ok(planned) = planned else { return };
@@ -171,12 +194,13 @@ impl NativePlane {
         } else {
             before.and_then(|entry| entry.workload)
         };
+        self.waiting += usize::from(workload.is_none());
         self.entries.insert(key.id.clone(), Entry { key, subjects, workload });
     }
 
     fn leave(&mut self, subject: &Subject, id: &InstanceId) {
         let Some(ids) = self.by_subject.get_mut(subject) else { return };
-        ids.remove(id);
+        Arc::make_mut(ids).remove(id);
         if !ids.is_empty() {
             return;
         }

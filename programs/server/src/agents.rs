@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use starling_attach::{Fleet, StreamId, SubscribeError};
@@ -166,9 +166,10 @@ impl AgentStream {
         }
     }
 
-    /// Everything up to `through` is in force at the node; `refusals_stand` if a proxy still refuses something.
-    pub fn applied(&self, through: Revision, refusals_stand: bool) {
-        self.receipts.applied(through, refusals_stand);
+    /// Everything up to `through` is in force at the node, and has been for as long as `held`; `refusals_stand` if a proxy
+    /// still refuses something.
+    pub fn applied(&self, through: Revision, refusals_stand: bool, held: Duration) {
+        self.receipts.applied(through, refusals_stand, held);
     }
 
     /// A proxy of the node, named in `refused`, refused a resource.

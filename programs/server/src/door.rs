@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use starling_attach::{FromServer, SubscribeError};
 use starling_catalog::{Command, JoinTokenCommand, Refused, Snapshot, Subject};
 use starling_identity::JoinToken;
 use starling_model::{Change, InstanceId, InstanceKey, NodeName, Record, Revision};
-use starling_rpc::{AgentDoor, AgentStream, AliasView, CallError, JoinAnswer, JoinRequest, LeafRequest};
+use starling_rpc::{AgentDoor, AgentStream, AliasView, CallError, JoinAnswer, JoinRequest, LeafRequest, OwnRecords};
 use starling_tls::IssuedLeaf;
 
 use crate::agents::{self, Superseded};
@@ -82,12 +83,17 @@ impl AgentDoor for Door {
         Ok(revision)
     }
 
-    async fn own_records(&self, node: &NodeName) -> Result<(Revision, Vec<Record>), CallError> {
+    async fn own_records(&self, node: &NodeName, since: Option<Revision>) -> Result<OwnRecords, CallError> {
         let snapshot = self.server.snapshot();
+        let revision = snapshot.revision();
+        let touched = snapshot.subject_revision(&Subject::Node(node.clone()));
+        if since.is_some_and(|since| touched <= since && since <= revision) {
+            return Ok(OwnRecords { revision, records: None });
+        }
         let own = snapshot.node(node).map(|node| Record::Node(node.value.clone()));
         let instances = snapshot.instances_on(node).map(|instance| Record::Instance(instance.value.clone()));
         let checks = snapshot.checks_on(node).map(|check| Record::Check(check.value.clone()));
-        Ok((snapshot.revision(), own.into_iter().chain(instances).chain(checks).collect()))
+        Ok(OwnRecords { revision, records: Some(own.into_iter().chain(instances).chain(checks).collect()) })
     }
 
     async fn issue_leaves(
@@ -199,7 +205,8 @@ impl AgentStream for Stream {
                 self.stream.unsubscribe(&subjects.map_err(CallError::refused)?);
             }
             AgentSays::Applied(applied) => {
-                self.stream.applied(Revision(applied.through), applied.refusals_stand);
+                let held = Duration::from_micros(applied.held_us);
+                self.stream.applied(Revision(applied.through), applied.refusals_stand, held);
             }
             AgentSays::Rejected(rejected) => {
                 let rejected = rejected.bounded();

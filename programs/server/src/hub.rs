@@ -369,9 +369,13 @@ impl AttachedNode {
         self.reported(|receipts, reporter, _| receipts.subscribed(reporter, as_of, subjects));
     }
 
-    /// The proxies of the node have applied everything up to `through`; `refusals_stand` if one still refuses something.
-    pub fn applied(&self, through: Revision, refusals_stand: bool) {
-        self.reported(|receipts, reporter, now| receipts.applied(reporter, through, refusals_stand, now));
+    /// The proxies of the node have applied everything up to `through`, and had so for as long as `held`;
+    /// `refusals_stand` if one still refuses something.
+    pub fn applied(&self, through: Revision, refusals_stand: bool, held: Duration) {
+        let held = u64::try_from(held.as_micros()).unwrap_or(u64::MAX);
+        self.reported(|receipts, reporter, now| {
+            receipts.applied(reporter, through, refusals_stand, now.saturating_sub(held))
+        });
     }
 
     /// A proxy of the node, named in `refused`, refused a resource. Comes before the node's own report of that revision.

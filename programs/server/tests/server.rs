@@ -6,9 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use starling_attach::message::{AgentSays, Hello, Resume, Subscribe, encode_subject};
 use starling_catalog::{Barrier, Command, Refused, Reporter, Subject, Until};
 use starling_model::{InstanceKey, InstanceKind, Node, Port, Revision, ServiceInstance, SidecarProxy, Weights};
-use starling_server::{CommitFailure, Next, Server, ServerConfig};
+use starling_rpc::{AgentDoor, AgentStream};
+use starling_server::{CommitFailure, Door, Next, Server, ServerConfig};
 use starling_telemetry::Registry;
 
 /// Longer than anything here takes; reached only when a test fails.
@@ -242,8 +244,8 @@ async fn a_receipt_speaks_of_nodes_and_barriers_wait_for_them() {
         let half = until("applied:50%");
         tokio::spawn(async move { server.until(revision, &half, DEADLINE).await })
     };
-    nodes[0].applied(revision, false);
-    nodes[1].applied(revision, false);
+    nodes[0].applied(revision, false, Duration::ZERO);
+    nodes[1].applied(revision, false, Duration::ZERO);
     assert_eq!(waiting.await.expect("no panic"), Some(Barrier::Met));
     let now = |barrier: &str| {
         let (server, barrier) = (Arc::clone(&server), until(barrier));
@@ -266,7 +268,7 @@ async fn a_receipt_speaks_of_nodes_and_barriers_wait_for_them() {
         resources: Vec::new(),
         text,
     });
-    nodes[2].applied(revision, true);
+    nodes[2].applied(revision, true, Duration::ZERO);
     assert_eq!(now("applied:all").await, Some(Barrier::Never));
     assert_eq!(now("node=n3").await, Some(Barrier::Never));
     server.remove_node(&names[3]);
@@ -286,7 +288,7 @@ async fn the_end_of_an_earlier_stream_of_a_node_is_not_the_end_of_the_later() {
     let first = server.attach_node(name.clone());
     let second = server.attach_node(name.clone());
     assert_eq!(first.reporter(), second.reporter(), "a node keeps its number");
-    first.applied(Revision(900), false);
+    first.applied(Revision(900), false, Duration::ZERO);
     drop(first);
     let standing = |server: &Server| server.nodes().into_iter().next().expect("known").0;
     assert!(standing(&server).connected);
@@ -295,4 +297,58 @@ async fn the_end_of_an_earlier_stream_of_a_node_is_not_the_end_of_the_later() {
     assert!(!standing(&server).connected);
     server.remove_node(&name);
     assert!(server.nodes().is_empty());
+}
+
+/// The frames that a stream has to send.
+fn taken(stream: &dyn AgentStream) -> Option<usize> {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match stream.poll_take(&mut context) {
+        std::task::Poll::Ready(frames) => Some(frames.expect("it is the current one").len()),
+        std::task::Poll::Pending => None,
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_an_earlier_stream_of_a_node_is_not_the_end_of_another_nodes() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = start(directory.path()).await;
+    let door = Door::new(Arc::clone(&server), false);
+    let attach = |name: &str| {
+        let hello = Hello { node: name.to_owned(), version: String::new() };
+        door.attach(name.parse().expect("a name"), hello).expect("attached")
+    };
+    let earlier = attach("n1");
+    let _later = attach("n1");
+    // It has the place of the one that was taken over.
+    let other = attach("n2");
+    drop(earlier);
+    assert!(server.is_attached(&"n2".parse().expect("a name")));
+    let subject = encode_subject(&endpoints("web"));
+    let subscribe = Subscribe { resumes: vec![Resume { subject, have: 0 }] };
+    other.handle(AgentSays::Subscribe(subscribe)).expect("subscribed");
+    assert_eq!(
+        [taken(&*other), taken(&*other), taken(&*other)],
+        [Some(1), Some(2), None],
+        "welcome; whole and through"
+    );
+    server.commit(&register("web", 80)).await.expect("committed");
+    assert_eq!(taken(&*other), Some(2));
+}
+
+#[tokio::test]
+async fn a_node_that_agrees_with_the_catalog_is_sent_its_records_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = start(directory.path()).await;
+    let door = Door::new(Arc::clone(&server), false);
+    let name = "n1".parse().expect("a name");
+    server.commit(&register("web", 80)).await.expect("committed");
+    let first = door.own_records(&name, None).await.expect("answered");
+    assert_eq!(first.records.as_ref().map(Vec::len), Some(2));
+    let same = door.own_records(&name, Some(first.revision)).await.expect("answered");
+    assert_eq!(same.records, None);
+    let later = Some(Revision(first.revision.0 + 1));
+    assert!(door.own_records(&name, later).await.expect("answered").records.is_some(), "of another past");
+    server.commit(&register("api", 81)).await.expect("committed");
+    let more = door.own_records(&name, Some(first.revision)).await.expect("answered");
+    assert_eq!(more.records.map(|records| records.len()), Some(3));
 }

@@ -6,7 +6,7 @@ use prost::Message;
 use starling_model::{Change, Check, InstanceId, NodeName, Record, RecordKey, Revision, ServiceName, UnixSeconds};
 use starling_tls::IssuedLeaf;
 
-use super::{AliasView, JoinAnswer, JoinRequest, LeafRequest};
+use super::{AliasView, JoinAnswer, JoinRequest, LeafRequest, OwnRecords};
 use crate::call::CallError;
 
 /// Bytes in one commit: some ten thousand records.
@@ -61,7 +61,11 @@ pub(crate) mod wire {
     }
 
     #[derive(Clone, Copy, PartialEq, Eq, Message)]
-    pub(crate) struct OwnRecordsRequest {}
+    pub(crate) struct OwnRecordsRequest {
+        /// 0 if the agent has compared itself with nothing.
+        #[prost(uint64, tag = "1")]
+        pub since: u64,
+    }
 
     #[derive(Clone, PartialEq, Eq, Message)]
     pub(crate) struct OwnRecords {
@@ -69,6 +73,9 @@ pub(crate) mod wire {
         pub revision: u64,
         #[prost(message, repeated, tag = "2")]
         pub records: Vec<KeyValue>,
+        /// There are records, which are those of `since`.
+        #[prost(bool, tag = "3")]
+        pub unchanged: bool,
     }
 
     #[derive(Clone, PartialEq, Eq, Message)]
@@ -256,28 +263,33 @@ impl OnWire for Revision {
     }
 }
 
-impl OnWire for () {
+/// Asks for a node's records if they are others than at a revision.
+pub(crate) struct Compared(pub Option<Revision>);
+
+impl OnWire for Compared {
     type Message = wire::OwnRecordsRequest;
 
     fn into_wire(self) -> wire::OwnRecordsRequest {
-        wire::OwnRecordsRequest {}
+        wire::OwnRecordsRequest { since: self.0.map_or(0, |since| since.0) }
     }
 
-    fn from_wire(_: wire::OwnRecordsRequest) -> Result<Self, String> {
-        Ok(())
+    fn from_wire(message: wire::OwnRecordsRequest) -> Result<Self, String> {
+        Ok(Self((message.since > 0).then_some(Revision(message.since))))
     }
 }
 
-impl OnWire for (Revision, Vec<Record>) {
+impl OnWire for OwnRecords {
     type Message = wire::OwnRecords;
 
     fn into_wire(self) -> wire::OwnRecords {
-        wire::OwnRecords { revision: self.0.0, records: self.1.iter().map(put).collect() }
+        let records = self.records.iter().flatten().map(put).collect();
+        wire::OwnRecords { revision: self.revision.0, records, unchanged: self.records.is_none() }
     }
 
     fn from_wire(message: wire::OwnRecords) -> Result<Self, String> {
         let records: Result<_, _> = message.records.iter().map(stored).collect();
-        Ok((Revision(message.revision), records?))
+        let records = if message.unchanged { None } else { Some(records?) };
+        Ok(Self { revision: Revision(message.revision), records })
     }
 }
 

@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 use super::attach::{AgentDecoder, begin};
-use super::messages::{Followed, OnWire, Renewal};
+use super::messages::{Compared, Followed, OnWire, Renewal};
 use super::{
     AGENT_FRAME_BYTES_MAX, AGENT_REQUEST_BYTES_MAX, AgentDoor, COMMIT_BYTES_MAX, JoinRequest, LeafRequest, path, wire,
 };
@@ -62,7 +62,8 @@ impl AgentsService {
                 unary(request, COMMIT_BYTES_MAX, commit).await
             }
             path::OWN_RECORDS => {
-                unary(request, AGENT_REQUEST_BYTES_MAX, |()| async move { door.own_records(&node).await }).await
+                let ask = |Compared(since)| async move { door.own_records(&node, since).await };
+                unary(request, AGENT_REQUEST_BYTES_MAX, ask).await
             }
             path::ISSUE_LEAVES => {
                 let issue = |wanted: Vec<LeafRequest>| async move { door.issue_leaves(&node, wanted).await };

@@ -38,7 +38,7 @@ impl AgentStream for Talk {
 
     fn poll_take(&self, _: &mut Context<'_>) -> Poll<Result<Vec<Bytes>, CallError>> {
         match self.0.revisions.lock().unwrap().next() {
-            Some(revision) => Poll::Ready(Ok(vec![through(Revision(revision))])),
+            Some(revision) => Poll::Ready(Ok(vec![through(Revision(revision), 0)])),
             None => Poll::Pending,
         }
     }
@@ -63,7 +63,7 @@ impl AgentDoor for Door {
         Ok(Revision(1))
     }
 
-    async fn own_records(&self, _: &NodeName) -> Result<(Revision, Vec<Record>), CallError> {
+    async fn own_records(&self, _: &NodeName, _: Option<Revision>) -> Result<OwnRecords, CallError> {
         Err(CallError::refused("not here"))
     }
 

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     fn applied(through: u64) -> AgentSays {
-        AgentSays::Applied(Applied { through, refusals_stand: false })
+        AgentSays::Applied(Applied { through, ..Applied::default() })
     }
 
     fn rejected() -> AgentSays {

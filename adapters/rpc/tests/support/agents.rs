@@ -20,7 +20,7 @@ use starling_identity::{Identity, IssuanceRules, Layout, SpiffeId};
 use starling_model::{Change, InstanceId, NodeName, Record, Revision, TrustDomain, UnixSeconds};
 use starling_rpc::{
     AgentDoor, AgentStream, AliasView, Api, CONNECTIONS_MAX, CallError, Doors, JoinAnswer, JoinRequest, LeafRequest,
-    ServeError, ServerClient,
+    OwnRecords, ServeError, ServerClient,
 };
 use starling_tls::{
     CertificateAuthority, CredentialSlot, Credentials, IssuedLeaf, LeafKey, TrustRoots, agent_client_config,
@@ -43,8 +43,13 @@ pub struct Mesh {
 
 impl Mesh {
     pub fn new() -> Self {
+        Self::made_at(now())
+    }
+
+    /// One whose root is valid from then on.
+    pub fn made_at(at: UnixSeconds) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let authority = CertificateAuthority::create(folder.path(), &Self::trust_domain(), now()).unwrap();
+        let authority = CertificateAuthority::create(folder.path(), &Self::trust_domain(), at).unwrap();
         Self { _folder: folder, authority }
     }
 
@@ -56,7 +61,7 @@ impl Mesh {
         TrustRoots::new([self.authority.root()]).unwrap()
     }
 
-    fn server_identity() -> Identity {
+    pub fn server_identity() -> Identity {
         Identity::Server { trust_domain: Self::trust_domain(), datacenter: "dc1".parse().unwrap() }
     }
 
@@ -209,14 +214,15 @@ impl AgentDoor for Shared {
         Ok(Revision(committed.len() as u64))
     }
 
-    async fn own_records(&self, node: &NodeName) -> Result<(Revision, Vec<Record>), CallError> {
+    async fn own_records(&self, node: &NodeName, since: Option<Revision>) -> Result<OwnRecords, CallError> {
         let committed = self.0.committed.lock().unwrap();
         let own = committed.iter().filter(|(of, _)| of == node).flat_map(|(_, changes)| changes);
         let records = own.filter_map(|change| match change {
             Change::Put(record) => Some(record.clone()),
             Change::Delete(_) => None,
         });
-        Ok((Revision(committed.len() as u64), records.collect()))
+        let revision = Revision(committed.len() as u64);
+        Ok(OwnRecords { revision, records: (since != Some(revision)).then(|| records.collect()) })
     }
 
     async fn issue_leaves(
@@ -258,7 +264,11 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Self {
-        let mesh = Arc::new(Mesh::new());
+        Self::start_with(Mesh::new())
+    }
+
+    pub fn start_with(mesh: Mesh) -> Self {
+        let mesh = Arc::new(mesh);
         let credentials = CredentialSlot::new(mesh.server_credentials());
         let tls = Arc::new(agent_server_config(credentials, &mesh.roots()).unwrap());
         let door = Door::new(mesh);

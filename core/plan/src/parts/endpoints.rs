@@ -20,6 +20,9 @@ const UNUSABLE_NAMED_MAX: usize = 10;
 /// Builds the endpoints of `service`, under the cluster name `cluster`.
 pub(crate) fn build(view: &mut View<'_>, service: &ServiceName, cluster: String) -> (Endpoints, Vec<Diagnostic>) {
     let (mut endpoints, mut diagnostics, mut fronts) = (Vec::new(), Vec::new(), 0_usize);
+    // Read always, so that a plan depends on the same whether anybody is there or not: where it would only then, the last
+    // endpoint's leaving would have every caller ask for one subject more, and its return for one less.
+    let exists = view.has_instances(service);
     view.visit_fronts(service, &mut |front| {
         fronts += 1;
         if front.health == CheckStatus::Critical {
@@ -35,7 +38,7 @@ pub(crate) fn build(view: &mut View<'_>, service: &ServiceName, cluster: String)
     endpoints.sort_by_key(|endpoint: &Endpoint| (endpoint.address, endpoint.port, u32::MAX - endpoint.weight));
     endpoints.dedup_by_key(|endpoint| (endpoint.address, endpoint.port));
     if fronts == 0 {
-        diagnostics.push(unreachable(view, service));
+        diagnostics.push(unreachable(service, exists));
     } else if endpoints.is_empty() && diagnostics.is_empty() {
         diagnostics.push(Diagnostic {
             object: Object::Service(service.clone()),
@@ -96,8 +99,8 @@ fn bound(diagnostics: &mut Vec<Diagnostic>, service: &ServiceName) {
     }
 }
 
-fn unreachable(view: &mut View<'_>, service: &ServiceName) -> Diagnostic {
-    let (reason, fix) = if view.has_instances(service) {
+fn unreachable(service: &ServiceName, exists: bool) -> Diagnostic {
+    let (reason, fix) = if exists {
         (
             "it has instances, but none with a sidecar".to_owned(),
             "register its instances with a sidecar (Connect.SidecarService)".to_owned(),

@@ -50,6 +50,11 @@ impl Registrations {
         self.settle_aliases(&mut quiet, now);
     }
 
+    /// Whether an instance may ever be condemned.
+    pub(crate) fn may_condemn(&self) -> bool {
+        self.checks.values().any(|check| check.definition().deregister_after.is_some())
+    }
+
     /// Instances that a critical check has condemned by `now`.
     pub(crate) fn condemned(&self, now: Instant) -> BTreeMap<InstanceId, CheckId> {
         let overdue = self.checks.values().filter(|check| {

@@ -124,7 +124,7 @@ mod tests {
         let subject = encode_subject(&Subject::ProxyDefaults);
         let whole = Whole { subject, revision: 7, items: Vec::new() };
         replica.handle(&ServerSays::Whole(whole)).expect("applied");
-        replica.handle(&ServerSays::Through(Through { revision: 9 })).expect("applied");
+        replica.handle(&ServerSays::Through(Through { revision: 9, ..Through::default() })).expect("applied");
         let welcome = Welcome { trust_domain: "t.consul".to_owned(), ..Welcome::default() };
         write(&path, FromServer::from(ServerSays::Welcome(welcome.clone())).to_bytes(), &replica).expect("written");
         let kept = read(&path).expect("readable");

@@ -14,6 +14,7 @@ use starling_attach::{Replica, ReplicaError};
 use starling_catalog::{Event, FanOut, MeshRead, Refused, Subject, SubscriberId};
 use starling_model::{InstanceKey, Node, Revision, ServiceInstance};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::proxies::{MeshView, ProxyNext, ProxyWatch};
 
@@ -47,7 +48,27 @@ struct State {
     unsubscribe: BTreeSet<Subject>,
     refusals: Vec<Rejected>,
     /// What was last told to the server.
-    told: Option<Applied>,
+    told: Option<Standing>,
+    /// What is in force, and since when.
+    standing: (Standing, Instant),
+    /// Until when the server wishes not to be told what is in force.
+    hold_until: Option<Instant>,
+}
+
+/// What is in force at the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Standing {
+    through: u64,
+    refusals_stand: bool,
+}
+
+/// What there is to tell the server.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    /// In order.
+    pub says: Vec<AgentSays>,
+    /// When there is more.
+    pub next: Option<Instant>,
 }
 
 struct Watched {
@@ -76,6 +97,8 @@ impl Mirror {
             unsubscribe: BTreeSet::new(),
             refusals: Vec::new(),
             told: None,
+            standing: (Standing::default(), Instant::now()),
+            hold_until: None,
         };
         for subject in own {
             state.want(&subject);
@@ -102,13 +125,20 @@ impl Mirror {
         state.subscribe.clear();
         state.unsubscribe.clear();
         state.told = None;
+        state.hold_until = None;
         let resumes = Arc::make_mut(&mut state.replica).resumes();
         AgentSays::Subscribe(Subscribe { resumes: resumes.iter().filter_map(resume).collect() })
     }
 
     /// The server knows nothing of what this mirror has: everything is asked for anew.
     pub fn begin_anew(&self) {
-        Arc::make_mut(&mut self.lock().replica).begin_anew();
+        let mut state = self.lock();
+        Arc::make_mut(&mut state.replica).begin_anew();
+        // These speak of revisions by another count. Whoever owed something owes it still, whatever its number.
+        state.refusals.clear();
+        for watched in state.watches.values_mut() {
+            watched.owes = watched.owes.map(|_| (Revision(1), Revision(1)));
+        }
     }
 
     /// Waits until there is something to tell the server. Safe to drop.
@@ -116,9 +146,14 @@ impl Mirror {
         self.outgoing.notified().await;
     }
 
-    /// What there is to tell the server, in order.
+    /// The server wishes not to be told before `until` what is in force.
+    pub fn hold_report(&self, until: Instant) {
+        self.lock().hold_until.get_or_insert(until);
+    }
+
+    /// What there is to tell the server now.
     #[must_use]
-    pub fn take_outgoing(&self) -> Vec<AgentSays> {
+    pub fn take_outgoing(&self, now: Instant) -> Outgoing {
         let mut state = self.lock();
         let mut says = Vec::new();
         let leave = mem::take(&mut state.unsubscribe);
@@ -133,25 +168,38 @@ impl Mirror {
         }
         says.extend(mem::take(&mut state.refusals).into_iter().map(AgentSays::Rejected));
         let standing = state.standing();
-        if state.told != Some(standing) && standing.through > 0 {
-            state.told = Some(standing);
-            says.push(AgentSays::Applied(standing));
+        if state.standing.0 != standing {
+            state.standing = (standing, now);
         }
-        says
+        if state.told == Some(standing) || standing.through == 0 {
+            return Outgoing { says, next: None };
+        }
+        if let Some(until) = state.hold_until.filter(|until| *until > now) {
+            return Outgoing { says, next: Some(until) };
+        }
+        state.hold_until = None;
+        state.told = Some(standing);
+        let held = now.saturating_duration_since(state.standing.1).as_micros();
+        says.push(AgentSays::Applied(Applied {
+            through: standing.through,
+            refusals_stand: standing.refusals_stand,
+            held_us: u64::try_from(held).unwrap_or(u64::MAX),
+        }));
+        Outgoing { says, next: None }
     }
 
     /// Applies what the server said. At a `Through` everyone concerned is woken, and the subjects that changed are
-    /// answered.
+    /// answered; [`Mirror::take_outgoing`] may have something then.
     ///
     /// # Errors
     /// [`ReplicaError`]; the stream has to end then.
     pub fn handle(&self, says: &ServerSays) -> Result<Option<BTreeSet<Subject>>, ReplicaError> {
         let mut state = self.lock();
+        let before = state.replica.through();
         let Some(touched) = Arc::make_mut(&mut state.replica).handle(says)? else { return Ok(None) };
-        state.announce(&touched);
+        state.announce(&touched, Revision(before.0.saturating_add(1)));
         drop(state);
         self.known.notify_waiters();
-        self.outgoing.notify_one();
         Ok(Some(touched))
     }
 
@@ -168,7 +216,8 @@ impl Mirror {
                 state.forget_left(key);
             }
         }
-        state.announce(&touched);
+        let now = state.replica.through();
+        state.announce(&touched, now);
         touched
     }
 
@@ -245,15 +294,16 @@ impl State {
         self.idle[1].insert(subject.clone());
     }
 
-    /// Wakes those whom a change of `touched` concerns; each owes it from now on.
-    fn announce(&mut self, touched: &BTreeSet<Subject>) {
+    /// Wakes those whom a change of `touched` concerns; each owes it from now on. It came at `first` or later: of several
+    /// that come together nobody says which changed what.
+    fn announce(&mut self, touched: &BTreeSet<Subject>, first: Revision) {
         let revision = self.replica.through();
         let events: Vec<_> = touched.iter().map(|subject| Event { subject: subject.clone(), revision }).collect();
         for event in &events {
             let concerned: Vec<_> = self.fan_out.subscribers_of(&event.subject).collect();
             for id in concerned {
                 if let Some(watched) = self.watches.get_mut(&id) {
-                    watched.owes.get_or_insert((revision, revision)).1 = revision;
+                    watched.owes.get_or_insert((first, revision)).1 = revision;
                 }
             }
         }
@@ -265,10 +315,10 @@ impl State {
     }
 
     /// Up to where every proxy of the node has applied everything.
-    fn standing(&self) -> Applied {
+    fn standing(&self) -> Standing {
         let owed = self.watches.values().filter_map(|watched| watched.owes).map(|(first, _)| first).min();
         let through = owed.map_or(self.replica.through().0, |first| first.0.saturating_sub(1));
-        Applied { through, refusals_stand: self.watches.values().any(|watched| watched.refuses) }
+        Standing { through, refusals_stand: self.watches.values().any(|watched| watched.refuses) }
     }
 
     fn end(&mut self, id: SubscriberId) {
@@ -377,6 +427,10 @@ impl ProxyWatch for Watch {
 
     fn applied(&self, through: Revision, refusals_stand: bool) {
         self.mirror.report(self.id, |state| {
+            // Planned before everything began anew, and so by another count.
+            if through > state.replica.through() {
+                return;
+            }
             let Some(watched) = state.watches.get_mut(&self.id) else { return };
             watched.refuses = refusals_stand;
             watched.owes = watched.owes.and_then(|(first, last)| {
@@ -415,6 +469,8 @@ impl Drop for Watch {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use starling_attach::message::{Through, Whole};
     use starling_model::{InstanceKind, NodeName, ServiceName};
 
@@ -455,7 +511,7 @@ mod tests {
         watch.resubscribe(Revision(0), BTreeSet::from([subject.clone()]));
         let whole = Whole { subject: encode_subject(&subject), revision: 7, items: Vec::new() };
         view.0.handle(&ServerSays::Whole(whole)).unwrap();
-        view.0.handle(&ServerSays::Through(Through { revision: 7 })).unwrap();
+        view.0.handle(&ServerSays::Through(Through { revision: 7, ..Through::default() })).unwrap();
         (view, subject, watch)
     }
 
@@ -509,7 +565,7 @@ mod tests {
 
     fn asked(mirror: &Mirror) -> (usize, usize) {
         let mut counts = (0, 0);
-        for says in mirror.take_outgoing() {
+        for says in mirror.take_outgoing(Instant::now()).says {
             match says {
                 AgentSays::Subscribe(subscribe) => counts.0 += subscribe.resumes.len(),
                 AgentSays::Unsubscribe(unsubscribe) => counts.1 += unsubscribe.subjects.len(),
@@ -517,6 +573,30 @@ mod tests {
             }
         }
         counts
+    }
+
+    #[test]
+    fn a_report_is_held_as_the_server_wishes_and_says_for_how_long() {
+        let mirror = Mirror::new(Replica::default(), [Subject::Roots]);
+        let through = |revision| ServerSays::Through(Through { revision, ..Through::default() });
+        let reported = |now| mirror.take_outgoing(now).says.into_iter().rfind(|it| matches!(it, AgentSays::Applied(_)));
+        says(&mirror, &through(7));
+        let now = Instant::now();
+        let at_once = Applied { through: 7, refusals_stand: false, held_us: 0 };
+        assert_eq!(reported(now), Some(AgentSays::Applied(at_once)));
+
+        says(&mirror, &through(8));
+        let until = now + Duration::from_millis(300);
+        mirror.hold_report(until);
+        assert_eq!(mirror.take_outgoing(now).next, Some(until));
+        // Who is told more meanwhile reports all of it when the first was due.
+        says(&mirror, &through(9));
+        mirror.hold_report(until + Duration::from_millis(300));
+        let later = now + Duration::from_millis(100);
+        assert_eq!((reported(later), mirror.take_outgoing(later).next), (None, Some(until)));
+        let held = Applied { through: 9, refusals_stand: false, held_us: 200_000 };
+        assert_eq!(reported(until), Some(AgentSays::Applied(held)));
+        assert_eq!(mirror.take_outgoing(until).next, None);
     }
 
     #[tokio::test]
@@ -528,7 +608,7 @@ mod tests {
         first.resubscribe(Revision(0), subjects.clone());
         assert_eq!(asked(&mirror), (2, 0), "each once, whoever wants it");
         subjects.iter().for_each(|subject| says(&mirror, &whole(subject)));
-        says(&mirror, &ServerSays::Through(Through { revision: REVISION }));
+        says(&mirror, &ServerSays::Through(Through { revision: REVISION, ..Through::default() }));
         drop(first);
 
         let second = view.attach(&instance().key);
@@ -553,14 +633,14 @@ mod tests {
         web.resubscribe(Revision(0), subject.clone());
         api.resubscribe(Revision(0), subject);
         says(&mirror, &whole(&Subject::ProxyDefaults));
-        says(&mirror, &ServerSays::Through(Through { revision: REVISION }));
+        says(&mirror, &ServerSays::Through(Through { revision: REVISION, ..Through::default() }));
         let through = || mirror.lock().standing().through;
-        assert_eq!(through(), REVISION - 1, "both owe it");
+        assert_eq!(through(), 0, "both owe all that came together, whichever of it concerns them");
         web.applied(Revision(REVISION), false);
-        assert_eq!(through(), REVISION - 1);
+        assert_eq!(through(), 0);
         api.applied(Revision(REVISION), false);
         assert_eq!(through(), REVISION);
-        says(&mirror, &ServerSays::Through(Through { revision: REVISION + 1 }));
+        says(&mirror, &ServerSays::Through(Through { revision: REVISION + 1, ..Through::default() }));
         assert_eq!(through(), REVISION + 1, "nothing to do counts as applied");
     }
 }

@@ -3,6 +3,7 @@
 //! After a loss it is tried again at once, with a little jitter, and then with pauses that double up to a ceiling; the
 //! server decides by its admission how fast a fleet comes back, not the agents' fear.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,10 +11,11 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use starling_attach::ReplicaError;
-use starling_attach::message::{Hello, ServerSays, Welcome};
+use starling_attach::message::{Hello, ServerSays, Through, Welcome};
 use starling_model::{Change, InstanceId, NodeName, Revision, ServiceName};
 use starling_rpc::{AgentSender, CallError, ConnectError, LeafRequest, ServerClient, ServerFrames};
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 
 use crate::link::{AliasView, IssuedLeaf, LinkError, OwnRecords, ServerLink};
 use crate::remote::mirror::Mirror;
@@ -48,6 +50,10 @@ pub struct UplinkConfig {
 /// The connection of the moment.
 pub struct Uplink {
     client: watch::Sender<Option<ServerClient>>,
+    /// Counts connections.
+    connections: AtomicU64,
+    /// The one over which this node was last compared with the catalog.
+    compared_over: AtomicU64,
     wanted: Mutex<Wanted>,
 }
 
@@ -62,7 +68,12 @@ impl Uplink {
     /// No connection yet.
     #[must_use]
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { client: watch::Sender::new(None), wanted: Mutex::default() })
+        Arc::new(Self {
+            client: watch::Sender::new(None),
+            connections: AtomicU64::new(0),
+            compared_over: AtomicU64::new(0),
+            wanted: Mutex::default(),
+        })
     }
 
     /// Whether there is a connection.
@@ -74,6 +85,10 @@ impl Uplink {
     /// Has the agent's own certificate signed anew.
     pub(crate) async fn renew(&self, csr_der: Vec<u8>) -> Result<IssuedLeaf, LinkError> {
         self.client()?.renew(csr_der).await.map_err(LinkError::from)
+    }
+
+    fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
     }
 
     fn client(&self) -> Result<ServerClient, LinkError> {
@@ -128,9 +143,11 @@ impl ServerLink for RemoteLink {
         self.0.client()?.commit(changes).await.map_err(LinkError::from)
     }
 
-    async fn own_records(&self) -> Result<OwnRecords, LinkError> {
-        let (revision, records) = self.0.client()?.own_records().await.map_err(LinkError::from)?;
-        Ok(OwnRecords { revision, records })
+    async fn own_records(&self, since: Option<Revision>) -> Result<OwnRecords, LinkError> {
+        let (client, connection) = (self.0.client()?, self.0.connections());
+        // Another server, or the same after its end, may have lived another past.
+        let since = since.filter(|_| self.0.compared_over.swap(connection, Ordering::Relaxed) == connection);
+        client.own_records(since).await.map_err(LinkError::from)
     }
 
     async fn issue_leaf(&self, service: &ServiceName, csr_der: Vec<u8>) -> Result<IssuedLeaf, LinkError> {
@@ -234,6 +251,8 @@ async fn stay(
     };
     let mut sweeps = tokio::time::interval(SWEEP_INTERVAL.mul_f64(0.75 + fastrand::f64() / 2.0));
     sweeps.tick().await;
+    let mut report_at = None;
+    let mut report = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
     loop {
         let told = tokio::select! {
             frame = frames.next() => match frame {
@@ -245,6 +264,7 @@ async fn stay(
                 None => return Ended::Lost("the server ended the stream".to_owned()),
             },
             () = mirror.outgoing() => Ok(()),
+            () = &mut report, if report_at.is_some() => Ok(()),
             _ = sweeps.tick() => {
                 mirror.sweep();
                 Ok(())
@@ -253,11 +273,16 @@ async fn stay(
         if let Err(error) = told {
             return error.into();
         }
-        for says in mirror.take_outgoing() {
+        let outgoing = mirror.take_outgoing(Instant::now());
+        for says in outgoing.says {
             if let Err(error) = sender.send(says) {
                 return error.into();
             }
         }
+        if let Some(at) = outgoing.next.filter(|at| report_at != Some(*at)) {
+            report.as_mut().reset(at);
+        }
+        report_at = outgoing.next;
     }
 }
 
@@ -274,6 +299,7 @@ async fn open(
     let attached = tokio::time::timeout(CONNECT_TIMEOUT, client.attach(hello)).await;
     let (sender, frames) = attached.map_err(|_| CallError::unavailable("the server does not open the stream"))??;
     sender.send(mirror.resume())?;
+    uplink.connections.fetch_add(1, Ordering::Relaxed);
     uplink.client.send_replace(Some(client));
     Ok((sender, frames))
 }
@@ -284,6 +310,10 @@ fn hear(says: &ServerSays, mirror: &Mirror, listener: &dyn Listener) -> Result<(
     }
     if let Some(touched) = mirror.handle(says)? {
         listener.heard(&touched);
+    }
+    if let ServerSays::Through(Through { report_within_ms: within @ 1.., .. }) = says {
+        let within = Duration::from_millis(u64::from(*within));
+        mirror.hold_report(Instant::now() + within.mul_f64(0.5 + fastrand::f64() / 2.0));
     }
     Ok(())
 }

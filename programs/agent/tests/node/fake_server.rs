@@ -170,12 +170,12 @@ impl ServerLink for FakeServer {
         })
     }
 
-    async fn own_records(&self) -> Result<OwnRecords, LinkError> {
+    async fn own_records(&self, _since: Option<Revision>) -> Result<OwnRecords, LinkError> {
         self.look(|state| match &state.mode {
             Mode::Down => Err(LinkError::Unavailable("taken away".to_owned())),
             Mode::Up | Mode::Refusing(_) | Mode::Narrow(_) | Mode::Dying(_) => Ok(OwnRecords {
                 revision: Revision(state.commits.len() as u64),
-                records: state.records.values().cloned().collect(),
+                records: Some(state.records.values().cloned().collect()),
             }),
         })
     }

@@ -24,9 +24,8 @@ impl ServerLink for Link {
         Ok(self.door.commit(&self.node, changes).await?)
     }
 
-    async fn own_records(&self) -> Result<OwnRecords, LinkError> {
-        let (revision, records) = self.door.own_records(&self.node).await?;
-        Ok(OwnRecords { revision, records })
+    async fn own_records(&self, since: Option<Revision>) -> Result<OwnRecords, LinkError> {
+        Ok(self.door.own_records(&self.node, since).await?)
     }
 
     async fn issue_leaf(&self, service: &ServiceName, csr_der: Vec<u8>) -> Result<IssuedLeaf, LinkError> {
