@@ -103,6 +103,8 @@ pub struct OwnRecords {
     pub revision: Revision,
     /// The node, its instances and its checks, in any order; `None` if they are those of the revision that was named.
     pub records: Option<Vec<Record>>,
+    /// Seconds after which the agent may ask again unless it has reason to, so that a fleet never asks much at once.
+    pub again_after_s: u32,
 }
 
 /// What an alias check of another node sees.

@@ -50,11 +50,11 @@ pub use frames::ServerFrames;
 
 /// An agent that has read nothing for so long asks its server whether it is there. That is how the server knows of the
 /// agent, too. An answer may take as long as is left of [`SILENCE_MAX`](crate::SILENCE_MAX), which is enough to send a
-/// lost packet twice again; asking every second would cost a server of ten thousand agents a quarter of a core.
-pub const PING_AFTER: Duration = Duration::from_millis(1_750);
+/// lost packet twice again; asking every second would cost a server of ten thousand agents a third of a core.
+pub const PING_AFTER: Duration = Duration::from_millis(2_250);
 
 /// An agent that has said nothing at all for so long says that it is there.
-pub const SPEAK_AFTER: Duration = Duration::from_secs(2);
+pub const SPEAK_AFTER: Duration = Duration::from_millis(2_500);
 
 /// Bytes under way to the agent on one stream: what a slow one cannot coalesce any more.
 const STREAM_WINDOW: u32 = 64 * 1024;

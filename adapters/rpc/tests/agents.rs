@@ -111,9 +111,9 @@ async fn calls_are_answered() {
     assert_eq!(client.commit(changes.clone()).await, Ok(Revision(1)));
     assert_eq!(*server.door.committed.lock().unwrap(), [("n1".parse().unwrap(), changes)]);
     let records = Some(vec![Record::Node(node("n1"))]);
-    assert_eq!(client.own_records(None).await, Ok(OwnRecords { revision: Revision(1), records }));
+    assert_eq!(client.own_records(None).await, Ok(OwnRecords { revision: Revision(1), records, again_after_s: 9 }));
     let same = client.own_records(Some(Revision(1))).await;
-    assert_eq!(same, Ok(OwnRecords { revision: Revision(1), records: None }));
+    assert_eq!(same, Ok(OwnRecords { revision: Revision(1), records: None, again_after_s: 9 }));
 
     let key = LeafKey::generate().unwrap();
     let csr_der = key.csr_der().unwrap();

@@ -53,16 +53,16 @@ const QUEUE_BYTES: usize = 32 * 1024 * 1024;
 /// Bytes counted for a transaction in the queue beside its keys and values.
 const JOB_OVERHEAD_BYTES: usize = 256;
 
-/// Recent transactions kept for watchers: 16 s at 4,000 a second, long enough for a watcher to
-/// come back from a pause, short enough that reloading is the cheaper way beyond.
-const WINDOW_TRANSACTIONS: usize = 65_536;
+/// Recent transactions kept for watchers: 4 s at 4,000 a second. A watcher of this store lives in
+/// its process and pauses for less; beyond, reloading is the cheaper way.
+const WINDOW_TRANSACTIONS: usize = 16_384;
 
 /// Bytes of recent transactions kept for watchers.
-const WINDOW_BYTES: usize = 64 * 1024 * 1024;
+const WINDOW_BYTES: usize = 16 * 1024 * 1024;
 
 /// Bytes of database pages kept in memory. The catalog above holds everything anyway and the
 /// kernel caches the file, so this only has to cover inner nodes and what is being written.
-const CACHE_BYTES: usize = 64 * 1024 * 1024;
+const CACHE_BYTES: usize = 16 * 1024 * 1024;
 
 /// How an embedded store is sized.
 #[derive(Clone, Copy, Debug)]

@@ -126,6 +126,17 @@ pub struct WireSubject {
     pub name: String,
 }
 
+/// The kind of what is written on a node.
+const KIND_NODE: u32 = 7;
+
+impl WireSubject {
+    /// Whether it is about what is written on a node.
+    #[must_use]
+    pub fn is_node(&self) -> bool {
+        self.kind == KIND_NODE
+    }
+}
+
 /// Everything up to a revision has come in force.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Applied {
@@ -330,7 +341,7 @@ pub fn encode_subject(subject: &Subject) -> Option<WireSubject> {
         Subject::Intentions(destination) => (4, destination.to_string()),
         Subject::ProxyDefaults => (5, String::new()),
         Subject::Roots => (6, String::new()),
-        Subject::Node(node) => (7, node.to_string()),
+        Subject::Node(node) => (KIND_NODE, node.to_string()),
         Subject::Instance(_)
         | Subject::ServiceList
         | Subject::NodeList
@@ -354,7 +365,7 @@ pub fn decode_subject(wire: &WireSubject) -> Result<Subject, MessageError> {
         5 | 6 if !wire.name.is_empty() => return Err(MessageError::Named(wire.kind)),
         5 => Subject::ProxyDefaults,
         6 => Subject::Roots,
-        7 => Subject::Node(wire.name.parse()?),
+        KIND_NODE => Subject::Node(wire.name.parse()?),
         other => return Err(MessageError::Subject(other)),
     })
 }

@@ -131,10 +131,13 @@ impl Replica {
     }
 
     /// Asks for everything anew, as when servers have not what was heard. What is there serves until the answer replaces it:
-    /// a plan made meanwhile must not lack a denial.
+    /// a plan made meanwhile must not lack a denial. The next `Through` speaks of all of it, by another count of revisions.
     pub fn begin_anew(&mut self) {
-        for topic in self.topics.values_mut() {
+        for (subject, topic) in &mut self.topics {
             Arc::make_mut(topic).doubt = Doubt::UntilWhole;
+            if topic.known {
+                self.touched.insert(subject.clone());
+            }
         }
         self.through = Revision(0);
     }

@@ -149,7 +149,7 @@ impl Agent {
         let generation = former.as_ref().map(Contents::generation);
         restore(&mut registrations, former.unwrap_or_default(), &config.services_of_files, now);
         let journal = Journal::begin(&directory, generation, &registrations.entries(now))?;
-        let state = State { registrations, pending: Pending::default(), revision: Revision::default() };
+        let state = State { registrations, pending: Pending::default(), revision: Revision::default(), doubts: false };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             wake: Notify::new(),
@@ -354,6 +354,12 @@ impl Agent {
     #[must_use]
     pub fn leaves(&self) -> &Leaves {
         &self.leaves
+    }
+
+    /// The catalog's records of this node were written at `revision`: unless it was by this agent, they are compared with
+    /// what is registered here. 0 if there is no telling.
+    pub fn own_records_written(&self, revision: Revision) {
+        self.shared.written(revision);
     }
 
     /// A number that grows whenever a service, a check or a status of this node changes; for blocking queries.

@@ -54,10 +54,11 @@ impl Committer {
         let mut compare_at = Instant::now();
         loop {
             let mut working = true;
-            if Instant::now() >= compare_at {
-                working = self.compare().await;
-                if working {
-                    compare_at = Instant::now() + COMPARE_INTERVAL.mul_f64(0.75 + fastrand::f64() / 4.0);
+            if Instant::now() >= compare_at || self.shared.lock().doubts {
+                let compared = self.compare().await;
+                working = compared.is_some();
+                if let Some(pause) = compared {
+                    compare_at = Instant::now() + pause.mul_f64(0.75 + fastrand::f64() / 4.0);
                 }
             }
             while working {
@@ -85,23 +86,26 @@ impl Committer {
         }
     }
 
-    /// Compares with the catalog and queues what differs; whether it could.
-    async fn compare(&mut self) -> bool {
+    /// Compares with the catalog and queues what differs; when to do so again, or `None` if it could not.
+    async fn compare(&mut self) -> Option<Duration> {
+        self.shared.lock().doubts = false;
         match self.link.own_records(self.agreed).await {
             Ok(theirs) => {
                 let mut state = self.shared.lock();
                 state.revision = state.revision.max(theirs.revision);
-                let Some(records) = theirs.records else { return true };
+                let pause = COMPARE_INTERVAL.max(Duration::from_secs(theirs.again_after_s.into()));
+                let Some(records) = theirs.records else { return Some(pause) };
                 let differing = difference(&state.registrations, &records);
                 self.agreed = differing.is_empty().then_some(theirs.revision);
                 for keys in differing {
                     state.pending.add(Group { keys: keys.into_iter().collect(), ..Group::default() });
                 }
-                true
+                Some(pause)
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot compare this node with the catalog");
-                false
+                self.shared.lock().doubts = true;
+                None
             }
         }
     }

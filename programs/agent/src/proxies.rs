@@ -47,8 +47,10 @@ pub trait ProxyWatch: Send + Sync {
     fn resubscribe(&self, as_of: Revision, subjects: BTreeSet<Subject>);
 
     /// Waits until everything that it is subscribed to is known: a plan made before would lack what it has not heard of,
-    /// denials included. Where the whole catalog is at hand that is always so.
-    async fn known(&self) {}
+    /// denials included. Where the whole catalog is at hand that is always so. False if nothing more comes on this watch.
+    async fn known(&self) -> bool {
+        true
+    }
 
     /// Waits for what comes next. Safe to drop.
     async fn next(&self) -> ProxyNext;
@@ -297,7 +299,10 @@ impl Feed {
             }
             self.watch.resubscribe(plan.revision, subjects.clone());
             self.subjects = subjects;
-            self.watch.known().await;
+            if !self.watch.known().await {
+                // Deregistered, and perhaps registered again meanwhile.
+                self.await_registration();
+            }
         }
     }
 

@@ -99,6 +99,11 @@ impl Agents {
         AgentStream { agents: Arc::clone(self), id, receipts }
     }
 
+    /// How many agents are attached.
+    pub(crate) fn attached(&self) -> u32 {
+        u32::try_from(self.metrics.attached.get()).unwrap_or_default()
+    }
+
     /// Whether a node's agent is attached.
     pub(crate) fn is_attached(&self, node: &NodeName) -> bool {
         let state = self.lock();

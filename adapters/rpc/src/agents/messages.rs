@@ -76,6 +76,8 @@ pub(crate) mod wire {
         /// There are records, which are those of `since`.
         #[prost(bool, tag = "3")]
         pub unchanged: bool,
+        #[prost(uint32, tag = "4")]
+        pub again_after_s: u32,
     }
 
     #[derive(Clone, PartialEq, Eq, Message)]
@@ -283,13 +285,14 @@ impl OnWire for OwnRecords {
 
     fn into_wire(self) -> wire::OwnRecords {
         let records = self.records.iter().flatten().map(put).collect();
-        wire::OwnRecords { revision: self.revision.0, records, unchanged: self.records.is_none() }
+        let Self { revision, again_after_s, .. } = self;
+        wire::OwnRecords { revision: revision.0, records, unchanged: self.records.is_none(), again_after_s }
     }
 
     fn from_wire(message: wire::OwnRecords) -> Result<Self, String> {
         let records: Result<_, _> = message.records.iter().map(stored).collect();
         let records = if message.unchanged { None } else { Some(records?) };
-        Ok(Self { revision: Revision(message.revision), records })
+        Ok(Self { revision: Revision(message.revision), records, again_after_s: message.again_after_s })
     }
 }
 

@@ -222,7 +222,7 @@ impl AgentDoor for Shared {
             Change::Delete(_) => None,
         });
         let revision = Revision(committed.len() as u64);
-        Ok(OwnRecords { revision, records: (since != Some(revision)).then(|| records.collect()) })
+        Ok(OwnRecords { revision, records: (since != Some(revision)).then(|| records.collect()), again_after_s: 9 })
     }
 
     async fn issue_leaves(

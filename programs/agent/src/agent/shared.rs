@@ -27,6 +27,8 @@ pub(crate) struct State {
     pub(crate) pending: Pending,
     /// Of the last write or comparison.
     pub(crate) revision: Revision,
+    /// Whether the catalog's records of this node may be others than they should.
+    pub(crate) doubts: bool,
 }
 
 pub(super) type Waiting = oneshot::Receiver<Result<Revision, WriteError>>;
@@ -66,6 +68,16 @@ impl Shared {
         let (waiter, receiver) = Waiter::new();
         self.submit(state, touched, vec![waiter]);
         Err(receiver)
+    }
+
+    /// The catalog's records of this node were written at `revision`, by whomever; 0 if that is not known.
+    pub(super) fn written(&self, revision: Revision) {
+        let mut state = self.lock();
+        if revision == Revision(0) || revision > state.revision {
+            state.doubts = true;
+            drop(state);
+            self.wake.notify_one();
+        }
     }
 
     pub(super) fn submit(&self, state: &mut State, touched: Touched, waiters: Vec<Waiter>) {
@@ -169,7 +181,7 @@ mod tests {
             meta: BTreeMap::new(),
         };
         let registrations = Registrations::new(node, 21000..=21255);
-        let state = State { registrations, pending: Pending::default(), revision: Revision::default() };
+        let state = State { registrations, pending: Pending::default(), revision: Revision::default(), doubts: false };
         let shared = Shared {
             state: Mutex::new(state),
             wake: Notify::new(),

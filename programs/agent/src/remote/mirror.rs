@@ -9,11 +9,13 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use starling_attach::message::{AgentSays, Applied, Rejected, Resume, ServerSays, Subjects, Subscribe, encode_subject};
+use starling_attach::message::{
+    AgentSays, Applied, Rejected, Resume, ServerSays, Subjects, Subscribe, WireSubject, encode_subject,
+};
 use starling_attach::{Replica, ReplicaError};
 use starling_catalog::{Event, FanOut, MeshRead, Refused, Subject, SubscriberId};
 use starling_model::{InstanceKey, Node, Revision, ServiceInstance};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::proxies::{MeshView, ProxyNext, ProxyWatch};
@@ -28,6 +30,8 @@ pub struct Mirror {
     outgoing: Notify,
     /// Something that was unknown has become known.
     known: Notify,
+    /// The revision at which the node's own records were last written, by whomever; 0 if there is no telling.
+    written: watch::Sender<Revision>,
 }
 
 struct State {
@@ -103,7 +107,12 @@ impl Mirror {
         for subject in own {
             state.want(&subject);
         }
-        Arc::new(Self { state: Mutex::new(state), outgoing: Notify::new(), known: Notify::new() })
+        Arc::new(Self {
+            state: Mutex::new(state),
+            outgoing: Notify::new(),
+            known: Notify::new(),
+            written: watch::Sender::new(Revision(0)),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -134,10 +143,10 @@ impl Mirror {
     pub fn begin_anew(&self) {
         let mut state = self.lock();
         Arc::make_mut(&mut state.replica).begin_anew();
-        // These speak of revisions by another count. Whoever owed something owes it still, whatever its number.
+        // These speak of revisions by another count. By the new one everybody owes what is announced next, which is all.
         state.refusals.clear();
         for watched in state.watches.values_mut() {
-            watched.owes = watched.owes.map(|_| (Revision(1), Revision(1)));
+            watched.owes = None;
         }
     }
 
@@ -194,6 +203,7 @@ impl Mirror {
     /// # Errors
     /// [`ReplicaError`]; the stream has to end then.
     pub fn handle(&self, says: &ServerSays) -> Result<Option<BTreeSet<Subject>>, ReplicaError> {
+        self.note_written(says);
         let mut state = self.lock();
         let before = state.replica.through();
         let Some(touched) = Arc::make_mut(&mut state.replica).handle(says)? else { return Ok(None) };
@@ -201,6 +211,24 @@ impl Mirror {
         drop(state);
         self.known.notify_waiters();
         Ok(Some(touched))
+    }
+
+    /// Moves when somebody has written records of this node.
+    #[must_use]
+    pub fn written(&self) -> watch::Receiver<Revision> {
+        self.written.subscribe()
+    }
+
+    /// Of nodes, a server speaks of the agent's own only.
+    fn note_written(&self, says: &ServerSays) {
+        let (subject, revision) = match says {
+            ServerSays::Update(update) => (&update.subject, update.revision),
+            ServerSays::Whole(whole) => (&whole.subject, 0),
+            ServerSays::Welcome(_) | ServerSays::Through(_) | ServerSays::Ping(_) => return,
+        };
+        if subject.as_ref().is_some_and(WireSubject::is_node) {
+            self.written.send_replace(Revision(revision));
+        }
     }
 
     /// The node's own registrations are now these. Answers with the subjects that this changes.
@@ -218,6 +246,9 @@ impl Mirror {
         }
         let now = state.replica.through();
         state.announce(&touched, now);
+        drop(state);
+        // Whoever waits for what a proxy depends on that is deregistered waits in vain.
+        self.known.notify_waiters();
         touched
     }
 
@@ -400,16 +431,16 @@ impl ProxyWatch for Watch {
         });
     }
 
-    async fn known(&self) {
+    async fn known(&self) -> bool {
         loop {
             let mut notified = std::pin::pin!(self.mirror.known.notified());
             // Before the look, so that nothing falls between.
             notified.as_mut().enable();
             {
                 let state = self.mirror.lock();
-                let Some(watched) = state.watches.get(&self.id) else { return };
+                let Some(watched) = state.watches.get(&self.id) else { return false };
                 if watched.subjects.iter().all(|subject| state.replica.knows(subject)) {
-                    return;
+                    return true;
                 }
             }
             notified.await;
@@ -642,5 +673,22 @@ mod tests {
         assert_eq!(through(), REVISION);
         says(&mirror, &ServerSays::Through(Through { revision: REVISION + 1, ..Through::default() }));
         assert_eq!(through(), REVISION + 1, "nothing to do counts as applied");
+    }
+
+    #[test]
+    fn what_was_applied_before_all_began_anew_is_no_word_on_what_came_after() {
+        let (view, subject, watch) = told();
+        watch.applied(Revision(REVISION), false);
+        let through = || view.0.lock().standing().through;
+        assert_eq!(through(), REVISION);
+        view.0.begin_anew();
+        assert!(view.0.replica().knows(&subject), "a plan made now would lack what is known");
+        assert_eq!(through(), 0, "by another count nothing is in force yet");
+        says(&view.0, &whole(&subject));
+        says(&view.0, &ServerSays::Through(Through { revision: 3, ..Through::default() }));
+        watch.applied(Revision(REVISION), false);
+        assert_eq!(through(), 0, "that was planned before");
+        watch.applied(Revision(3), false);
+        assert_eq!(through(), 3);
     }
 }

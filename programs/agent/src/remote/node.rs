@@ -28,6 +28,9 @@ use crate::remote::uplink::{CONNECT_TIMEOUT, Listener, RemoteLink, Uplink, Uplin
 /// After a renewal that failed; there is a third of the certificate's lifetime for further attempts.
 const RENEWAL_RETRY: Duration = Duration::from_secs(30);
 
+/// From a write of the node's own records by somebody else until the agent looks, at most.
+const HEAL_AFTER: Duration = Duration::from_secs(4);
+
 /// How a node is set up.
 pub struct NodeConfig {
     /// The servers' TLS addresses, host and port, tried in turn.
@@ -108,6 +111,7 @@ impl RemoteNode {
         hub.set_local(&agent);
         tasks.spawn(cache::keep(path, welcome.clone(), Arc::clone(&mirror)));
         tasks.spawn(follow(Arc::clone(&agent), hub));
+        tasks.spawn(heal(Arc::clone(&agent), mirror.written()));
         let renewal = Renewal { uplink: Arc::clone(&uplink), mirror: Arc::clone(&mirror), data_dir, clock, tls };
         tasks.spawn(renewal.run(identity));
         Ok(Self { agent, proxies, welcome, api, uplink, mirror, _tasks: tasks })
@@ -137,6 +141,16 @@ async fn follow(agent: Arc<Agent>, hub: Arc<Switch>) {
     let mut changes = agent.changes();
     while changes.changed().await.is_ok() {
         hub.set_local(&agent);
+    }
+}
+
+/// Has the agent look at what others may have written in its place.
+async fn heal(agent: Arc<Agent>, mut written: watch::Receiver<Revision>) {
+    while written.changed().await.is_ok() {
+        // What the agent has written itself is answered within that time; and a fleet does not ask as one.
+        tokio::time::sleep(HEAL_AFTER.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+        let revision = *written.borrow_and_update();
+        agent.own_records_written(revision);
     }
 }
 
@@ -201,13 +215,34 @@ fn settings(welcome: &Welcome) -> anyhow::Result<MeshSettings> {
 async fn identity(config: &NodeConfig, node: &Node, data_dir: &Path) -> anyhow::Result<AgentIdentity> {
     let identity = match AgentIdentity::load(data_dir) {
         Err(AgentIdentityError::Absent { .. }) => join(config, node, data_dir).await?,
-        loaded => loaded?,
+        loaded => {
+            let known = loaded?;
+            let expired_at = known.credentials.validity().not_after();
+            if expired_at < (config.agent.clock)() { join_again(config, node, data_dir, known).await } else { known }
+        }
     };
     let known_as = identity.credentials.identity();
     if !matches!(known_as, Identity::Agent { node: own, .. } if *own == node.name) {
         bail!("{} holds the identity of {known_as}, and this is node {}", data_dir.display(), node.name);
     }
     Ok(identity)
+}
+
+/// The identity of a node that was away until its certificate had expired: a new one, if it is let in again. Otherwise it
+/// serves its proxies from what it kept, and no server takes it in.
+async fn join_again(config: &NodeConfig, node: &Node, data_dir: &Path, expired: AgentIdentity) -> AgentIdentity {
+    match join(config, node, data_dir).await {
+        Ok(identity) => identity,
+        Err(error) => {
+            tracing::error!(
+                node = %node.name,
+                error = format!("{error:#}"),
+                "the certificate of this node has expired, so servers turn it away; restart it with a new join token \
+                 (starling token create --join)"
+            );
+            expired
+        }
+    }
 }
 
 async fn join(config: &NodeConfig, node: &Node, data_dir: &Path) -> anyhow::Result<AgentIdentity> {

@@ -176,6 +176,7 @@ impl ServerLink for FakeServer {
             Mode::Up | Mode::Refusing(_) | Mode::Narrow(_) | Mode::Dying(_) => Ok(OwnRecords {
                 revision: Revision(state.commits.len() as u64),
                 records: Some(state.records.values().cloned().collect()),
+                again_after_s: 0,
             }),
         })
     }
