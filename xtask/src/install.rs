@@ -1,7 +1,7 @@
 //! `cargo xtask install`: tools that tests and checks need, each at its pinned version, in `.tools/` of the tree.
 //!
-//! Nothing outside the tree changes, except that a missing `python3-venv` is installed with apt where that is
-//! possible without asking. A tool already there at the right version costs one call of it.
+//! Nothing outside the tree changes, except that a missing `python3-venv` or `nftables` is installed with apt where that
+//! is possible without asking. A tool already there at the right version costs one call of it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use clap::ValueEnum;
 
 mod cargo_deny;
 mod envoy;
+mod nftables;
 mod python;
 
 /// A tool that can be installed.
@@ -23,6 +24,8 @@ pub(crate) enum Tool {
     Grpcio,
     /// cargo-deny, which checks licences, sources and bans: `.tools/bin/cargo-deny`.
     CargoDeny,
+    /// The system's nft, by which packets are lost.
+    Nftables,
 }
 
 /// Where tools live.
@@ -49,6 +52,7 @@ pub(crate) fn run(root: &Path, tools: &[Tool]) -> anyhow::Result<()> {
             Tool::Envoy => envoy::install(&place).context("install Envoy")?,
             Tool::Grpcio => python::install_grpcio(&place).context("install grpcio")?,
             Tool::CargoDeny => cargo_deny::install(&place).context("install cargo-deny")?,
+            Tool::Nftables => nftables::install(),
         }
     }
     Ok(())

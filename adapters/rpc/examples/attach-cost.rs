@@ -20,7 +20,7 @@ use futures::task::AtomicWaker;
 use starling_attach::FromServer;
 use starling_attach::message::{AgentSays, Applied, Hello, ServerSays, Whole, WireItem};
 use starling_identity::{ClusterId, Identity, IssuanceRules};
-use starling_model::{Change, InstanceId, NodeName, Record, Revision, UnixSeconds};
+use starling_model::{Change, InstanceId, NodeName, Revision, UnixSeconds};
 use starling_rpc::{
     AgentDoor, AgentStream, AliasView, CONNECTIONS_MAX, CallError, Doors, JoinAnswer, JoinRequest, LeafRequest,
     OwnRecords, ServerClient,

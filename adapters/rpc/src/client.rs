@@ -24,7 +24,7 @@ use prost::Message;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use starling_attach::message::{AgentSays, Hello};
-use starling_model::{Change, InstanceId, NodeName, Record, Revision};
+use starling_model::{Change, InstanceId, NodeName, Revision};
 use starling_tls::{IssuedLeaf, PeerError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, ToSocketAddrs};

@@ -79,7 +79,8 @@ pub(crate) async fn serve_connection<S>(
     }
     let services = Services { doors, stopping: stopping.clone() };
     let service = hyper::service::service_fn(move |request| {
-        let answer = services.clone().answer(origin.clone(), request);
+        // In a box, which goes when the answer begins: an agent's stream goes on for weeks after that.
+        let answer = Box::pin(services.clone().answer(origin.clone(), request));
         async { Ok::<_, Infallible>(answer.await) }
     });
     let mut serving = std::pin::pin!(http2.serve_connection(TokioIo::new(connection), service));

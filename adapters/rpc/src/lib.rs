@@ -36,6 +36,6 @@ pub use serve::{
     CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, LoopbackListener, NotLoopback, REQUEST_BYTES_MAX, ServeError,
     serve, serve_tls,
 };
-pub use socket::{UNACKNOWLEDGED_MAX, listen};
+pub use socket::listen;
 pub use source::{AttachError, ProxyFeed, ProxySource};
 pub use stream::FIRST_REQUEST_TIMEOUT;

@@ -25,7 +25,8 @@ pub(crate) struct Pulse {
     heard_ms: AtomicU64,
     spoke_ms: AtomicU64,
     over: AtomicBool,
-    reader: AtomicWaker,
+    /// Of the task that reads and writes.
+    task: AtomicWaker,
 }
 
 impl Pulse {
@@ -36,7 +37,7 @@ impl Pulse {
             heard_ms: AtomicU64::new(0),
             spoke_ms: AtomicU64::new(0),
             over: AtomicBool::new(false),
-            reader: AtomicWaker::new(),
+            task: AtomicWaker::new(),
         })
     }
 
@@ -61,7 +62,7 @@ impl Pulse {
     /// Ends the connection, whatever is still to be sent.
     pub(crate) fn hang_up(&self) {
         self.over.store(true, Ordering::Release);
-        self.reader.wake();
+        self.task.wake();
     }
 
     fn set_now(&self, what: &AtomicU64) {
@@ -70,21 +71,53 @@ impl Pulse {
     }
 }
 
+/// Bytes that are read while nothing can be written. HTTP/2 reads nothing before it has answered the last ping, for which
+/// there may be no room for long: whoever is slow to read would be silent, however often it says that it is there. So much
+/// is said in some minutes.
+const AHEAD_BYTES_MAX: usize = 4 * 1024;
+
 /// A connection whose pulse is taken.
 #[derive(Debug)]
 pub(crate) struct Pulsed<S> {
     stream: S,
     pulse: Arc<Pulse>,
+    /// Read already, and not yet asked for.
+    ahead: Vec<u8>,
 }
 
 impl<S> Pulsed<S> {
     pub(crate) fn new(stream: S, pulse: Arc<Pulse>) -> Self {
-        Self { stream, pulse }
+        Self { stream, pulse, ahead: Vec::new() }
     }
 
-    fn spoke(&self, written: &Poll<io::Result<usize>>) {
-        if matches!(written, Poll::Ready(Ok(1..))) {
-            self.pulse.set_now(&self.pulse.spoke_ms);
+    /// Fails once the connection is over; otherwise the task is woken when it is.
+    fn still_on(&self, cx: &mut Context<'_>) -> io::Result<()> {
+        self.pulse.task.register(cx.waker());
+        // Asked after registering: whoever hangs up in between wakes this task.
+        if self.pulse.over.load(Ordering::Acquire) { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
+    }
+}
+
+impl<S: AsyncRead + Unpin> Pulsed<S> {
+    fn spoke(&mut self, cx: &mut Context<'_>, written: &Poll<io::Result<usize>>) {
+        match written {
+            Poll::Ready(Ok(1..)) => self.pulse.set_now(&self.pulse.spoke_ms),
+            Poll::Ready(_) => {}
+            Poll::Pending => self.read_ahead(cx),
+        }
+    }
+
+    /// Takes what has come, as far as there is room for it. What ends the stream is found by whoever reads.
+    fn read_ahead(&mut self, cx: &mut Context<'_>) {
+        let mut piece = [0; 512];
+        while self.ahead.len() + piece.len() <= AHEAD_BYTES_MAX {
+            let mut buf = ReadBuf::new(&mut piece);
+            let read = Pin::new(&mut self.stream).poll_read(cx, &mut buf);
+            if !matches!(read, Poll::Ready(Ok(()))) || buf.filled().is_empty() {
+                return;
+            }
+            self.ahead.extend_from_slice(buf.filled());
+            self.pulse.set_now(&self.pulse.heard_ms);
         }
     }
 }
@@ -97,10 +130,15 @@ impl Pulsed<TcpStream> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Pulsed<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.pulse.reader.register(cx.waker());
-        // Asked after registering: whoever hangs up in between wakes this task.
-        if self.pulse.over.load(Ordering::Acquire) {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        self.still_on(cx)?;
+        if !self.ahead.is_empty() {
+            let taken = self.ahead.len().min(buf.remaining());
+            buf.put_slice(&self.ahead[..taken]);
+            self.ahead.drain(..taken);
+            if self.ahead.is_empty() {
+                self.ahead = Vec::new();
+            }
+            return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
@@ -111,10 +149,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Pulsed<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Pulsed<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Pulsed<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.still_on(cx)?;
         let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.spoke(&written);
+        self.spoke(cx, &written);
         written
     }
 
@@ -123,8 +162,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Pulsed<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.still_on(cx)?;
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.spoke(&written);
+        self.spoke(cx, &written);
         written
     }
 
@@ -206,5 +246,52 @@ impl Lull {
             self.timer.as_mut().reset(due);
         }
         Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// Bytes under way in a pipe, either way.
+    const ROOM: usize = 64;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_slow_to_read_is_heard_nevertheless() {
+        let (near, mut far) = tokio::io::duplex(ROOM);
+        let pulse = Pulse::new();
+        let mut near = Pulsed::new(near, Arc::clone(&pulse));
+        let watching = tokio::spawn(Arc::clone(&pulse).watch());
+        // Writes more than there is room for, and so does not come to read.
+        let writing = tokio::spawn(async move { (near.write_all(&[1; 2 * ROOM]).await, near) });
+        for _ in 0..100 {
+            tokio::time::sleep(SILENCE_MAX / 2).await;
+            let said = tokio::time::timeout(SILENCE_MAX, far.write_all(b"I am here")).await;
+            said.expect("nobody reads").unwrap();
+        }
+        assert!(!watching.is_finished() && !writing.is_finished());
+        far.read_exact(&mut [0; 2 * ROOM]).await.unwrap();
+        let (written, mut near) = writing.await.unwrap();
+        written.unwrap();
+        // Nothing of it is lost, nor out of order.
+        let mut said = vec![0; 100 * b"I am here".len()];
+        near.read_exact(&mut said).await.unwrap();
+        assert_eq!(said, b"I am here".repeat(100));
+        watching.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_silent_is_given_up_even_while_there_is_much_to_say_to_it() {
+        let (near, _far) = tokio::io::duplex(ROOM);
+        let pulse = Pulse::new();
+        let mut near = Pulsed::new(near, Arc::clone(&pulse));
+        tokio::spawn(pulse.watch());
+        let before = Instant::now();
+        let written = tokio::time::timeout(2 * SILENCE_MAX, near.write_all(&[1; 2 * ROOM])).await;
+        let error = written.expect("it is not given up").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+        assert!(before.elapsed() <= SILENCE_MAX + DOUBT, "{:?}", before.elapsed());
     }
 }

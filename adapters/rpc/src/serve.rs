@@ -157,7 +157,8 @@ pub async fn serve_tls(
         let (entrance, doors, mut stopping) = (Arc::clone(&entrance), doors.clone(), stopping.clone());
         async move {
             let admitted = tokio::select! {
-                admitted = entrance.admit(stream, address) => admitted,
+                // In a box, which goes when the handshake is over.
+                admitted = Box::pin(entrance.admit(stream, address)) => admitted,
                 () = stopped(&mut stopping) => return,
             };
             let (stream, origin) = match admitted {

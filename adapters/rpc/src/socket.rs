@@ -11,9 +11,6 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 /// unless set.
 const BACKLOG: u32 = 16_384;
 
-/// Time after which bytes that the other end does not acknowledge end the connection.
-pub const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(3);
-
 /// How often a connection on which nothing is under way is asked whether the other machine is there; only one that is
 /// blocked by flow control is ever so still.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(2);
@@ -35,13 +32,16 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Sets what holds for every connection of the mesh: small messages leave at once, and an end that has vanished is noticed.
+///
+/// There is no limit to the time that bytes wait to be acknowledged (`TCP_USER_TIMEOUT`): Linux ends by it a connection
+/// whose other end has had no room for as long, and who is slow to read is not dead. Who is dead is found out by
+/// [`Pulse`](crate::pulse::Pulse).
 pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_INTERVAL))?;
     #[cfg(target_os = "linux")]
     {
-        socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
         socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
     }
     Ok(())

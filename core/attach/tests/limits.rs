@@ -173,11 +173,10 @@ fn the_name_of_a_stream_that_has_ended_is_nobodys() {
 
 /// Milliseconds within which a stream is asked to report what it takes next.
 fn reports_within(world: &mut World, stream: starling_attach::StreamId) -> u32 {
-    let last = world.fleet.take(stream).pop().unwrap();
-    match FromServer::from_bytes(last).unwrap() {
-        ServerSays::Through(through) => through.report_within_ms,
-        other => panic!("{other:?} is no through"),
-    }
+    let last = world.fleet.take(stream).pop().expect("something to take");
+    let says = FromServer::from_bytes(last).expect("readable");
+    let ServerSays::Through(through) = says else { panic!("{says:?} is no through") };
+    through.report_within_ms
 }
 
 #[test]

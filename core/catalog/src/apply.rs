@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use starling_model::{
-    Change, Check, CheckedService, ConfigEntry, NodeName, Record, RecordKey, Revision, ServiceInstance, ServiceName,
-    Versioned,
+    Change, Check, CheckedService, ConfigEntry, InstanceKind, NodeName, Record, RecordKey, Revision, ServiceInstance,
+    ServiceName, Versioned,
 };
 
 use crate::snapshot::{NodeEntry, OwnedCheck, Snapshot};
@@ -75,7 +75,8 @@ impl Snapshot {
                 let name = value.name.clone();
                 self.entry(&name).node = Some(Arc::new(Versioned { value, created, modified }));
             }
-            Record::Instance(value) => {
+            Record::Instance(mut value) => {
+                self.share_names(&mut value);
                 self.unindex(&key);
                 self.index(&value);
                 let (node, id) = (value.key.node.clone(), value.key.id.clone());
@@ -103,6 +104,30 @@ impl Snapshot {
             Record::Fence(value) => {
                 self.fences.insert(value, Arc::new(Versioned { value, created, modified }));
             }
+        }
+    }
+
+    /// Puts the names that are known already in place of those read with the record: a service's is borne by hundreds of
+    /// instances, a node's by all that are on it.
+    fn share_names(&self, instance: &mut ServiceInstance) {
+        let known = |name: &mut ServiceName| {
+            let borne = self.by_name.get_key_value(name).map(|(known, _)| known);
+            let known = borne.or_else(|| self.by_destination.get_key_value(name).map(|(known, _)| known));
+            if let Some(known) = known {
+                *name = known.clone();
+            }
+        };
+        known(&mut instance.name);
+        let on_node = self.nodes.get_key_value(&instance.key.node);
+        if let Some((name, _)) = on_node {
+            instance.key.node = name.clone();
+        }
+        let InstanceKind::Sidecar(proxy) = &mut instance.kind else { return };
+        known(&mut proxy.destination);
+        proxy.upstreams.iter_mut().for_each(|upstream| known(&mut upstream.destination));
+        let behind = proxy.destination_id.as_ref().zip(on_node);
+        if let Some((id, _)) = behind.and_then(|(id, (_, entry))| entry.instances.get_key_value(id)) {
+            proxy.destination_id = Some(id.clone());
         }
     }
 

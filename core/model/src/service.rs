@@ -38,7 +38,7 @@ pub struct ServiceInstance {
     #[serde(default)]
     pub port: Option<Port>,
     /// Tags in the order given.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tight")]
     pub tags: Vec<String>,
     /// Free metadata.
     #[serde(default)]
@@ -133,11 +133,19 @@ pub struct SidecarProxy {
     #[serde(default)]
     pub local_port: Option<Port>,
     /// Listeners for services that the application calls.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tight")]
     pub upstreams: Vec<Upstream>,
     /// Opaque proxy settings as given (`protocol`, `local_connect_timeout_ms`, …).
     #[serde(default)]
     pub config: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Reads a list into no more room than it takes: a catalog holds hundreds of thousands of them, most of one entry, for
+/// which a list that grows sets four aside.
+fn tight<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    let mut list = Vec::deserialize(deserializer)?;
+    list.shrink_to_fit();
+    Ok(list)
 }
 
 fn loopback() -> String {

@@ -9,20 +9,23 @@
 //! |---|---|
 //! | [`orders`] | what the coordinator and a process of the fleet say to each other |
 //! | [`process`], [`node`], [`ledger`] | a process of the fleet: its nodes, and what came in force at them when |
+//! | [`slow`], [`faults`] | nodes that read slowly; connections that are reset |
 //! | [`crew`] | the processes, as the coordinator sees them |
 //! | [`server`] | the server |
 //! | [`clock`], [`usage`] | time, and what was used meanwhile |
 
 mod clock;
 pub(crate) mod crew;
+mod faults;
 mod ledger;
 mod node;
 mod orders;
 pub(crate) mod process;
 pub(crate) mod server;
+mod slow;
 pub(crate) mod usage;
 
 pub(crate) use clock::Moment;
 pub(crate) use crew::Crew;
-pub(crate) use orders::Expected;
+pub(crate) use orders::{Among, Expected};
 pub(crate) use server::Server;

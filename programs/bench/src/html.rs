@@ -1,6 +1,8 @@
 //! A fleet's report as one page that needs nothing else: no script, no font, no picture from elsewhere.
 
+mod beside;
 mod chart;
+mod faults;
 
 use std::collections::BTreeMap;
 
@@ -41,6 +43,9 @@ pub fn render(report: &FleetReport) -> String {
         percentiles(report, &published),
         histograms(report),
         changes(report),
+        beside::traffic(report),
+        beside::growth(report),
+        faults::section(report.faults.as_ref()),
         cost(report, &published),
         over_time(&report.samples),
         origin(report, &published),
@@ -132,6 +137,10 @@ fn cost(report: &FleetReport, published: &Published) -> String {
     let RolloutMinutes { nodes_available, workloads_scheduled } = published.rollout_minutes;
     let ServersPeak { cpu_percent, memory_gb_total } = published.servers_peak;
     let row = |name: &str, found: String, published: String| vec![plain(name), plain(&found), (published, "published")];
+    let further = server.further.as_ref().map(|further| {
+        let name = format!("memory of the servers for each of {} further instances", further.instances);
+        row(&name, format!("{:.0} B", further.bytes_each), NO_FIGURE.to_owned())
+    });
     let rows = [
         row(
             "memory of the servers",
@@ -150,6 +159,7 @@ fn cost(report: &FleetReport, published: &Published) -> String {
             format!("nodes in {nodes_available} min, workloads in {workloads_scheduled} min"),
         ),
     ];
+    let rows: Vec<Vec<Cell>> = rows.into_iter().chain(further).collect();
     let header = [plain("what"), plain("this run"), ("published".to_owned(), "published")];
     format!("<h2>Cost</h2>\n{}", table(&header, &rows))
 }

@@ -2,12 +2,11 @@
 //!
 //! A client sidecar calls a service of two instances. Probes go through it without a pause while one instance is
 //! deregistered and registered again, its check fails and passes again, and an intention denies and is deleted again,
-//! one change at a time and the kinds in turn. [`verdict`] defines the moment at which traffic has changed.
+//! one change at a time and the kinds in turn. [`crate::verdict`] defines the moment at which traffic has changed.
 
 mod change;
 mod fixture;
 mod measurements;
-mod verdict;
 
 use std::process::ExitCode;
 use std::slice;
@@ -18,14 +17,14 @@ use anyhow::bail;
 use crate::api::Api;
 use crate::histogram::milliseconds;
 use crate::mesh::{Envoy, MeshOptions};
-use crate::probe::{Outcome, Probe, ProbeOptions, Prober};
+use crate::probe::{Outcome, Probe, ProbeOptions, Prober, is_steady};
 use crate::progress::Progress;
 use crate::receipt;
 use crate::report::{OutputArgs, Versions};
+use crate::verdict::{Sighting, Watch};
 use change::{Change, FICKLE, Kind, STEADY};
 use fixture::Fixture;
 use measurements::{Measured, Measurements};
-use verdict::{Sighting, Watch};
 
 /// Time without the old behaviour after which a change counts as over. Far beyond the bar, so that a straggler shows.
 const QUIET_MIN: Duration = Duration::from_millis(200);
@@ -110,7 +109,7 @@ impl Bench {
             tokio::time::sleep(LOOK_PAUSE).await;
             recent.extend(self.prober.take());
             recent.drain(..recent.len().saturating_sub(STEADY_PROBES));
-            if recent.len() == STEADY_PROBES && is_steady(&recent) {
+            if recent.len() == STEADY_PROBES && is_steady(&recent, [STEADY, FICKLE]) {
                 self.prober.reset_totals();
                 return Ok(());
             }
@@ -193,11 +192,6 @@ impl Bench {
         }
         Some(receipt::wait(&mut self.api, revision?, Duration::ZERO).await.ok()?.to_string())
     }
-}
-
-fn is_steady(probes: &[Probe]) -> bool {
-    let from = |name: &str| probes.iter().any(|it| matches!(&it.outcome, Outcome::Answered(by) if by == name));
-    from(STEADY) && from(FICKLE) && probes.iter().all(|probe| matches!(probe.outcome, Outcome::Answered(_)))
 }
 
 fn say(outcome: &Outcome) -> String {

@@ -2,7 +2,7 @@
 //!
 //! A scenario brings up a real mesh from this program's own executable (server, sidecars in Envoy, applications), drives
 //! it through its public API, and watches it through its traffic. The parts that every scenario uses are `mesh` (processes),
-//! `api` (calls), `probe` (traffic), `histogram`, `report` and `table`; a scenario is one module beside them. Scenarios
+//! `api` (calls), `probe` (traffic), `verdict` (when it changed), `histogram`, `report` and `table`; a scenario is one module beside them. Scenarios
 //! with a simulated fleet use `fleet`, whose nodes are the agent's own code, and `shape`, `percentiles`, `fleet_report` and
 //! `html`. Nothing else here shares code with what it measures.
 //!
@@ -28,6 +28,7 @@ mod report;
 mod scale;
 mod shape;
 mod table;
+mod verdict;
 
 use std::process::ExitCode;
 
@@ -58,15 +59,17 @@ enum Scenario {
     /// Register many services, attach many sidecars, and measure memory and the cost of one change
     Scale(scale::Args),
     /// Measure when a change of an upstream that all have is in force, at every workload of a simulated fleet
-    Propagation(propagation::Args),
+    Propagation(propagation::ScenarioArgs),
     /// Measure when a wildcard intention is in force, at every workload of a simulated fleet
-    Intention(propagation::Args),
+    Intention(propagation::ScenarioArgs),
     /// Measure how long a simulated fleet takes to come up from nothing
-    Rollout(propagation::Args),
+    Rollout(propagation::ScenarioArgs),
     /// Measure how long a simulated fleet takes to be current after its server was killed, and came back
-    Reconnect(propagation::Args),
+    Reconnect(propagation::ScenarioArgs),
     /// Measure a change of an upstream that all have among 200 others a second
-    Churn(propagation::Args),
+    Churn(propagation::ScenarioArgs),
+    /// Measure a change beside nodes that read slowly, and while packets are lost and connections reset
+    Faults(propagation::faults::FaultArgs),
     /// Be a process of a simulated fleet
     #[command(hide = true)]
     Fleet,
@@ -90,6 +93,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             Scenario::Rollout(args) => propagation::run(Subject::Rollout, args).await,
             Scenario::Reconnect(args) => propagation::run(Subject::Reconnect, args).await,
             Scenario::Churn(args) => propagation::run(Subject::Churn, args).await,
+            Scenario::Faults(args) => propagation::faults::run(args).await,
             Scenario::Fleet => fleet::process::run_apart().await.map(|()| ExitCode::SUCCESS),
         }
     };

@@ -7,6 +7,7 @@
 mod child;
 mod envoy;
 mod ports;
+mod sidecar;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use crate::connection::{Answer, Connection};
 pub(crate) use child::{Child, Pipes};
 pub(crate) use envoy::Envoy;
 pub(crate) use ports::Ports;
+pub(crate) use sidecar::{Sidecar, SidecarOptions};
 
 /// Time a process has from its start until it is ready; twenty Envoys that start at once on two cores need several
 /// seconds each.
@@ -32,9 +34,6 @@ const READY_POLL: Duration = Duration::from_millis(20);
 
 /// Longest wait for one answer about readiness.
 const READY_ANSWER_DEADLINE: Duration = Duration::from_secs(2);
-
-/// Enough to see lost connections and refused updates; more would cost what is measured.
-const ENVOY_LOG_LEVEL: &str = "warning";
 
 /// Variable that has a `starling` process, and the Envoy that it becomes, end with the parent it names, even if that is
 /// killed.
@@ -47,10 +46,9 @@ const IN_MEMORY: &str = "/dev/shm";
 pub(crate) struct Mesh {
     server: Child,
     applications: Vec<Child>,
-    envoys: Vec<AttachedEnvoy>,
+    envoys: Vec<Sidecar>,
     addresses: Addresses,
     ports: Ports,
-    program: PathBuf,
     envoy: Option<Envoy>,
     directory: TempDir,
 }
@@ -63,14 +61,11 @@ pub(crate) struct MeshOptions {
     pub(crate) keep: bool,
 }
 
-struct Addresses {
-    http: SocketAddr,
-    grpc: SocketAddr,
-}
-
-struct AttachedEnvoy {
-    child: Child,
-    admin: SocketAddr,
+/// Where an agent is reached from its own machine.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Addresses {
+    pub(crate) http: SocketAddr,
+    pub(crate) grpc: SocketAddr,
 }
 
 impl Mesh {
@@ -81,11 +76,10 @@ impl Mesh {
     /// has the end of its log.
     pub(crate) async fn start(options: MeshOptions) -> anyhow::Result<Self> {
         let MeshOptions { envoy, keep } = options;
-        let program = own_program()?;
         let directory = folder(keep)?;
         let mut ports = Ports::new();
         let addresses = Addresses { http: ports.loopback()?, grpc: ports.loopback()? };
-        let mut command = command(&program);
+        let mut command = command(&own_program()?);
         command.arg("dev").arg("--data-dir").arg(directory.path().join("data"));
         command.args(["--http-addr", &addresses.http.to_string(), "--grpc-addr", &addresses.grpc.to_string()]);
         command.args(["--grpc-tls-addr", &ports.loopback()?.to_string()]);
@@ -94,7 +88,7 @@ impl Mesh {
         let mut server = Child::spawn("server", &mut command, &logs(directory.path()))?;
         let http = addresses.http;
         ready(&mut server, || async move { has_leader(http).await }).await?;
-        Ok(Self { server, applications: Vec::new(), envoys: Vec::new(), addresses, ports, program, envoy, directory })
+        Ok(Self { server, applications: Vec::new(), envoys: Vec::new(), addresses, ports, envoy, directory })
     }
 
     /// A client of its HTTP API.
@@ -109,7 +103,7 @@ impl Mesh {
 
     /// The processes of the Envoys.
     pub(crate) fn envoy_pids(&self) -> impl Iterator<Item = u32> {
-        self.envoys.iter().map(|envoy| envoy.child.pid())
+        self.envoys.iter().map(Sidecar::pid)
     }
 
     /// A loopback address with a port that nobody else in this mesh is given.
@@ -130,11 +124,7 @@ impl Mesh {
     /// # Errors
     /// When it ends or does not become ready in time.
     pub(crate) async fn start_fake_service(&mut self, name: &str, listen: SocketAddr) -> anyhow::Result<()> {
-        let mut command = command(&self.program);
-        command.arg("fake-service").env("LISTEN_ADDR", listen.to_string()).env("NAME", name);
-        let mut child = Child::spawn(name, &mut command, &logs(self.directory.path()))?;
-        ready(&mut child, || async move { get(listen, "/ready").await.is_some_and(|answer| answer.status == 200) })
-            .await?;
+        let child = fake_service(name, listen, &logs(self.directory.path())).await?;
         self.applications.push(child);
         Ok(())
     }
@@ -144,16 +134,10 @@ impl Mesh {
     /// # Errors
     /// When the mesh has no Envoy, no port is free, or the process cannot be started.
     pub(crate) fn start_envoy(&mut self, sidecar_for: &str, workers: usize) -> anyhow::Result<()> {
-        let binary = self.envoy.as_ref().context("this mesh was brought up without an Envoy")?;
-        let admin = self.ports.loopback()?;
-        let mut command = command(&self.program);
-        command.env("CONSUL_HTTP_ADDR", format!("http://{}", self.addresses.http));
-        command.env("CONSUL_GRPC_ADDR", format!("http://{}", self.addresses.grpc));
-        command.env(envoy::VARIABLE, binary.path());
-        command.args(["connect", "envoy", "-sidecar-for", sidecar_for, "-admin-bind", &admin.to_string(), "--"]);
-        command.args(["--concurrency", &workers.to_string(), "--log-level", ENVOY_LOG_LEVEL]);
-        let child = Child::spawn(&format!("envoy-{sidecar_for}"), &mut command, &logs(self.directory.path()))?;
-        self.envoys.push(AttachedEnvoy { child, admin });
+        let envoy = self.envoy.as_ref().context("this mesh was brought up without an Envoy")?;
+        let options =
+            SidecarOptions { agent: self.addresses, instance: sidecar_for, workers, admin: self.ports.loopback()? };
+        self.envoys.push(Sidecar::start(envoy, options, &logs(self.directory.path()))?);
         Ok(())
     }
 
@@ -162,10 +146,8 @@ impl Mesh {
     /// # Errors
     /// When one ends or is not ready in time.
     pub(crate) async fn envoys_ready(&mut self, mut step: impl FnMut()) -> anyhow::Result<()> {
-        for AttachedEnvoy { child, admin } in &mut self.envoys {
-            let admin = *admin;
-            ready(child, || async move { get(admin, "/ready").await.is_some_and(|answer| answer.status == 200) })
-                .await?;
+        for envoy in &mut self.envoys {
+            envoy.ready().await?;
             step();
         }
         Ok(())
@@ -176,11 +158,9 @@ impl Mesh {
     /// # Errors
     /// With the name of the process, how it ended, and the end of its log.
     pub(crate) fn check_alive(&mut self) -> anyhow::Result<()> {
-        let envoys = self.envoys.iter_mut().map(|envoy| &mut envoy.child);
-        for child in std::iter::once(&mut self.server).chain(&mut self.applications).chain(envoys) {
-            if let Some(how) = child.ended() {
-                bail!("{how}");
-            }
+        let others = std::iter::once(&mut self.server).chain(&mut self.applications).map(Child::ended);
+        if let Some(how) = others.chain(self.envoys.iter_mut().map(Sidecar::ended)).flatten().next() {
+            bail!("{how}");
         }
         Ok(())
     }
@@ -237,6 +217,18 @@ pub(crate) fn disks(keep: bool) -> anyhow::Result<TempDir> {
     made.context("cannot make a temporary folder for the disks of the fleet")
 }
 
+/// Starts a fake service that answers with `name`, and waits until it is ready.
+///
+/// # Errors
+/// When it ends or does not become ready in time.
+pub(crate) async fn fake_service(name: &str, listen: SocketAddr, logs: &Path) -> anyhow::Result<Child> {
+    let mut command = command(&own_program()?);
+    command.arg("fake-service").env("LISTEN_ADDR", listen.to_string()).env("NAME", name);
+    let mut child = Child::spawn(name, &mut command, logs)?;
+    ready(&mut child, || async move { is_ready(listen, "/ready").await }).await?;
+    Ok(child)
+}
+
 /// Where the processes that have a folder write their logs.
 pub(crate) fn logs(directory: &Path) -> PathBuf {
     directory.join("logs")
@@ -266,6 +258,11 @@ pub(crate) async fn has_leader(address: SocketAddr) -> bool {
     };
     let leader: Option<String> = serde_json::from_slice(&answer.body).ok();
     answer.status == 200 && leader.is_some_and(|leader| !leader.is_empty())
+}
+
+/// Whether what listens there answers 200.
+pub(crate) async fn is_ready(address: SocketAddr, path: &str) -> bool {
+    get(address, path).await.is_some_and(|answer| answer.status == 200)
 }
 
 async fn get(address: SocketAddr, path: &str) -> Option<Answer> {

@@ -151,6 +151,13 @@ impl Totals {
     }
 }
 
+/// Whether each of these was answered, and both applications are among those who did.
+pub(crate) fn is_steady(probes: &[Probe], applications: [&str; 2]) -> bool {
+    let has_answered = |name: &str| probes.iter().any(|it| matches!(&it.outcome, Outcome::Answered(by) if by == name));
+    applications.into_iter().all(has_answered)
+        && probes.iter().all(|probe| matches!(probe.outcome, Outcome::Answered(_)))
+}
+
 struct Lane {
     number: usize,
     target: SocketAddr,
@@ -246,6 +253,17 @@ mod tests {
         }
         let Outcome::Failed(why) = outcome(&answer(503, "no healthy upstream\n")) else { panic!("a failure") };
         assert_eq!(why, "answered 503 Service Unavailable: no healthy upstream");
+    }
+
+    #[test]
+    fn traffic_is_steady_when_both_answer_and_nothing_fails() {
+        let probe = |outcome| Probe { lane: 0, sent: Duration::ZERO, took: None, late: Duration::ZERO, outcome };
+        let from = |name: &str| probe(Outcome::Answered(name.to_owned()));
+        let both = ["a", "b"];
+        assert!(is_steady(&[from("a"), from("b")], both));
+        assert!(!is_steady(&[from("a"), from("a")], both));
+        assert!(!is_steady(&[from("a"), probe(Outcome::Denied), from("b")], both));
+        assert!(!is_steady(&[], both));
     }
 
     #[test]

@@ -55,16 +55,27 @@ pub(crate) fn resident_peak(pid: u32) -> anyhow::Result<u64> {
     status_bytes(pid, "VmHWM")
 }
 
+/// When a process was started, in ticks since the machine was; `None` if there is none of this number. Together with the
+/// number it names a process for good.
+pub(crate) fn started(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    fields_after_name(&text)?.nth(19)?.parse().ok()
+}
+
 fn status_bytes(pid: u32, field: &str) -> anyhow::Result<u64> {
     let path = format!("/proc/{pid}/status");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     field_bytes(&text, field).with_context(|| format!("{path} is not as proc(5) describes it"))
 }
 
-/// Fields 14 and 15, `utime` and `stime`. The second field is the program's name, which may hold spaces and brackets.
+/// The fields from the third on. The second is the program's name, which may hold spaces and brackets.
+fn fields_after_name(text: &str) -> Option<impl Iterator<Item = &str>> {
+    Some(text.rsplit_once(')')?.1.split_ascii_whitespace())
+}
+
+/// Fields 14 and 15, `utime` and `stime`.
 fn parse_stat(text: &str) -> Option<Duration> {
-    let (_, after_name) = text.rsplit_once(')')?;
-    let mut fields = after_name.split_ascii_whitespace().skip(11);
+    let mut fields = fields_after_name(text)?.skip(11);
     let user: u64 = fields.next()?.parse().ok()?;
     let system: u64 = fields.next()?.parse().ok()?;
     let ticks = user.checked_add(system)?;
@@ -112,5 +123,8 @@ mod tests {
         assert!(cpu_time(std::process::id()).is_ok());
         let (now, peak) = (resident(std::process::id()).unwrap(), resident_peak(std::process::id()).unwrap());
         assert!(now > 0 && peak > 0);
+        let (own, first) = (started(std::process::id()).unwrap(), started(1).unwrap());
+        assert!(own > first, "{own} is not after {first}");
+        assert_eq!(started(u32::MAX), None);
     }
 }

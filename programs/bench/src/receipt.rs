@@ -59,6 +59,11 @@ impl Receipt {
         self.counts.affected == proxies && self.counts.applied == proxies
     }
 
+    /// Whether the change concerned so many proxies or more, and each has applied it.
+    pub(crate) fn is_applied_by_at_least(&self, proxies: u32) -> bool {
+        self.counts.affected >= proxies && self.counts.applied == self.counts.affected
+    }
+
     /// By the server's own clock, from the commit until the last proxy's report; `None` if it concerned nobody.
     pub(crate) fn since_commit(&self) -> Option<Duration> {
         self.latency_us.max.map(Duration::from_micros)
@@ -103,6 +108,7 @@ mod tests {
         let receipt: Receipt = serde_json::from_str(SETTLED).unwrap();
         assert!(receipt.is_applied_by(2));
         assert!(!receipt.is_applied_by(1) && !receipt.is_applied_by(3));
+        assert!(receipt.is_applied_by_at_least(1) && !receipt.is_applied_by_at_least(3));
         assert_eq!(receipt.since_commit(), Some(Duration::from_micros(2500)));
         assert!(receipt.to_string().contains("the last after 2.5ms was n/b"), "{receipt}");
     }
@@ -110,7 +116,7 @@ mod tests {
     #[test]
     fn a_receipt_that_is_stuck_names_who_and_why() {
         let receipt: Receipt = serde_json::from_str(STUCK).unwrap();
-        assert!(!receipt.is_applied_by(2));
+        assert!(!receipt.is_applied_by(2) && !receipt.is_applied_by_at_least(2));
         assert_eq!(receipt.since_commit(), None);
         let text = receipt.to_string();
         assert!(text.contains("4 pending (among them n/a)") && text.contains("n/b: bad listener"), "{text}");

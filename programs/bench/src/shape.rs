@@ -9,6 +9,9 @@ use anyhow::ensure;
 /// The upstream of every workload.
 pub const COMMON_UPSTREAM: &str = "service-hey";
 
+/// A further upstream of nodes that read slowly; its endpoints change all the time, so that there is much to read.
+pub const RESTLESS_UPSTREAM: &str = "service-restless";
+
 /// Nodes of the published run.
 pub const NODES_DEFAULT: u32 = 10_000;
 

@@ -16,7 +16,7 @@ fn parse(arguments: &[&str]) -> Result<Scenario, clap::Error> {
 fn every_scenario_runs_without_arguments() {
     assert!(matches!(parse(&["latency-of-change"]).unwrap(), Scenario::LatencyOfChange(_)));
     assert!(matches!(parse(&["scale"]).unwrap(), Scenario::Scale(_)));
-    for scenario in ["propagation", "intention", "rollout", "reconnect", "churn"] {
+    for scenario in ["propagation", "intention", "rollout", "reconnect", "churn", "faults"] {
         let text = format!("{:?}", parse(&[scenario]).unwrap());
         assert!(text.contains("nodes: 10000, workloads: 178000, changes: None, servers: 1"), "{text}");
     }
@@ -47,6 +47,8 @@ fn what_cannot_be_is_refused() {
         &["scale", "-o", "yaml"],
         &["propagation", "--nodes", "0"],
         &["propagation", "--servers", "2"],
+        &["propagation", "--envoys", "51"],
+        &["propagation", "--further", "-1"],
         &["rollout", "--changes", "0"],
         &["scale", "--through", "wall"],
         &["everything"],
@@ -64,6 +66,7 @@ fn the_reports_are_documented_where_users_look() {
         ("scale", "server_cpu_ms"),
         ("propagation", "rollout"),
         ("intention", "latency_ms"),
+        ("faults", "slow_readers.{nodes"),
     ] {
         let help = command.find_subcommand_mut(scenario).unwrap().render_long_help().to_string();
         assert!(help.contains(field), "{help}");

@@ -26,7 +26,7 @@ pub(super) fn ensure(place: &Place) -> anyhow::Result<PathBuf> {
     }
     if !create(&folder) {
         println!("python: no venv module, trying apt-get");
-        install_packages(&["python3", "python3-venv"])?;
+        install_packages(&["python3", "python3-venv"], ADVICE)?;
         if !create(&folder) {
             bail!("python3 -m venv fails even so. {ADVICE}");
         }
@@ -73,14 +73,14 @@ fn create(folder: &Path) -> bool {
     made
 }
 
-/// Installs Debian packages as root, or through a sudo that does not ask.
-fn install_packages(packages: &[&str]) -> anyhow::Result<()> {
+/// Installs Debian packages as root, or through a sudo that does not ask; `advice` is what to type otherwise.
+pub(super) fn install_packages(packages: &[&str], advice: &'static str) -> anyhow::Result<()> {
     let prefix: &[&str] = if answer(Path::new("id"), &["-u"]).as_deref() == Some("0") {
         &["env"]
     } else if answer(Path::new("sudo"), &["-n", "true"]).is_some() {
         &["sudo", "-n", "env"]
     } else {
-        bail!("{ADVICE}");
+        bail!("{advice}");
     };
     let apt = |arguments: &[&str]| {
         let mut command = Command::new(prefix[0]);
@@ -89,5 +89,5 @@ fn install_packages(packages: &[&str]) -> anyhow::Result<()> {
     };
     let install = [&["install", "-y", "--no-install-recommends"], packages].concat();
     // The package lists of a fresh machine may be empty or old.
-    apt(&install).or_else(|_| apt(&["update"]).and_then(|()| apt(&install))).context(ADVICE)
+    apt(&install).or_else(|_| apt(&["update"]).and_then(|()| apt(&install))).context(advice)
 }

@@ -114,6 +114,8 @@ const TABLE: &[Row] = &[
             "programs/bench",
         ],
     },
+    // White box: the production code of both ends, and a network in between that the seed holds in its hand.
+    Row { folder: "testing/sim", may_use: &["core/model", "core/catalog", "core/attach", "programs/agent"] },
     // Black box: it runs the binary and speaks its public protocols, so a wrong type cannot be right on both sides.
     Row { folder: "testing/e2e", may_use: &[] },
     Row { folder: "xtask", may_use: &[] },

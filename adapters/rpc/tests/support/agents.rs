@@ -1,4 +1,5 @@
 //! A mesh of agents to test with: a CA, a door that remembers what it was asked, and a server in front of it.
+#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -17,7 +18,7 @@ use rustls::ClientConfig;
 use starling_attach::FromServer;
 use starling_attach::message::{AgentSays, Hello, ServerSays, Whole, WireItem};
 use starling_identity::{Identity, IssuanceRules, Layout, SpiffeId};
-use starling_model::{Change, InstanceId, NodeName, Record, Revision, TrustDomain, UnixSeconds};
+use starling_model::{Change, InstanceId, NodeName, Revision, TrustDomain, UnixSeconds};
 use starling_rpc::{
     AgentDoor, AgentStream, AliasView, Api, CONNECTIONS_MAX, CallError, Doors, JoinAnswer, JoinRequest, LeafRequest,
     OwnRecords, ServeError, ServerClient,

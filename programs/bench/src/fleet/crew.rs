@@ -1,5 +1,7 @@
 //! The processes of a fleet, as the coordinator sees them: told the same at the same time, heard until all have answered.
 
+use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::mpsc;
 
-use super::orders::{Collect, Collected, Expected, Muster, Order, Word};
+use super::orders::{Among, CatchUp, Collect, Collected, Expected, Muster, Order, SlowNodes, Word};
 use super::server::Server;
 use crate::mesh::{Child, Pipes, command, own_program};
 use crate::progress::Phase;
@@ -52,11 +54,17 @@ pub(crate) enum Step {
 
 impl Crew {
     /// Starts the processes of a fleet, whose nodes are not yet started. `disks` is where those write what real ones write
-    /// to theirs.
+    /// to theirs; the nodes of `slow` can be made to read slowly.
     ///
     /// # Errors
     /// When one cannot be started or its part of the fleet is impossible.
-    pub(crate) async fn muster(size: Size, server: &Server, logs: &Path, disks: &Path) -> anyhow::Result<Self> {
+    pub(crate) async fn muster(
+        size: Size,
+        slow: &BTreeSet<u32>,
+        server: &Server,
+        logs: &Path,
+        disks: &Path,
+    ) -> anyhow::Result<Self> {
         let Size { nodes, workloads, seed } = size;
         let token = server.join_token().await?;
         let mut crew = Self { posts: Vec::new() };
@@ -75,6 +83,7 @@ impl Crew {
                 server: server.agents().to_string(),
                 token: token.clone(),
                 directory: disks.to_owned(),
+                slow: slow.clone(),
             };
             post.order(&Order::Muster(muster)).await?;
             post.done(None).await?;
@@ -86,6 +95,17 @@ impl Crew {
     /// The processes.
     pub(crate) fn pids(&self) -> Vec<u32> {
         self.posts.iter().map(|post| post.child.pid()).collect()
+    }
+
+    /// Has only one in so many nodes take the steps that follow, those that have not; how many nodes are there then.
+    ///
+    /// # Errors
+    /// When a process is gone.
+    pub(crate) async fn part(&mut self, one_in: u32) -> anyhow::Result<u32> {
+        for post in &mut self.posts {
+            post.order(&Order::Part(one_in)).await?;
+        }
+        Ok(try_join_all(self.posts.iter_mut().map(Post::count)).await?.into_iter().sum())
     }
 
     /// Has every node take a step on its way up; `phase` is advanced by one for each.
@@ -136,11 +156,15 @@ impl Crew {
         &mut self,
         revision: u64,
         expected: Expected,
+        among: Among,
         within: Duration,
     ) -> anyhow::Result<Collected> {
-        let order = Order::Collect(Collect { revision, expected, within });
+        self.collected(&Order::Collect(Collect { revision, expected, within, among }), within).await
+    }
+
+    async fn collected(&mut self, order: &Order, within: Duration) -> anyhow::Result<Collected> {
         for post in &mut self.posts {
-            post.order(&order).await?;
+            post.order(order).await?;
         }
         let all = try_join_all(self.posts.iter_mut().map(Post::collected));
         let all =
@@ -148,6 +172,76 @@ impl Crew {
         let mut collected = Collected::default();
         all.into_iter().for_each(|part| collected.merge(part));
         Ok(collected)
+    }
+
+    /// Has the nodes that can be made to read slowly take so many bytes a second, or as many as there are.
+    ///
+    /// # Errors
+    /// When a process is gone.
+    pub(crate) async fn slow(&mut self, rate: Option<NonZeroU32>) -> anyhow::Result<()> {
+        for post in &mut self.posts {
+            post.order(&Order::Slow(rate)).await?;
+        }
+        try_join_all(self.posts.iter_mut().map(|post| post.done(None))).await?;
+        Ok(())
+    }
+
+    /// Where those nodes are, once they know what they should, or the time is over.
+    ///
+    /// # Errors
+    /// As for [`Crew::collect`].
+    pub(crate) async fn catch_up(
+        &mut self,
+        revision: u64,
+        expected: Vec<Expected>,
+        within: Duration,
+    ) -> anyhow::Result<Collected> {
+        self.collected(&Order::CatchUp(CatchUp { revision, expected, within }), within).await
+    }
+
+    /// How those nodes are, seen from a revision.
+    ///
+    /// # Errors
+    /// When a process is gone.
+    pub(crate) async fn look_at_slow(&mut self, revision: u64) -> anyhow::Result<SlowNodes> {
+        let mut all = SlowNodes::default();
+        for post in &mut self.posts {
+            post.order(&Order::LookAtSlow(revision)).await?;
+            match post.word().await? {
+                Word::Slow(SlowNodes { behind, ended }) => {
+                    all.behind += behind;
+                    all.ended += ended;
+                }
+                other @ (Word::Progress(_) | Word::Done | Word::Collected(_) | Word::Count(_) | Word::Failed(_)) => {
+                    bail!("{} said {other:?}", post.child.name())
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Chooses connections to the server at random, so many in all; how many there are to be reset.
+    ///
+    /// # Errors
+    /// When a process is gone, or does not see its connections.
+    pub(crate) async fn aim(&mut self, count: u32) -> anyhow::Result<u32> {
+        let posts = u32::try_from(self.posts.len())?;
+        for (place, post) in (0_u32..).zip(&mut self.posts) {
+            let share = count / posts + u32::from(place < count % posts);
+            post.order(&Order::Aim(share)).await?;
+        }
+        Ok(try_join_all(self.posts.iter_mut().map(Post::count)).await?.into_iter().sum())
+    }
+
+    /// Resets the chosen ones, each at a random moment of the time from now on; returns when all are.
+    ///
+    /// # Errors
+    /// When a process is gone, or may not.
+    pub(crate) async fn reset(&mut self, during: Duration) -> anyhow::Result<u32> {
+        for post in &mut self.posts {
+            post.order(&Order::Reset(during)).await?;
+        }
+        Ok(try_join_all(self.posts.iter_mut().map(Post::count)).await?.into_iter().sum())
     }
 }
 
@@ -171,7 +265,7 @@ impl Post {
         let line = line.with_context(|| format!("{name} is gone; {}", self.child.log_tail()))?;
         match serde_json::from_str(&line).with_context(|| format!("{name} said {line:?}"))? {
             Word::Failed(why) => bail!("{name}: {why}"),
-            word @ (Word::Progress(_) | Word::Done | Word::Collected(_)) => Ok(word),
+            word @ (Word::Progress(_) | Word::Done | Word::Collected(_) | Word::Slow(_) | Word::Count(_)) => Ok(word),
         }
     }
 
@@ -184,7 +278,18 @@ impl Post {
                     let _ = steps.as_ref().map(|steps| steps.send(more));
                 }
                 Word::Done => return Ok(()),
-                other @ (Word::Collected(_) | Word::Failed(_)) => bail!("{} said {other:?}", self.child.name()),
+                other @ (Word::Collected(_) | Word::Slow(_) | Word::Count(_) | Word::Failed(_)) => {
+                    bail!("{} said {other:?}", self.child.name())
+                }
+            }
+        }
+    }
+
+    async fn count(&mut self) -> anyhow::Result<u32> {
+        match self.word().await? {
+            Word::Count(count) => Ok(count),
+            other @ (Word::Progress(_) | Word::Done | Word::Collected(_) | Word::Slow(_) | Word::Failed(_)) => {
+                bail!("{} said {other:?}", self.child.name())
             }
         }
     }
@@ -192,7 +297,7 @@ impl Post {
     async fn collected(&mut self) -> anyhow::Result<Collected> {
         match self.word().await? {
             Word::Collected(collected) => Ok(collected),
-            other @ (Word::Progress(_) | Word::Done | Word::Failed(_)) => {
+            other @ (Word::Progress(_) | Word::Done | Word::Slow(_) | Word::Count(_) | Word::Failed(_)) => {
                 bail!("{} said {other:?}", self.child.name())
             }
         }

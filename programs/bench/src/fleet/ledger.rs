@@ -56,6 +56,11 @@ impl Ledger {
         *self.lock() = State { watching: true, entries: Vec::new() };
     }
 
+    /// Forgets everything, and notes nothing until told to.
+    pub(super) fn rest(&self) {
+        *self.lock() = State::default();
+    }
+
     fn note(&self, entry: Entry) {
         let mut state = self.lock();
         if state.watching && entry.workloads > 0 {
@@ -103,5 +108,8 @@ mod tests {
         assert_eq!(counts, [1, 1]);
         assert!(reached[0][0].0 <= reached[0][1].0);
         assert!(reached[1].is_empty(), "an application is no workload's proxy");
+        ledger.rest();
+        scribe(0).in_force(Revision(11), &both);
+        assert!(ledger.reached(Revision(9), &[2, 1]).iter().all(Vec::is_empty));
     }
 }

@@ -9,19 +9,25 @@ use std::time::Duration;
 use anyhow::Context;
 use futures::future::try_join_all;
 use starling_agent::remote::{InForce, NodeConfig, RemoteNode};
-use starling_agent::{AgentConfig, DEFAULT_SIDECAR_PORTS, ExistingChecks, Leaf, system_clock};
+use starling_agent::{
+    Agent, AgentConfig, DEFAULT_SIDECAR_PORTS, ExistingChecks, Leaf, LeafError, Leaves, LinkError, RegisterError,
+    Registered, WriteError, system_clock,
+};
 use starling_catalog::MeshRead;
 use starling_model::{
-    Action, Datacenter, InstanceId, InstanceKey, InstanceKind, IntentionSubject, Node, NodeName, Port, ServiceInstance,
-    ServiceName, ServiceRegistration, SidecarProxy, Upstream, Weights,
+    Action, Datacenter, InstanceId, InstanceKey, InstanceKind, IntentionSubject, Node, NodeName, Port, Revision,
+    ServiceInstance, ServiceName, ServiceRegistration, SidecarProxy, Upstream, Weights,
 };
 use tokio::sync::watch;
 
 use super::Expected;
-use crate::shape::{COMMON_UPSTREAM, Workload};
+use crate::shape::{COMMON_UPSTREAM, RESTLESS_UPSTREAM, Workload};
 
 /// Time that a node has for each step of coming up; among ten thousand that come up together it waits for its turn.
 const STEP_DEADLINE: Duration = Duration::from_secs(120);
+
+/// Pause before a node asks again for what an absent server could not do.
+const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 /// The datacentre of servers that are not told another.
 const DATACENTER: &str = "dc1";
@@ -34,6 +40,9 @@ const SIDECAR_PORT_OFFSET: u16 = 20_000;
 
 /// Where an application finds its upstreams: not where it listens, so that it may do so at the same port.
 const UPSTREAM_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+
+/// Where one of a node that can be made to read slowly finds the service that is never at rest.
+const RESTLESS_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3));
 
 /// The first address of a node.
 const ADDRESS_FIRST: u32 = 0x0a00_0001;
@@ -48,12 +57,15 @@ pub(super) struct NodeSpec {
     /// Its own folder.
     pub(super) directory: PathBuf,
     pub(super) in_force: Arc<dyn InForce>,
+    /// Whether it can be made to read slowly: its first workload calls a service that is never at rest.
+    pub(super) slow: bool,
 }
 
 /// A node that runs.
 pub(super) struct SimulatedNode {
     node: RemoteNode,
     workloads: Vec<Workload>,
+    slow: bool,
     /// Held, so that they are renewed as they are for proxies.
     leaves: Vec<watch::Receiver<Arc<Leaf>>>,
 }
@@ -87,13 +99,18 @@ impl NodeSpec {
         let started = tokio::time::timeout(STEP_DEADLINE, RemoteNode::start(config)).await;
         let node = started.with_context(|| format!("{name} did not join within {STEP_DEADLINE:?}"))?;
         let node = node.with_context(|| format!("{name} did not join"))?;
-        Ok(SimulatedNode { node, workloads: self.workloads, leaves: Vec::new() })
+        Ok(SimulatedNode { node, workloads: self.workloads, slow: self.slow, leaves: Vec::new() })
     }
 }
 
 impl SimulatedNode {
     pub(super) fn name(&self) -> &str {
         self.node.agent.node().name.as_str()
+    }
+
+    /// Whether it can be made to read slowly.
+    pub(super) fn is_slow(&self) -> bool {
+        self.slow
     }
 
     /// How many workloads it has.
@@ -104,14 +121,15 @@ impl SimulatedNode {
     /// Registers every workload and its sidecar; what comes together is written together.
     ///
     /// # Errors
-    /// When the server refuses or does not answer in time.
+    /// When the server refuses, or is not there in time.
     pub(super) async fn register(&self) -> anyhow::Result<()> {
         let agent = &self.node.agent;
         let mut registrations = Vec::new();
-        for workload in &self.workloads {
-            registrations.extend(registrations_of(workload, &agent.node().name)?);
+        for (place, workload) in self.workloads.iter().enumerate() {
+            let restless = self.slow && place == 0;
+            registrations.extend(registrations_of(workload, &agent.node().name, restless)?);
         }
-        let all = registrations.into_iter().map(|given| agent.register_service(given, ExistingChecks::Replace));
+        let all = registrations.into_iter().map(|given| registered(agent, given));
         let registered = tokio::time::timeout(STEP_DEADLINE, try_join_all(all)).await;
         let registered = registered.with_context(|| format!("{} did not register in time", self.name()))?;
         registered.with_context(|| format!("{} could not register", self.name()))?;
@@ -126,7 +144,7 @@ impl SimulatedNode {
         let services: BTreeSet<&str> = self.workloads.iter().map(|workload| workload.service.as_str()).collect();
         let services: Vec<ServiceName> = services.into_iter().map(ServiceName::new).collect::<Result<_, _>>()?;
         let leaves = self.node.agent.leaves();
-        let all = services.iter().map(|service| leaves.leaf(service));
+        let all = services.iter().map(|service| issued(leaves, service));
         let issued = tokio::time::timeout(STEP_DEADLINE, try_join_all(all)).await;
         let issued = issued.with_context(|| format!("{} got no certificates in time", self.name()))?;
         self.leaves = issued.with_context(|| format!("{} got no certificates", self.name()))?;
@@ -149,7 +167,40 @@ impl SimulatedNode {
                 };
                 wildcard.is_some_and(|entry| entry.sources.iter().any(deny)) == denied
             }
+            Expected::RestlessAt(address) => {
+                let (mut fronts, mut there) = (0, 0);
+                replica.visit_fronts(&ServiceName::new(RESTLESS_UPSTREAM)?, &mut |front| {
+                    fronts += 1;
+                    there += u32::from(front.address.as_deref().and_then(|it| it.parse().ok()) == Some(address));
+                });
+                fronts > 0 && fronts == there
+            }
         })
+    }
+
+    /// Everything up to here has been heard.
+    pub(super) fn heard_through(&self) -> Revision {
+        self.node.heard_through()
+    }
+}
+
+/// Registers a service, and waits until it is written, as its agent does, however often the server is away meanwhile.
+async fn registered(agent: &Agent, given: ServiceRegistration) -> Result<Registered, RegisterError> {
+    loop {
+        match agent.register_service(given.clone(), ExistingChecks::Replace).await {
+            Err(RegisterError::Write(WriteError::Unavailable(_))) => tokio::time::sleep(AGAIN_AFTER).await,
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Gets a certificate, however often the server is away meanwhile.
+async fn issued(leaves: &Leaves, service: &ServiceName) -> Result<watch::Receiver<Arc<Leaf>>, LeafError> {
+    loop {
+        match leaves.leaf(service).await {
+            Err(LeafError::Link(LinkError::Unavailable(_))) => tokio::time::sleep(AGAIN_AFTER).await,
+            outcome => return outcome,
+        }
     }
 }
 
@@ -163,23 +214,25 @@ pub(super) fn is_sidecar(id: &InstanceId) -> bool {
     id.as_str().ends_with(SIDECAR)
 }
 
-/// A workload and its sidecar. They are given apart, because a nested sidecar would be probed, and there is no socket.
-fn registrations_of(workload: &Workload, node: &NodeName) -> anyhow::Result<[ServiceRegistration; 2]> {
+/// A workload and its sidecar, which calls the restless service if it is told to. They are given apart, because a nested sidecar would be probed, and there is no socket.
+fn registrations_of(workload: &Workload, node: &NodeName, restless: bool) -> anyhow::Result<[ServiceRegistration; 2]> {
     let service = ServiceName::new(&workload.service)?;
     let id = InstanceId::new(&workload.id)?;
     let port = |port: u16| Port::try_from(i64::from(port));
-    let upstream = Upstream {
-        destination: ServiceName::new(COMMON_UPSTREAM)?,
-        bind_address: UPSTREAM_ADDRESS,
-        bind_port: port(workload.port)?,
-        config: serde_json::Map::new(),
+    let upstream = |name, bind_address| {
+        let (destination, bind_port) = (ServiceName::new(name)?, port(workload.port)?);
+        anyhow::Ok(Upstream { destination, bind_address, bind_port, config: serde_json::Map::new() })
     };
+    let mut upstreams = vec![upstream(COMMON_UPSTREAM, UPSTREAM_ADDRESS)?];
+    if restless {
+        upstreams.push(upstream(RESTLESS_UPSTREAM, RESTLESS_ADDRESS)?);
+    }
     let proxy = SidecarProxy {
         destination: service.clone(),
         destination_id: Some(id.clone()),
         local_address: Ipv4Addr::LOCALHOST.to_string(),
         local_port: Some(port(workload.port)?),
-        upstreams: vec![upstream],
+        upstreams,
         config: serde_json::Map::new(),
     };
     let instance = |id: InstanceId, name: ServiceName, kind: InstanceKind, port: Port| ServiceInstance {

@@ -1,6 +1,7 @@
 //! A process of the fleet: does what the coordinator orders over its standard input, and answers on its standard output.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +14,11 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::Instant;
 
+use super::faults::Aimed;
 use super::ledger::{Ledger, Scribe};
 use super::node::{NodeSpec, SimulatedNode, name};
-use super::orders::{Collect, Collected, Muster, Order, Word};
+use super::orders::{Among, Collect, Collected, Muster, Order, Word};
+use super::slow::{self, Relay};
 use crate::shape;
 
 /// Nodes of a process that take a step of coming up at the same time: enough to keep a server busy, and few enough that
@@ -83,52 +86,100 @@ struct Post {
     ledger: Arc<Ledger>,
     specs: Vec<NodeSpec>,
     nodes: Vec<SimulatedNode>,
+    /// How many nodes are to be there.
+    part: usize,
+    /// How many have come up, the first of them.
+    up: usize,
+    /// Of the nodes that can be made to read slowly, if there are any.
+    relay: Option<Relay>,
+    /// Where agents find the server.
+    server: Option<SocketAddr>,
+    aimed: Aimed,
 }
 
 impl Post {
     async fn carry_out(&mut self, order: Order) -> anyhow::Result<Word> {
         match order {
-            Order::Muster(muster) => self.muster(&muster)?,
-            Order::Join => self.nodes = each(std::mem::take(&mut self.specs), NodeSpec::start).await?,
+            Order::Muster(muster) => self.muster(&muster).await?,
+            Order::Part(one_in) => {
+                self.ledger.rest();
+                self.part = (self.specs.len() + self.nodes.len()).div_ceil(usize::try_from(one_in)?.max(1));
+                return Ok(Word::Count(u32::try_from(self.part)?));
+            }
+            Order::Join => {
+                let specs = self.specs.drain(..self.part.saturating_sub(self.nodes.len())).collect();
+                self.nodes.extend(each(specs, NodeSpec::start).await?);
+            }
             Order::Register => {
                 let register = |node: SimulatedNode| async move { node.register().await.map(|()| node) };
-                self.nodes = each(std::mem::take(&mut self.nodes), register).await?;
+                let coming = self.nodes.split_off(self.up);
+                self.nodes.extend(each(coming, register).await?);
             }
             Order::Certify => {
                 let certify = |mut node: SimulatedNode| async move { node.certify().await.map(|()| node) };
-                self.nodes = each(std::mem::take(&mut self.nodes), certify).await?;
+                let coming = self.nodes.split_off(self.up);
+                self.nodes.extend(each(coming, certify).await?);
+                self.up = self.nodes.len();
             }
             Order::Watch => self.ledger.watch(),
             Order::Collect(collect) => return Ok(Word::Collected(self.collect(collect).await?)),
+            Order::Slow(rate) => self.relay.iter().for_each(|relay| relay.limit(rate)),
+            Order::CatchUp(catch_up) => return Ok(Word::Collected(slow::catch_up(&self.nodes, &catch_up).await?)),
+            Order::LookAtSlow(revision) => {
+                return Ok(Word::Slow(slow::look(&self.nodes, self.relay.as_ref(), Revision(revision))));
+            }
+            Order::Aim(count) => {
+                let server = self.server.context("nobody knows where the server is")?;
+                self.aimed = Aimed::at_random(server, count)?;
+                return Ok(Word::Count(self.aimed.count()));
+            }
+            Order::Reset(during) => {
+                let aimed = std::mem::take(&mut self.aimed);
+                let count = aimed.count();
+                aimed.reset(during).await?;
+                return Ok(Word::Count(count));
+            }
         }
         Ok(Word::Done)
     }
 
-    fn muster(&mut self, muster: &Muster) -> anyhow::Result<()> {
-        let Muster { nodes, workloads, seed, own, server, token, directory } = muster;
+    async fn muster(&mut self, muster: &Muster) -> anyhow::Result<()> {
+        let Muster { nodes, workloads, seed, own, server, token, directory, slow } = muster;
         let fleet = shape::fleet(*nodes, *workloads, *seed)?;
         let own: Vec<_> = (0_u32..).zip(fleet).filter(|(number, _)| own.contains(number)).collect();
         if own.is_empty() {
             bail!("there are no nodes to be");
         }
-        self.specs = (0..)
-            .zip(own)
-            .map(|(node, (number, workloads))| NodeSpec {
+        let address = server.parse().with_context(|| format!("the server's address is {server:?}"))?;
+        self.server = Some(address);
+        if own.iter().any(|(number, _)| slow.contains(number)) {
+            self.relay = Some(Relay::open(address).await?);
+        }
+        let relayed = self.relay.as_ref().map(|relay| relay.address().to_string());
+        for (node, (number, workloads)) in own.into_iter().enumerate() {
+            let relayed = relayed.as_ref().filter(|_| slow.contains(&number));
+            self.specs.push(NodeSpec {
                 number,
                 workloads,
-                server: server.clone(),
+                server: relayed.unwrap_or(server).clone(),
                 token: token.clone(),
                 directory: directory.join(name(number)),
                 in_force: Arc::new(Scribe { ledger: Arc::clone(&self.ledger), node }),
-            })
-            .collect();
+                slow: relayed.is_some(),
+            });
+        }
+        self.part = self.specs.len();
         Ok(())
     }
 
     async fn collect(&self, collect: Collect) -> anyhow::Result<Collected> {
-        let Collect { revision, expected, within } = collect;
+        let Collect { revision, expected, within, among } = collect;
         let deadline = Instant::now() + within;
-        let sizes: Vec<u32> = self.nodes.iter().map(SimulatedNode::size).collect();
+        let counts = |node: &SimulatedNode| match among {
+            Among::All => true,
+            Among::Prompt => !node.is_slow(),
+        };
+        let sizes: Vec<u32> = self.nodes.iter().map(|node| if counts(node) { node.size() } else { 0 }).collect();
         let reached = loop {
             let reached = self.ledger.reached(Revision(revision), &sizes);
             let is_everywhere = reached.iter().zip(&sizes).all(|(reached, size)| count(reached) == *size);
@@ -138,7 +189,8 @@ impl Post {
             tokio::time::sleep(LOOK_PAUSE).await;
         };
         let mut collected = Collected::default();
-        for ((node, reached), size) in self.nodes.iter().zip(reached).zip(sizes) {
+        for ((node, reached), size) in self.nodes.iter().zip(reached).zip(sizes).filter(|((node, _), _)| counts(node)) {
+            collected.workloads += u64::from(size);
             let knows = node.knows(expected)?;
             if count(&reached) < size || !knows {
                 collected.amiss += 1;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::fleet_report::tests::example;
+use crate::fleet_report::tests::{example, example_with_everything};
 
 #[test]
 fn the_page_has_the_run_beside_the_published_one() {
@@ -22,8 +22,27 @@ fn the_page_has_the_run_beside_the_published_one() {
 }
 
 #[test]
-fn the_page_needs_nothing_else() {
+fn the_page_has_what_was_measured_besides() {
+    let text = render(&example_with_everything());
+    for part in [
+        "<tr><td>deregistration</td><td>2</td><td>30.0</td><td>35.2</td><td>35.2</td></tr>",
+        "4321 requests were sent meanwhile, 7 of them late; 1 failed",
+        "<tr><td>nodes</td><td>5</td><td>50</td><td>10.0</td></tr>",
+        "<td>20.0</td><td>180.0</td><td>9.0</td>",
+        "<td>12.0</td><td>90.0</td><td>7.5</td>",
+        "each of 10000 further instances</td><td>1049 B</td>",
+    ] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
     let text = render(&example());
+    for part in ["Envoys had changed", "<h2>Growth", "further instances"] {
+        assert!(!text.contains(part), "{part} in\n{text}");
+    }
+}
+
+#[test]
+fn the_page_needs_nothing_else() {
+    let text = render(&example_with_everything());
     for elsewhere in ["http:", "https:", "src=", "href=", "url(", "@import", "<script"] {
         assert!(!text.contains(elsewhere), "{elsewhere} in\n{text}");
     }
@@ -31,7 +50,7 @@ fn the_page_needs_nothing_else() {
 
 #[test]
 fn every_tag_that_is_opened_is_closed_in_order() {
-    let text = render(&example());
+    let text = render(&example_with_everything());
     let mut open: Vec<&str> = Vec::new();
     let body = text.strip_prefix("<!DOCTYPE html>").unwrap();
     for tag in body.split('<').skip(1).map(|rest| rest.split_once('>').unwrap().0) {

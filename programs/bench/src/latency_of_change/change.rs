@@ -3,9 +3,9 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use super::verdict::{Rule, Sight};
 use crate::api::Call;
 use crate::probe::Outcome;
+use crate::verdict::{Rule, Sight, Turn};
 
 /// The service that is called.
 pub(super) const SERVICE: &str = "api";
@@ -68,31 +68,24 @@ impl Change {
         }
     }
 
-    /// How its moment is found. With two instances, an answer of the one that stays is no sign that the other is not
-    /// used; so what adds an instance is seen at its first answer.
-    pub(super) fn rule(self) -> Rule {
+    /// What it does to traffic.
+    fn turn(self) -> Turn {
         match self {
-            Self::Registration | Self::HealthPassing => Rule::FirstNew,
-            Self::Deregistration | Self::HealthCritical | Self::Deny | Self::Allow => Rule::LastOld,
+            Self::Deregistration | Self::HealthCritical => Turn::Leaves,
+            Self::Registration | Self::HealthPassing => Turn::Comes,
+            Self::Deny => Turn::Refused,
+            Self::Allow => Turn::LetThrough,
         }
+    }
+
+    /// How its moment is found.
+    pub(super) fn rule(self) -> Rule {
+        self.turn().rule()
     }
 
     /// What a probe's outcome says about this change.
     pub(super) fn sight(self, outcome: &Outcome) -> Sight {
-        let denied = matches!(outcome, Outcome::Denied);
-        let fickle = matches!(outcome, Outcome::Answered(name) if name == FICKLE);
-        let (old, new) = match self {
-            _ if matches!(outcome, Outcome::Failed(_)) => (false, false),
-            Self::Deregistration | Self::HealthCritical => (fickle, !fickle && !denied),
-            Self::Registration | Self::HealthPassing => (!fickle && !denied, fickle),
-            Self::Deny => (!denied, denied),
-            Self::Allow => (denied, !denied),
-        };
-        match (old, new) {
-            (true, _) => Sight::Old,
-            (false, true) => Sight::New,
-            (false, false) => Sight::Neither,
-        }
+        self.turn().sight(outcome, FICKLE)
     }
 
     /// The call that makes it; `registration` is the body that registers [`FICKLE`].

@@ -1,6 +1,6 @@
 //! The changes that a fleet hears of: what is called, and what every node knows afterwards.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use http::Method;
 use serde_json::{Value, json};
@@ -9,6 +9,7 @@ use super::Subject;
 use crate::api::Call;
 use crate::fleet::Expected;
 use crate::shape::COMMON_UPSTREAM;
+use crate::verdict::Turn;
 
 /// The node of the common upstream; nobody runs it.
 const NODE: &str = "bench-upstream";
@@ -21,6 +22,17 @@ const INSTANCE_ADDRESS_FIRST: u32 = 0x0a4e_0001;
 
 /// The port of each.
 const INSTANCE_PORT: u16 = 9090;
+
+/// The common upstream, whose last instance in the catalog comes and goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Upstream {
+    /// Instances on the node that nobody runs, when all are there.
+    pub(super) endpoints: u32,
+    /// Where the last of them is, if somebody listens there.
+    pub(super) last: Option<SocketAddr>,
+    /// Fronts besides those; they stay.
+    pub(super) others: u32,
+}
 
 /// A change that concerns every workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +47,7 @@ impl Change {
     /// The changes of a scenario: one, and the one that undoes it.
     pub(super) fn there_and_back(subject: Subject) -> [Self; 2] {
         match subject {
-            Subject::Endpoints | Subject::Rollout | Subject::Reconnect | Subject::Churn => {
+            Subject::Endpoints | Subject::Rollout | Subject::Reconnect | Subject::Churn | Subject::Faults => {
                 [Self::Deregistration, Self::Registration]
             }
             Subject::Intention => [Self::Deny, Self::Allow],
@@ -52,15 +64,25 @@ impl Change {
         }
     }
 
-    /// The call that makes it; the upstream has so many endpoints when all of them are there.
-    pub(super) fn call(self, endpoints: u32) -> Call {
-        let last = endpoints.saturating_sub(1);
+    /// What it does to the traffic through a sidecar that calls the upstream.
+    pub(super) fn turn(self) -> Turn {
+        match self {
+            Self::Deregistration => Turn::Leaves,
+            Self::Registration => Turn::Comes,
+            Self::Deny => Turn::Refused,
+            Self::Allow => Turn::LetThrough,
+        }
+    }
+
+    /// The call that makes it.
+    pub(super) fn call(self, upstream: &Upstream) -> Call {
+        let last = upstream.endpoints.saturating_sub(1);
         let wildcard = "/v1/connect/intentions/exact?source=*&destination=*".to_owned();
         match self {
             Self::Deregistration => {
                 put("/v1/catalog/deregister", json!({ "Node": NODE, "ServiceID": instance_id(last) }))
             }
-            Self::Registration => registration(last),
+            Self::Registration => upstream.registration(last),
             Self::Deny => {
                 let body = json!({ "SourceType": "consul", "Action": "deny" });
                 Call { method: Method::PUT, target: wildcard, body }
@@ -70,31 +92,42 @@ impl Change {
     }
 
     /// What every node knows afterwards.
-    pub(super) fn expected(self, endpoints: u32) -> Expected {
+    pub(super) fn expected(self, upstream: &Upstream) -> Expected {
+        let all = upstream.endpoints + upstream.others;
         match self {
-            Self::Deregistration => Expected::Endpoints(endpoints.saturating_sub(1)),
-            Self::Registration => Expected::Endpoints(endpoints),
+            Self::Deregistration => Expected::Endpoints(all.saturating_sub(1)),
+            Self::Registration => Expected::Endpoints(all),
             Self::Deny => Expected::Denied(true),
             Self::Allow => Expected::Denied(false),
         }
     }
 }
 
-/// The calls that register every instance of the common upstream. They speak mesh TLS themselves, so that each is an
-/// endpoint without a sidecar.
-pub(super) fn upstream(endpoints: u32) -> impl Iterator<Item = Call> {
-    (0..endpoints).map(registration)
-}
+impl Upstream {
+    /// One that nobody runs, with so many endpoints.
+    pub(super) fn of(endpoints: u32) -> Self {
+        Self { endpoints, last: None, others: 0 }
+    }
 
-fn registration(instance: u32) -> Call {
-    let service = json!({
-        "ID": instance_id(instance),
-        "Service": COMMON_UPSTREAM,
-        "Address": Ipv4Addr::from(INSTANCE_ADDRESS_FIRST + instance),
-        "Port": INSTANCE_PORT,
-        "Connect": { "Native": true },
-    });
-    put("/v1/catalog/register", json!({ "Node": NODE, "Address": NODE_ADDRESS, "Service": service }))
+    /// The calls that make it: it speaks HTTP, and so many instances of it are registered. They speak mesh TLS themselves,
+    /// so that each is an endpoint without a sidecar.
+    pub(super) fn calls(&self) -> impl Iterator<Item = Call> {
+        let defaults = json!({ "Kind": "service-defaults", "Name": COMMON_UPSTREAM, "Protocol": "http" });
+        std::iter::once(put("/v1/config", defaults)).chain((0..self.endpoints).map(|number| self.registration(number)))
+    }
+
+    fn registration(&self, instance: u32) -> Call {
+        let nowhere = || SocketAddr::from((Ipv4Addr::from(INSTANCE_ADDRESS_FIRST + instance), INSTANCE_PORT));
+        let address = self.last.filter(|_| instance + 1 == self.endpoints).unwrap_or_else(nowhere);
+        let service = json!({
+            "ID": instance_id(instance),
+            "Service": COMMON_UPSTREAM,
+            "Address": address.ip(),
+            "Port": address.port(),
+            "Connect": { "Native": true },
+        });
+        put("/v1/catalog/register", json!({ "Node": NODE, "Address": NODE_ADDRESS, "Service": service }))
+    }
 }
 
 fn put(target: &str, body: Value) -> Call {
@@ -112,21 +145,34 @@ mod tests {
     #[test]
     fn what_is_deregistered_was_registered_and_comes_back() {
         for endpoints in [1, 1000] {
-            let there: Vec<Call> = upstream(endpoints).collect();
+            let upstream = Upstream::of(endpoints);
+            let there: Vec<Call> = upstream.calls().skip(1).collect();
             assert_eq!(there.len(), usize::try_from(endpoints).unwrap());
-            let gone = Change::Deregistration.call(endpoints);
+            let gone = Change::Deregistration.call(&upstream);
             let last = there.last().unwrap();
             assert_eq!(gone.body["ServiceID"], last.body["Service"]["ID"]);
-            assert_eq!(&Change::Registration.call(endpoints), last);
+            assert_eq!(&Change::Registration.call(&upstream), last);
         }
     }
 
     #[test]
+    fn what_comes_and_goes_is_where_somebody_listens() {
+        let address: SocketAddr = "127.0.0.1:21000".parse().unwrap();
+        let upstream = Upstream { last: Some(address), ..Upstream::of(2) };
+        let ports: Vec<_> = upstream.calls().skip(1).map(|call| call.body["Service"]["Port"].clone()).collect();
+        assert_eq!(ports, [INSTANCE_PORT, 21_000]);
+        assert_eq!(Change::Registration.call(&upstream).body["Service"]["Address"], "127.0.0.1");
+        // It is the same instance wherever it is.
+        assert_eq!(Change::Deregistration.call(&upstream), Change::Deregistration.call(&Upstream::of(2)));
+    }
+
+    #[test]
     fn what_is_expected_changes_with_every_change() {
+        let upstream = Upstream { others: 2, ..Upstream::of(1000) };
         for subject in [Subject::Endpoints, Subject::Intention, Subject::Rollout] {
             let [there, back] = Change::there_and_back(subject);
-            assert_ne!(there.expected(1), back.expected(1));
+            assert_ne!(there.expected(&upstream), back.expected(&upstream));
         }
-        assert_eq!(Change::Deregistration.expected(1000), Expected::Endpoints(999));
+        assert_eq!(Change::Deregistration.expected(&upstream), Expected::Endpoints(1001));
     }
 }

@@ -1,8 +1,10 @@
 //! What a run with a fleet found, for people: percentiles beside the published ones, cost, and the bars.
 
+mod beside;
+
 use std::process::ExitCode;
 
-use super::Subject;
+use super::{Subject, faults};
 use crate::fleet_report::{FleetReport, Restarts};
 use crate::html;
 use crate::percentiles::Percentiles;
@@ -15,14 +17,22 @@ The report (report.json with --report, --json PATH, or -o json) is an object wit
   scenario, nodes, workloads, servers
   changes[]       revision, kind, affected and applied (workloads), server_cpu_ms, histogram[], and
                   latency_ms.{p50,p75,p90,p95,p96,p97,p98,p99,p999,max}: from just before the API call until the
-                  workload's next request would be served by it
+                  workload's next request would be served by it; traffic_ms.{first, last, envoys[]}: until requests
+                  through the Envoys beside the fleet showed it, to 10 ms
   server          rss_bytes, cpu_ms_per_change, idle_cpu_percent (of one core, with everybody attached),
-                  frames_encoded_per_change, bytes_sent_per_change, restarts.{steady_rss_bytes,peak_rss_bytes}
+                  frames_encoded_per_change, bytes_sent_per_change, restarts.{steady_rss_bytes,peak_rss_bytes},
+                  further.{instances, rss_bytes_before, rss_bytes_after, bytes_each}
   fleet           rss_bytes
   rollout         seconds, and of these join_seconds, register_seconds, leaves_seconds
+  faults          slow_readers.{nodes, bytes_per_second, p99_ms_without, p99_ms_with, p99_ratio, server_rss_bytes_before,
+                  server_rss_bytes_peak, unsent_bytes_max, behind_min, connections_lost, caught_up, caught_up_seconds} and
+                  bad_network.{loss_percent, packets_lost, resets_percent, connections_reset, p99_ms, max_ms}; of faults only
+  growth          with --growth: nodes, workloads, changes[] and server_cpu_ms_per_change with a tenth of the nodes, and
+                  how many times as much a change takes with all: times_longer (until the last workload), times_cpu
+  probes          sent, late, failed: requests through the Envoys beside the fleet
   samples[]       CPU and memory, once a second
   machine, versions
-The exit code is 1 when a workload was not reached, or with --strict when a bar was missed.";
+The exit code is 1 when a workload was not reached or an Envoy's traffic did not change, or with --strict when a bar was missed.";
 
 /// Milliseconds, of a change that is alone.
 const P50_BAR_MS: f64 = 120.0;
@@ -48,6 +58,12 @@ const IDLE_BAR_PERCENT: f64 = 15.0;
 /// Seconds.
 const ROLLOUT_BAR_S: f64 = 300.0;
 
+/// Bytes of the server for each instance that is registered on top of a fleet.
+const FURTHER_BAR_BYTES: f64 = 1500.0;
+
+/// Times the time of a change with a tenth of the nodes.
+const GROWTH_BAR: f64 = 12.0;
+
 /// Figures in reports, and for people.
 const PERCENTILES: [(&str, &str); 10] = [
     ("p50", "50 %"),
@@ -70,8 +86,14 @@ pub(super) fn deliver(subject: Subject, report: &FleetReport, output: &OutputArg
     if report.is_complete() {
         return Ok(code);
     }
-    let missing: u64 = report.changes.iter().map(|change| change.affected.saturating_sub(change.applied)).sum();
-    eprintln!("{missing} times a workload was not reached by a change");
+    let missing: u64 = report.all_changes().map(|change| change.affected.saturating_sub(change.applied)).sum();
+    if missing > 0 {
+        eprintln!("{missing} times a workload was not reached by a change");
+    }
+    let unseen = beside::unseen(report);
+    if unseen > 0 {
+        eprintln!("{unseen} times a change did not show in the traffic through an Envoy");
+    }
     Ok(ExitCode::FAILURE)
 }
 
@@ -97,10 +119,17 @@ fn bars(subject: Subject, report: &FleetReport) -> Vec<Bar> {
             ]
         }
         Subject::Rollout => Vec::new(),
+        Subject::Faults => report.faults.iter().flat_map(faults::findings::bars).collect(),
     };
     bars.push(Bar::new("memory of the server, MB", MEMORY_BAR_MB, Some(megabytes(report.server.rss_bytes))));
     bars.push(Bar::new("CPU of the idle server, % of a core", IDLE_BAR_PERCENT, Some(report.server.idle_cpu_percent)));
     bars.push(Bar::new("roll-out, s", ROLLOUT_BAR_S, Some(report.rollout.seconds)));
+    if let Some(further) = &report.server.further {
+        bars.push(Bar::new("memory of a further instance, bytes", FURTHER_BAR_BYTES, Some(further.bytes_each)));
+    }
+    if let Some(growth) = &report.growth {
+        bars.push(Bar::new("time of a change, times that of a tenth of the nodes", GROWTH_BAR, growth.times_longer));
+    }
     bars
 }
 
@@ -119,7 +148,7 @@ fn table(subject: Subject, report: &FleetReport, bars: &[Bar]) -> String {
             vec![bar.name.to_owned(), format!("{:.1}", bar.limit), found, table::verdict(bar.met).to_owned()]
         })
         .collect();
-    [
+    let mut lines = vec![
         format!("{nodes} nodes, {workloads} workloads; milliseconds from the call to the workload's next request:"),
         latencies(subject, report),
         format!(
@@ -136,11 +165,15 @@ fn table(subject: Subject, report: &FleetReport, bars: &[Bar]) -> String {
             "roll-out: {:.1} s (joining {:.1}, registering {:.1}, certificates {:.1})",
             rollout.seconds, rollout.join_seconds, rollout.register_seconds, rollout.leaves_seconds
         ),
+    ];
+    lines.extend(beside::lines(report));
+    lines.extend(report.faults.iter().flat_map(faults::findings::lines));
+    lines.extend([
         table::render(&["bar", "at most", "found", "verdict"], bars),
         report.machine.line(),
         report.versions.line(),
-    ]
-    .join("\n")
+    ]);
+    lines.join("\n")
 }
 
 /// One column for each kind of change, one for all of them, and the published figures.
@@ -155,7 +188,9 @@ fn latencies(subject: Subject, report: &FleetReport) -> String {
         let each: Vec<Percentiles> = report.of_kind(kind).filter_map(|change| change.latency_ms).collect();
         column(format!("{} × {kind}", each.len()), Percentiles::over_changes(&each));
     }
-    column("all".to_owned(), of_all(report));
+    if subject != Subject::Faults {
+        column("all".to_owned(), of_all(report));
+    }
     let published = Published::read();
     let place = usize::from(subject == Subject::Intention);
     if let Some(result) = published.results.into_iter().nth(place) {
@@ -181,7 +216,7 @@ fn megabytes(bytes: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet_report::tests::example;
+    use crate::fleet_report::tests::{example, example_with_everything};
 
     #[test]
     fn the_table_has_what_was_promised_beside_what_was_found() {
@@ -190,6 +225,21 @@ mod tests {
         for part in ["2 × deregistration", "1 × registration", "32051.9", "MISSED", "roll-out: 12.5 s"] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
+    }
+
+    #[test]
+    fn what_was_measured_besides_has_its_bars() {
+        let found = |report: &FleetReport, name: &str| {
+            bars(Subject::Endpoints, report).into_iter().find(|bar| bar.name.starts_with(name))
+        };
+        let (growth, memory) = ("time of a change, times", "memory of a further instance");
+        assert!(found(&example(), growth).is_none() && found(&example(), memory).is_none());
+        let mut report = example_with_everything();
+        assert!(found(&report, growth).unwrap().met && found(&report, memory).unwrap().met);
+        report.growth.as_mut().unwrap().times_longer = Some(12.5);
+        report.server.further.as_mut().unwrap().bytes_each = 1501.0;
+        assert!(!found(&report, growth).unwrap().met && !found(&report, memory).unwrap().met);
+        assert!(table(Subject::Endpoints, &report, &[]).contains("traffic through real Envoys"));
     }
 
     #[test]

@@ -11,12 +11,12 @@ async fn server() -> Mesh {
 }
 
 /// What a token is made of, by the command line.
-async fn token(server: &Mesh, arguments: &[&str]) -> String {
+pub(crate) async fn token(server: &Mesh, arguments: &[&str]) -> String {
     let output = server.cli(&[&["token", "create", "--join"], arguments].concat()).await.success();
     output.stdout.trim().to_owned()
 }
 
-fn node(server: &Mesh, node: &str, token: Option<&str>) -> MeshOptions {
+pub(crate) fn node(server: &Mesh, node: &str, token: Option<&str>) -> MeshOptions {
     let program = Program::Agent {
         node: node.to_owned(),
         server: server.addresses.grpc_tls.clone(),
@@ -25,13 +25,13 @@ fn node(server: &Mesh, node: &str, token: Option<&str>) -> MeshOptions {
     MeshOptions { program, ..MeshOptions::default() }
 }
 
-async fn agent(server: &Mesh, name: &str) -> Mesh {
+pub(crate) async fn agent(server: &Mesh, name: &str) -> Mesh {
     let token = token(server, &[]).await;
     Mesh::start(node(server, name, Some(&token))).await
 }
 
 /// Waits until the server says of a node whether it is connected.
-async fn connected(server: &Mesh, name: &str, expected: bool) {
+pub(crate) async fn connected(server: &Mesh, name: &str, expected: bool) {
     eventually(&format!("connected of {name} is {expected}"), async || {
         let nodes = server.get("/starling/v1/nodes").await.success().json();
         let found = nodes["nodes"].as_array().into_iter().flatten().find(|node| node["node"] == name);
@@ -54,7 +54,7 @@ async fn kept(agent: &Mesh, service: &str) {
 }
 
 /// Waits until a call of `upstream` is answered with `status`.
-async fn answered(instance: &Instance, upstream: &str, status: u16, when: &str) {
+pub(crate) async fn answered(instance: &Instance, upstream: &str, status: u16, when: &str) {
     eventually(&format!("{upstream} answers {status} when {when}"), async || {
         let answer = http::get(&instance.upstream(upstream), "/").await?;
         anyhow::ensure!(answer.status == status, "{}: {}", answer.status, answer.text());

@@ -13,9 +13,24 @@
 
 use std::time::Duration;
 
+use crate::probe::Outcome;
+
+/// What a change does to traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// An instance is no longer called; another stays.
+    Leaves,
+    /// It is called again.
+    Comes,
+    /// Requests begin to be refused.
+    Refused,
+    /// Requests begin to be let through.
+    LetThrough,
+}
+
 /// How the moment is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rule {
+pub(crate) enum Rule {
     /// After the last request that showed the old behaviour.
     LastOld,
     /// At the first request that shows the new behaviour.
@@ -24,7 +39,7 @@ pub(super) enum Rule {
 
 /// What one request showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sight {
+pub(crate) enum Sight {
     Old,
     New,
     Neither,
@@ -32,40 +47,69 @@ pub(super) enum Sight {
 
 /// One request. Per lane, sightings stand in the order of sending, and a lane has one request in flight at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Sighting {
-    pub(super) lane: usize,
-    pub(super) sent: Duration,
-    pub(super) sight: Sight,
+pub(crate) struct Sighting {
+    pub(crate) lane: usize,
+    pub(crate) sent: Duration,
+    pub(crate) sight: Sight,
 }
 
 /// A change that is being watched for. Times are on the clock of the sightings.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Watch {
-    pub(super) rule: Rule,
+pub(crate) struct Watch {
+    pub(crate) rule: Rule,
     /// Just before the change was asked for; requests sent earlier are not looked at.
-    pub(super) called: Duration,
+    pub(crate) called: Duration,
     /// When the API answered.
-    pub(super) answered: Duration,
+    pub(crate) answered: Duration,
     /// Lanes on which requests are sent.
-    pub(super) lanes: usize,
+    pub(crate) lanes: usize,
     /// Time without the old behaviour after which the change counts as over.
-    pub(super) quiet: Duration,
+    pub(crate) quiet: Duration,
 }
 
 /// Requests that must show the new behaviour before the change counts as seen. Two instances take turns at random at
 /// worst, so that this many answers of one of them alone happen by chance once in four thousand million changes.
-pub(super) const NEW_SIGHTINGS_MIN: usize = 32;
+pub(crate) const NEW_SIGHTINGS_MIN: usize = 32;
 
 /// When the change took hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Changed {
+pub(crate) struct Changed {
     /// The moment, as the module defines it.
-    pub(super) at: Duration,
+    pub(crate) at: Duration,
+}
+
+impl Turn {
+    /// How its moment is found. With two instances, an answer of the one that stays is no sign that the other is not
+    /// used; so what adds an instance is seen at its first answer.
+    pub(crate) fn rule(self) -> Rule {
+        match self {
+            Self::Comes => Rule::FirstNew,
+            Self::Leaves | Self::Refused | Self::LetThrough => Rule::LastOld,
+        }
+    }
+
+    /// What a probe's outcome says about it; `fickle` names the instance that comes and goes.
+    pub(crate) fn sight(self, outcome: &Outcome, fickle: &str) -> Sight {
+        let denied = matches!(outcome, Outcome::Denied);
+        let fickle = matches!(outcome, Outcome::Answered(name) if name == fickle);
+        let (old, new) = match self {
+            _ if matches!(outcome, Outcome::Failed(_)) => (false, false),
+            Self::Leaves => (fickle, !fickle && !denied),
+            Self::Comes => (!fickle && !denied, fickle),
+            Self::Refused => (!denied, denied),
+            Self::LetThrough => (denied, !denied),
+        };
+        match (old, new) {
+            (true, _) => Sight::Old,
+            (false, true) => Sight::New,
+            (false, false) => Sight::Neither,
+        }
+    }
 }
 
 impl Watch {
     /// The moment of the change, or `None` while it may still be to come.
-    pub(super) fn judge(&self, sightings: &[Sighting]) -> Option<Changed> {
+    pub(crate) fn judge(&self, sightings: &[Sighting]) -> Option<Changed> {
         let after = |from: Duration| sightings.iter().filter(move |sighting| sighting.sent >= from);
         let last_old = after(self.called).filter(|it| it.sight == Sight::Old).map(|it| it.sent).max();
         let at = match self.rule {
@@ -88,7 +132,7 @@ impl Watch {
 
 impl Changed {
     /// From `start` to the moment; zero if traffic changed before `start`.
-    pub(super) fn since(self, start: Duration) -> Duration {
+    pub(crate) fn since(self, start: Duration) -> Duration {
         self.at.saturating_sub(start)
     }
 }

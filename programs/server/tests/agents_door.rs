@@ -1,0 +1,288 @@
+//! The door for agents, over real sockets and TLS: what is refused there says why and what to do, and whoever is beside it
+//! goes on hearing what happens.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use futures::StreamExt;
+use starling_attach::message::{
+    AgentSays, Hello, Rejected, Resume, SUBJECTS_MAX, ServerSays, Subscribe, WireSubject, encode_subject,
+};
+use starling_catalog::{Command, JoinTokenCommand, Subject};
+use starling_identity::{Identity, IssuanceRules, JoinSecret, JoinToken};
+use starling_model::{
+    InstanceKey, InstanceKind, JoinTokenId, JoinTokenRecord, JoinTokenUses, Node, NodeName, Port, Revision,
+    ServiceInstance, SidecarProxy, UnixSeconds, Weights,
+};
+use starling_rpc::{AgentSender, CONNECTIONS_MAX, CallError, Doors, JoinRequest, ServerClient, ServerFrames};
+use starling_server::{Door, Server, ServerConfig};
+use starling_telemetry::Registry;
+use starling_tls::{
+    CertificateAuthority, CredentialSlot, Credentials, LeafKey, TrustRoots, agent_client_config, agent_server_config,
+    join_client_config,
+};
+use tokio::task::JoinSet;
+
+/// Longer than anything here takes; reached only when a test fails.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+struct Mesh {
+    server: Arc<Server>,
+    authority: CertificateAuthority,
+    address: SocketAddr,
+    ports: std::ops::RangeFrom<i64>,
+    _serving: JoinSet<()>,
+    _directory: tempfile::TempDir,
+}
+
+impl Mesh {
+    async fn start() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let config = ServerConfig::new(directory.path().to_owned(), "dc1".parse().expect("a name"));
+        let server = Server::start(config, &Registry::default()).await.expect("the server starts");
+        let authority = CertificateAuthority::open(directory.path()).expect("its CA");
+        let key = LeafKey::generate().expect("a key");
+        let own = server.issue_server(&key.csr_der().expect("a request"), &[Ipv4Addr::LOCALHOST.into()]);
+        let own = Credentials::new(&own.expect("a certificate").chain_pem, &key).expect("it fits");
+        let roots = TrustRoots::new([server.root()]).expect("a root");
+        let tls = Arc::new(agent_server_config(CredentialSlot::new(own), &roots).expect("a configuration"));
+        let listener = starling_rpc::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let door = Arc::new(Door::new(Arc::clone(&server), true));
+        let doors = Doors { agents: Some(door), ..Doors::default() };
+        let mut serving = JoinSet::new();
+        serving.spawn(async move {
+            let served = starling_rpc::serve_tls(listener, tls, doors, CONNECTIONS_MAX, std::future::pending());
+            served.await.expect("it serves");
+        });
+        Self { server, authority, address, ports: 1000.., _serving: serving, _directory: directory }
+    }
+
+    /// A connection of a node's agent.
+    async fn connect(&self, node: &str) -> ServerClient {
+        let (node, datacenter): (NodeName, _) = (node.parse().expect("a name"), "dc1".parse().expect("a name"));
+        let key = LeafKey::generate().expect("a key");
+        let csr = key.csr_der().expect("a request");
+        let leaf = self.authority.issue_agent(&csr, &datacenter, &node, &IssuanceRules::default(), now());
+        let credentials = Credentials::new(&leaf.expect("a certificate").chain_pem, &key).expect("it fits");
+        let roots = TrustRoots::new([self.server.root()]).expect("a root");
+        let server = Identity::Server { trust_domain: roots.trust_domain().clone(), datacenter };
+        let tls = Arc::new(agent_client_config(credentials, &roots, server).expect("a configuration"));
+        ServerClient::connect(self.address, tls, DEADLINE).await.expect("a connection")
+    }
+
+    async fn attach(&self, node: &str) -> (AgentSender, ServerFrames) {
+        let hello = Hello { node: node.to_owned(), version: String::new() };
+        self.connect(node).await.attach(hello).await.expect("a stream")
+    }
+
+    /// Moves the service that the neighbour follows.
+    async fn change(&mut self) -> Revision {
+        let port = self.ports.next().expect("a port");
+        self.server.commit(&register(port)).await.expect("committed")
+    }
+
+    /// Asks to be let in by a token.
+    async fn join(&self, token: &JoinToken, node: &str) -> Result<(), CallError> {
+        let tls = Arc::new(join_client_config(token.root).expect("a configuration"));
+        let client = ServerClient::connect(self.address, tls, DEADLINE).await.expect("a connection");
+        let request = JoinRequest {
+            token: token.expose().to_string(),
+            node: node.parse().expect("a name"),
+            node_id: String::new(),
+            csr_der: LeafKey::generate().and_then(|key| key.csr_der()).expect("a request"),
+        };
+        client.join(&request).await.map(drop)
+    }
+}
+
+fn now() -> UnixSeconds {
+    UnixSeconds(SystemTime::UNIX_EPOCH.elapsed().expect("a clock that is set").as_secs())
+}
+
+fn register(port: i64) -> Command {
+    let node: NodeName = "elsewhere".parse().expect("a name");
+    let instance = ServiceInstance {
+        key: InstanceKey { node: node.clone(), id: "web".parse().expect("an id") },
+        name: "web".parse().expect("a name"),
+        kind: InstanceKind::Sidecar(Box::new(SidecarProxy {
+            destination: "web".parse().expect("a name"),
+            destination_id: None,
+            local_address: "127.0.0.1".to_owned(),
+            local_port: None,
+            upstreams: Vec::new(),
+            config: serde_json::Map::new(),
+        })),
+        address: None,
+        port: Port::try_from(port).ok(),
+        tags: Vec::new(),
+        meta: BTreeMap::new(),
+        tagged_addresses: BTreeMap::new(),
+        weights: Weights::default(),
+        enable_tag_override: false,
+        native: false,
+    };
+    let record = Node {
+        name: node.clone(),
+        id: String::new(),
+        address: "10.0.0.1".to_owned(),
+        tagged_addresses: BTreeMap::new(),
+        meta: BTreeMap::new(),
+    };
+    Command::Register { name: node, node: Some(record), instances: vec![instance], checks: Vec::new() }
+}
+
+fn subscribe(resumes: impl IntoIterator<Item = (Option<WireSubject>, u64)>) -> AgentSays {
+    let resumes = resumes.into_iter().map(|(subject, have)| Resume { subject, have }).collect();
+    AgentSays::Subscribe(Subscribe { resumes })
+}
+
+fn endpoints(service: &str) -> Option<WireSubject> {
+    encode_subject(&Subject::Endpoints(service.parse().expect("a name")))
+}
+
+/// Somebody who follows a service.
+struct Neighbour {
+    _sender: AgentSender,
+    frames: ServerFrames,
+}
+
+impl Neighbour {
+    async fn attach(mesh: &Mesh) -> Self {
+        let (sender, frames) = mesh.attach("neighbour").await;
+        sender.send(subscribe([(endpoints("web"), 0)])).expect("said");
+        Self { _sender: sender, frames }
+    }
+
+    /// Waits for a change that happens now.
+    async fn still_hears(&mut self, mesh: &mut Mesh, after: &str) {
+        let revision = mesh.change().await.0;
+        let heard = async {
+            loop {
+                let says = self.frames.next().await.expect("its stream is open").expect("its stream is open");
+                if matches!(says, ServerSays::Through(through) if through.revision >= revision) {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(DEADLINE, heard).await.unwrap_or_else(|_| panic!("nothing is heard after {after}"));
+    }
+}
+
+/// How a stream ends.
+async fn end_of(frames: &mut ServerFrames) -> CallError {
+    let ended = async {
+        loop {
+            if let Err(ended) = frames.next().await.expect("a stream ends with its reason") {
+                return ended;
+            }
+        }
+    };
+    tokio::time::timeout(DEADLINE, ended).await.expect("it ends")
+}
+
+#[tokio::test]
+async fn what_cannot_be_subscribed_to_ends_the_stream_with_the_reason() {
+    let mut mesh = Mesh::start().await;
+    let at = mesh.change().await.0;
+    let mut neighbour = Neighbour::attach(&mesh).await;
+    let too_many = (0..=SUBJECTS_MAX).map(|number| (endpoints(&format!("s{number}")), 0));
+    let of = |kind, name: &str| Some(WireSubject { kind, name: name.to_owned() });
+    let cases = [
+        (subscribe(too_many), "more than 16384 subjects on one stream"),
+        (subscribe([(of(7, "neighbour"), 0)]), "node/neighbour is not of the agent's node"),
+        (subscribe([(of(77, "web"), 0)]), "subject kind 77 is unknown"),
+        (subscribe([(of(1, "a b"), 0)]), "a b"),
+        (subscribe([(of(6, "web"), 0)]), "subject kind 6 has no name"),
+        (subscribe([(None, 0)]), "a subscription without a subject"),
+        (AgentSays::Rejected(Rejected { proxy: "a/b".to_owned(), ..Rejected::default() }), "a/b"),
+    ];
+    for (says, reason) in cases {
+        let (sender, mut frames) = mesh.attach("n1").await;
+        sender.send(says).expect("said");
+        let ended = end_of(&mut frames).await;
+        assert!(matches!(&ended, CallError::Refused { reason: said } if said.contains(reason)), "{reason}: {ended}");
+        neighbour.still_hears(&mut mesh, reason).await;
+    }
+    let (sender, mut frames) = mesh.attach("n1").await;
+    sender.send(subscribe([(endpoints("web"), at + 1_000_000)])).expect("said");
+    let ended = end_of(&mut frames).await;
+    let CallError::BeginAnew { reason } = &ended else { panic!("{ended}") };
+    assert!(reason.contains("endpoints/web") && reason.contains("begin anew with nothing"), "{reason}");
+    neighbour.still_hears(&mut mesh, "a resume from the future").await;
+    // And so it may.
+    let (sender, mut frames) = mesh.attach("n1").await;
+    sender.send(subscribe([(endpoints("web"), 0)])).expect("said");
+    let whole = async { while !matches!(frames.next().await.expect("open").expect("open"), ServerSays::Whole(_)) {} };
+    tokio::time::timeout(DEADLINE, whole).await.expect("it is sent the whole");
+}
+
+#[tokio::test]
+async fn a_token_lets_in_whom_it_is_for_and_says_why_not_others() {
+    let mut mesh = Mesh::start().await;
+    let mut neighbour = Neighbour::attach(&mesh).await;
+    let (once, _) = mesh.server.create_join_token(false, None, None).await.expect("a token");
+    let (reusable, _) = mesh.server.create_join_token(true, None, None).await.expect("a token");
+    mesh.join(&once, "n1").await.expect("it is let in");
+    let refused = mesh.join(&once, "n2").await.expect_err("used twice").to_string();
+    assert!(refused.contains("was for one node and node n1 has used it"), "{refused}");
+    neighbour.still_hears(&mut mesh, "a token that is used").await;
+
+    // A lost node may come back by its name, a living one keeps it.
+    mesh.join(&reusable, "n1").await.expect("nobody lives there");
+    let (_sender, _frames) = mesh.attach("n1").await;
+    let refused = mesh.join(&reusable, "n1").await.expect_err("it lives").to_string();
+    assert!(refused.contains("n1") && refused.contains("name"), "{refused}");
+    neighbour.still_hears(&mut mesh, "a name that is taken").await;
+
+    let secret = || JoinSecret::from_random(starling_tls::random_secret().expect("random bits"));
+    let expired = JoinToken::new(JoinTokenId::from_random(7), secret(), mesh.authority.root_fingerprint());
+    let record = JoinTokenRecord {
+        id: expired.id,
+        secret_hash: expired.secret_hash(),
+        description: None,
+        uses: JoinTokenUses::Reusable,
+        created_at: UnixSeconds(now().0 - 100),
+        expires_at: UnixSeconds(now().0 - 1),
+    };
+    mesh.server.commit(&Command::JoinToken(JoinTokenCommand::Create(record))).await.expect("a token");
+    let refused = mesh.join(&expired, "n3").await.expect_err("expired").to_string();
+    assert!(refused.contains("expired") && refused.contains("token create"), "{refused}");
+    neighbour.still_hears(&mut mesh, "a token that is expired").await;
+
+    let revoke = Command::JoinToken(JoinTokenCommand::Revoke(reusable.id));
+    mesh.server.commit(&revoke).await.expect("revoked");
+    let refused = mesh.join(&reusable, "n3").await.expect_err("revoked").to_string();
+    assert!(refused.contains("not known"), "{refused}");
+    let unknown = JoinToken::new(JoinTokenId::from_random(8), secret(), mesh.authority.root_fingerprint());
+    let refused_too = mesh.join(&unknown, "n3").await.expect_err("unknown").to_string();
+    assert!(refused_too.contains("not known"), "{refused_too}");
+    neighbour.still_hears(&mut mesh, "a token that is revoked").await;
+}
+
+/// A stream that is superseded may linger while others come and go: what it does late is of no account to them.
+#[tokio::test]
+async fn the_end_of_a_superseded_stream_is_nobody_elses() {
+    let mut mesh = Mesh::start().await;
+    let (node, other): (NodeName, NodeName) = ("n1".parse().expect("a name"), "n2".parse().expect("a name"));
+    let lingering = mesh.server.attach_agent(node.clone()).await;
+    let current = mesh.server.attach_agent(node.clone()).await;
+    // It may be given what the superseded one had.
+    let neighbour = mesh.server.attach_agent(other.clone()).await;
+    let web = Subject::Endpoints("web".parse().expect("a name"));
+    neighbour.subscribe(&[(web, Revision(0))]).expect("subscribed");
+    lingering.unsubscribe(&[Subject::Endpoints("web".parse().expect("a name"))]);
+    let taken = std::future::poll_fn(|context| lingering.poll_take(context)).await;
+    assert!(taken.is_err(), "it takes {taken:?}");
+    drop(lingering);
+    assert!(mesh.server.is_attached(&node) && mesh.server.is_attached(&other));
+    let first = std::future::poll_fn(|context| neighbour.poll_take(context)).await.expect("it is current");
+    assert_eq!(first.len(), 2, "a whole, and the word that this was all");
+    mesh.change().await;
+    let taken = tokio::time::timeout(DEADLINE, std::future::poll_fn(|context| neighbour.poll_take(context))).await;
+    assert_eq!(taken.expect("it is woken").expect("it is current").len(), 2);
+    drop(current);
+    assert!(!mesh.server.is_attached(&node) && mesh.server.is_attached(&other));
+}

@@ -1,0 +1,50 @@
+//! What of a subject shows to a planner, as a value.
+
+use std::collections::BTreeMap;
+
+use starling_catalog::{Front, MeshRead, Subject};
+use starling_model::{InstanceKey, ProxyDefaults, ServiceDefaults, ServiceIntentions};
+
+/// What shows of one subject.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Seen {
+    Fronts(BTreeMap<InstanceKey, Front>),
+    HasInstances(bool),
+    Routing(Option<ServiceDefaults>),
+    Intentions(Option<ServiceIntentions>),
+    ProxyDefaults(Option<ProxyDefaults>),
+    Roots(Vec<String>),
+    /// Of these only that they changed is told.
+    Nothing,
+}
+
+impl Seen {
+    /// What `mesh` shows of `subject`.
+    pub(crate) fn of(mesh: &dyn MeshRead, subject: &Subject) -> Self {
+        match subject {
+            Subject::Endpoints(service) => {
+                let mut fronts = BTreeMap::new();
+                mesh.visit_fronts(service, &mut |front| {
+                    fronts.insert(front.key.clone(), front.clone());
+                });
+                Self::Fronts(fronts)
+            }
+            Subject::Service(service) => Self::HasInstances(mesh.has_instances(service)),
+            Subject::Routing(service) => Self::Routing(mesh.service_defaults(service).cloned()),
+            Subject::Intentions(destination) => Self::Intentions(mesh.intentions(destination).cloned()),
+            Subject::ProxyDefaults => Self::ProxyDefaults(mesh.proxy_defaults().cloned()),
+            Subject::Roots => Self::Roots(mesh.roots_pem().into_iter().map(str::to_owned).collect()),
+            Subject::Node(_)
+            | Subject::Instance(_)
+            | Subject::ServiceList
+            | Subject::NodeList
+            | Subject::CheckList
+            | Subject::ConfigList(_) => Self::Nothing,
+        }
+    }
+
+    /// The fronts, if it is of such a subject.
+    pub(crate) fn fronts(self) -> Option<BTreeMap<InstanceKey, Front>> {
+        if let Self::Fronts(fronts) = self { Some(fronts) } else { None }
+    }
+}
