@@ -6,6 +6,7 @@
 mod api;
 mod frames;
 mod outbox;
+mod pieces;
 
 use std::fmt;
 use std::future::Future;
@@ -44,6 +45,7 @@ use crate::pulse::{Pulse, Pulsed};
 use crate::socket;
 use frames::AgentCodec;
 use outbox::{Outbox, Outgoing};
+use pieces::Pieces;
 
 pub use api::ApiBody;
 pub use frames::ServerFrames;
@@ -55,6 +57,9 @@ pub const PING_AFTER: Duration = Duration::from_millis(2_250);
 
 /// An agent that has said nothing at all for so long says that it is there.
 pub const SPEAK_AFTER: Duration = Duration::from_millis(2_500);
+
+/// Time after which a connection that is not open is begun once more.
+const KNOCK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// Bytes under way to the agent on one stream: what a slow one cannot coalesce any more.
 const STREAM_WINDOW: u32 = 64 * 1024;
@@ -165,7 +170,7 @@ impl ServerClient {
     async fn dial(address: impl ToSocketAddrs + fmt::Display, tls: Arc<ClientConfig>) -> Result<Self, ConnectError> {
         let text = || address.to_string();
         let unreachable = |source| ConnectError::Unreachable { address: text(), source };
-        let stream = TcpStream::connect(&address).await.map_err(unreachable)?;
+        let stream = knock(&address).await.map_err(unreachable)?;
         socket::prepare(&stream).map_err(unreachable)?;
         // Servers are known by their identity. The name serves to remember sessions by.
         let name = ServerName::from(stream.peer_addr().map_err(unreachable)?.ip());
@@ -323,6 +328,20 @@ impl ServerClient {
     }
 }
 
+/// Opens a connection. Linux sends a first packet that was lost again after a second, and then after two, which is long for
+/// one agent among ten thousand that lose some; so a second connection is begun before that.
+async fn knock(address: &(impl ToSocketAddrs + fmt::Display)) -> io::Result<TcpStream> {
+    let mut first = std::pin::pin!(TcpStream::connect(address));
+    if let Ok(opened) = tokio::time::timeout(KNOCK_AGAIN_AFTER, &mut first).await {
+        return opened;
+    }
+    let mut second = std::pin::pin!(TcpStream::connect(address));
+    tokio::select! {
+        opened = &mut first => opened,
+        Ok(opened) = &mut second => Ok(opened),
+    }
+}
+
 /// The agent's end of a stream to a server. The stream ends when this is dropped.
 #[derive(Debug)]
 pub struct AgentSender {
@@ -359,6 +378,6 @@ impl tower::Service<http::Request<Body>> for Http2 {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        Box::pin(self.0.send_request(request))
+        Box::pin(self.0.send_request(request.map(|body| Body::new(Pieces::of(body)))))
     }
 }

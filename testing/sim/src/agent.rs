@@ -15,15 +15,23 @@ use tokio::time::Instant;
 
 use crate::changes::{self, SIDECARS, records};
 use crate::connection::ConnectionId;
-use crate::proxy::{Proxy, Sleep};
+use crate::proxy::{Plan, Proxy, Sleep};
 use crate::seen::Seen;
 use crate::store::Store;
+
+/// A proxy whose stream has ended.
+struct Away {
+    reads: BTreeSet<Subject>,
+    in_force: Option<Plan>,
+}
 
 pub(crate) struct Agent {
     pub name: NodeName,
     node: Node,
     pub mirror: Arc<Mirror>,
     pub proxies: [Option<Proxy>; SIDECARS.len()],
+    /// What proxies have in force whose streams have ended: they run on with it.
+    away: [Option<Away>; SIDECARS.len()],
     /// The connection of the moment.
     pub connection: Option<ConnectionId>,
     /// Whether the server has opened the stream.
@@ -54,6 +62,7 @@ impl Agent {
             outgoing: waiting(&mirror),
             mirror,
             proxies: [None, None],
+            away: [None, None],
             connection: None,
             is_open: false,
             report_at: None,
@@ -124,13 +133,33 @@ impl Agent {
         let instances = which.iter().map(|which| changes::proxy(self.name.as_str(), SIDECARS[*which])).collect();
         // Only who plans asks what it touched; proxies are woken by the mirror.
         let _ = self.mirror.set_local(&self.node, instances);
+        let registered = |away: usize| which.contains(&away);
+        self.away.iter_mut().enumerate().filter(|(which, _)| !registered(*which)).for_each(|(_, away)| *away = None);
     }
 
     pub(crate) fn start_proxy(&mut self, which: usize, reads: BTreeSet<Subject>) {
         let key = InstanceKey { node: self.name.clone(), id: SIDECARS[which].parse().expect("an identifier") };
         // The later stream of a proxy may be open before the earlier is found to have ended.
-        let proxy = Proxy::new(&self.mirror, &key, reads);
+        let mut proxy = Proxy::new(&self.mirror, &key, reads);
+        let earlier = self.proxies[which].as_ref().and_then(Proxy::plan_in_force);
+        proxy.runs_on_with(self.away[which].take().map_or(earlier, |away| away.in_force));
         self.proxies[which] = Some(proxy);
+    }
+
+    /// A proxy's stream ends; the proxy does not.
+    pub(crate) fn end_proxy(&mut self, which: usize) {
+        if let Some(proxy) = self.proxies[which].take().filter(Proxy::is_served) {
+            self.away[which] = Some(Away { reads: proxy.subjects().clone(), in_force: proxy.plan_in_force() });
+        }
+    }
+
+    /// Proxies that are away come back.
+    pub(crate) fn bring_back_proxies(&mut self) {
+        for which in 0..self.away.len() {
+            if let Some(away) = &self.away[which] {
+                self.start_proxy(which, away.reads.clone());
+            }
+        }
     }
 
     /// Forgets what nobody wants any more.
@@ -154,6 +183,8 @@ impl Agent {
     pub(crate) fn restart(&mut self) -> Result<()> {
         self.hang_up();
         self.proxies = [None, None];
+        // What these have in force an agent that restarts does not know.
+        self.away = [None, None];
         self.mirror = mirror(&self.node, self.on_disk()?);
         self.outgoing = waiting(&self.mirror);
         self.forgotten.clear();
@@ -217,6 +248,12 @@ impl Agent {
 
     /// What is reported as applied through a revision is in force at every proxy.
     pub(crate) fn check_applied(&self, through: Revision, store: &Store) -> Result<()> {
+        for (subject, seen) in
+            self.away.iter().flatten().filter_map(|away| away.in_force.as_ref()).flat_map(|plan| &plan.seen)
+        {
+            let applied = self.forgotten.contains(subject) || store.showed_each(subject, seen, through);
+            ensure!(applied, "{} reports {through}, and {subject} is in force, away, as {seen:?}", self.name);
+        }
         for proxy in self.proxies.iter().flatten().filter(|proxy| proxy.is_served()) {
             let Some(in_force) = proxy.in_force() else { continue };
             for (subject, seen) in in_force.filter(|(subject, _)| !self.forgotten.contains(subject)) {

@@ -196,6 +196,16 @@ impl Proxy {
         Some(plan.seen.iter())
     }
 
+    /// What it has in force, unless it refuses something.
+    pub(crate) fn plan_in_force(&self) -> Option<Plan> {
+        self.in_force.clone().filter(|_| !self.refuses)
+    }
+
+    /// It was there before its stream, and has that in force.
+    pub(crate) fn runs_on_with(&mut self, plan: Option<Plan>) {
+        self.in_force = plan;
+    }
+
     /// Whether its watch tells it of changes: it is not over, and its node's agent has it registered.
     pub(crate) fn is_served(&self) -> bool {
         !matches!(self.stage, Stage::Ended) && self.mirror.replica().instance(&self.key).is_some()

@@ -113,7 +113,7 @@ impl World {
         match step {
             Step::Registers(agent, which) => self.agents[*agent].register(which),
             Step::ProxyStarts(agent, proxy, reads) => self.agents[*agent].start_proxy(*proxy, reads.clone()),
-            Step::ProxyEnds(agent, proxy) => self.agents[*agent].proxies[*proxy] = None,
+            Step::ProxyEnds(agent, proxy) => self.agents[*agent].end_proxy(*proxy),
             Step::ProxyReads(agent, proxy, reads) => {
                 if let Some(proxy) = &mut self.agents[*agent].proxies[*proxy] {
                     proxy.read(reads.clone());
@@ -329,6 +329,7 @@ impl World {
     /// What is wrong after it.
     pub fn heal(&mut self) -> Result<()> {
         for agent in 0..AGENTS {
+            self.agents[agent].bring_back_proxies();
             let current = self.agents[agent].connection.and_then(|id| self.connections.get(&id));
             if current.is_some_and(|connection| connection.cut) {
                 self.agent_lets_go(agent);

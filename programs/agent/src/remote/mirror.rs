@@ -41,7 +41,7 @@ struct State {
     /// The current watch of each proxy.
     proxies: BTreeMap<InstanceKey, SubscriberId>,
     /// What registered proxies depended on that are not attached: they may be back while no server can be asked.
-    left: BTreeMap<InstanceKey, BTreeSet<Subject>>,
+    left: BTreeMap<InstanceKey, Left>,
     /// What the native data plane depends on.
     native: BTreeSet<Subject>,
     /// How many want each subject, the mirror itself included.
@@ -79,9 +79,37 @@ struct Watched {
     proxy: InstanceKey,
     waker: Arc<Notify>,
     subjects: BTreeSet<Subject>,
-    /// The first and the last revision that concern it and that it has not applied.
-    owes: Option<(Revision, Revision)>,
+    owes: Owes,
+    /// Up to where it has applied everything.
+    applied: Revision,
     refuses: bool,
+}
+
+/// What a proxy goes on with that is not attached.
+#[derive(Default)]
+struct Left {
+    subjects: BTreeSet<Subject>,
+    owes: Owes,
+    refuses: bool,
+}
+
+/// The first and the last revision that concern a proxy and that it has not applied.
+#[derive(Debug, Clone, Copy, Default)]
+struct Owes(Option<(Revision, Revision)>);
+
+impl Owes {
+    fn add(&mut self, first: Revision, last: Revision) {
+        let (from, to) = self.0.unwrap_or((first, last));
+        self.0 = Some((from.min(first), to.max(last)));
+    }
+
+    /// Everything up to `through` is applied.
+    fn settle(&mut self, through: Revision) {
+        self.0 = self.0.and_then(|(first, last)| {
+            let next = first.max(Revision(through.0.saturating_add(1)));
+            (next <= last).then_some((next, last))
+        });
+    }
 }
 
 impl Mirror {
@@ -146,8 +174,9 @@ impl Mirror {
         // These speak of revisions by another count. By the new one everybody owes what is announced next, which is all.
         state.refusals.clear();
         for watched in state.watches.values_mut() {
-            watched.owes = None;
+            (watched.owes, watched.applied) = (Owes::default(), Revision(0));
         }
+        state.left.values_mut().for_each(|left| left.owes = Owes::default());
     }
 
     /// Waits until there is something to tell the server. Safe to drop.
@@ -334,9 +363,12 @@ impl State {
             let concerned: Vec<_> = self.fan_out.subscribers_of(&event.subject).collect();
             for id in concerned {
                 if let Some(watched) = self.watches.get_mut(&id) {
-                    watched.owes.get_or_insert((first, revision)).1 = revision;
+                    watched.owes.add(first, revision);
                 }
             }
+        }
+        for left in self.left.values_mut().filter(|left| !left.subjects.is_disjoint(touched)) {
+            left.owes.add(first, revision);
         }
         for id in self.fan_out.publish(&events) {
             if let Some(watched) = self.watches.get(&id) {
@@ -345,11 +377,18 @@ impl State {
         }
     }
 
-    /// Up to where every proxy of the node has applied everything.
+    /// Up to where every proxy of the node has applied everything. One that is away runs on with what it has.
     fn standing(&self) -> Standing {
-        let owed = self.watches.values().filter_map(|watched| watched.owes).map(|(first, _)| first).min();
-        let through = owed.map_or(self.replica.through().0, |first| first.0.saturating_sub(1));
-        Standing { through, refusals_stand: self.watches.values().any(|watched| watched.refuses) }
+        let attached = self.watches.values().map(|watched| (watched.owes, watched.refuses));
+        let away = self.left.values().map(|left| (left.owes, left.refuses));
+        let (mut first_owed, mut refusals_stand) = (None, false);
+        for (owes, refuses) in attached.chain(away) {
+            let first = owes.0.map(|(first, _)| first);
+            first_owed = first_owed.into_iter().chain(first).min();
+            refusals_stand |= refuses;
+        }
+        let through = first_owed.map_or(self.replica.through().0, |first: Revision| first.0.saturating_sub(1));
+        Standing { through, refusals_stand }
     }
 
     fn end(&mut self, id: SubscriberId) {
@@ -358,23 +397,36 @@ impl State {
         if self.proxies.get(&watched.proxy) == Some(&id) {
             self.proxies.remove(&watched.proxy);
         }
-        let successor = self.proxies.get(&watched.proxy).and_then(|id| self.watches.get(id));
-        let is_awaited = successor.is_none_or(|successor| successor.subjects.is_empty());
-        if is_awaited && !watched.subjects.is_empty() && self.replica.instance(&watched.proxy).is_some() {
-            self.forget_left(&watched.proxy);
-            self.left.insert(watched.proxy, watched.subjects);
-        } else {
-            for subject in &watched.subjects {
-                self.unwant(subject);
+        let successor = self.proxies.get(&watched.proxy).and_then(|id| self.watches.get_mut(id));
+        let successor = successor.filter(|successor| !successor.subjects.is_empty());
+        if let Some(successor) = successor {
+            successor.inherit(watched.owes);
+            watched.subjects.iter().for_each(|subject| self.unwant(subject));
+        } else if !watched.subjects.is_empty() && self.replica.instance(&watched.proxy).is_some() {
+            let Watched { proxy, subjects, mut owes, refuses, .. } = watched;
+            if let Some((first, last)) = self.forget_left(&proxy).0 {
+                owes.add(first, last);
             }
+            self.left.insert(proxy, Left { subjects, owes, refuses });
+        } else {
+            watched.subjects.iter().for_each(|subject| self.unwant(subject));
         }
         watched.waker.notify_one();
     }
 
-    /// What a proxy depended on when it was last attached is no longer wanted for its sake.
-    fn forget_left(&mut self, proxy: &InstanceKey) {
-        for subject in self.left.remove(proxy).unwrap_or_default() {
-            self.unwant(&subject);
+    /// What a proxy depended on when it was last attached is no longer wanted for its sake. Answers with what it owes.
+    fn forget_left(&mut self, proxy: &InstanceKey) -> Owes {
+        let left = self.left.remove(proxy).unwrap_or_default();
+        left.subjects.iter().for_each(|subject| self.unwant(subject));
+        left.owes
+    }
+}
+
+impl Watched {
+    /// Owes what the same proxy owed over another stream, unless it has applied it since.
+    fn inherit(&mut self, owes: Owes) {
+        if let Some((first, last)) = owes.0.filter(|(_, last)| *last > self.applied) {
+            self.owes.add(first, last);
         }
     }
 }
@@ -396,8 +448,8 @@ impl MeshView for View {
         let mut state = self.0.lock();
         let id = state.fan_out.subscribe(BTreeSet::new());
         let (proxy, watched) = (proxy.clone(), Arc::clone(&waker));
-        let (subjects, owes, refuses) = (BTreeSet::new(), None, false);
-        state.watches.insert(id, Watched { proxy: proxy.clone(), waker: watched, subjects, owes, refuses });
+        let (subjects, owes, applied, refuses) = (BTreeSet::new(), Owes::default(), Revision(0), false);
+        state.watches.insert(id, Watched { proxy: proxy.clone(), waker: watched, subjects, owes, applied, refuses });
         if let Some(earlier) = state.proxies.insert(proxy, id)
             && let Some(earlier) = state.watches.get(&earlier)
         {
@@ -426,7 +478,10 @@ impl ProxyWatch for Watch {
             for subject in &left {
                 state.unwant(subject);
             }
-            state.forget_left(&proxy);
+            let owes = state.forget_left(&proxy);
+            if let Some(watched) = state.watches.get_mut(&self.id) {
+                watched.inherit(owes);
+            }
             state.fan_out.resubscribe(self.id, subjects);
         });
     }
@@ -464,10 +519,8 @@ impl ProxyWatch for Watch {
             }
             let Some(watched) = state.watches.get_mut(&self.id) else { return };
             watched.refuses = refusals_stand;
-            watched.owes = watched.owes.and_then(|(first, last)| {
-                let next = first.max(Revision(through.0.saturating_add(1)));
-                (next <= last).then_some((next, last))
-            });
+            watched.applied = watched.applied.max(through);
+            watched.owes.settle(through);
         });
     }
 

@@ -27,9 +27,9 @@ impl Aimed {
     /// # Errors
     /// When the operating system does not show them.
     pub(super) fn at_random(server: SocketAddr, count: u32) -> anyhow::Result<Self> {
-        let mut connections = connections(Path::new(OWN_DESCRIPTORS), server)?;
-        fastrand::shuffle(&mut connections);
-        connections.truncate(usize::try_from(count)?);
+        let mut numbers = sockets(Path::new(OWN_DESCRIPTORS))?;
+        fastrand::shuffle(&mut numbers);
+        let connections = connections(numbers, server, usize::try_from(count)?)?;
         Ok(Self(connections))
     }
 
@@ -55,25 +55,39 @@ impl Aimed {
     }
 }
 
-/// Own handles of every connection of this process to `server`.
-fn connections(descriptors: &Path, server: SocketAddr) -> anyhow::Result<Vec<TcpStream>> {
-    let own = pidfd_open(getpid(), PidfdFlags::empty()).context("the process cannot look at itself (pidfd_open)")?;
+/// The numbers of this process's sockets.
+fn sockets(descriptors: &Path) -> anyhow::Result<Vec<i32>> {
     let listed = std::fs::read_dir(descriptors).with_context(|| format!("cannot list {}", descriptors.display()))?;
     let mut found = Vec::new();
     for entry in listed {
         let entry = entry.with_context(|| format!("cannot list {}", descriptors.display()))?;
         let is_socket = std::fs::read_link(entry.path()).is_ok_and(|it| it.to_string_lossy().starts_with("socket:"));
-        let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()).filter(|_| is_socket) else {
-            continue;
-        };
+        found.extend(entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()).filter(|_| is_socket));
+    }
+    Ok(found)
+}
+
+/// Own handles of the first `count` connections to `server`. Only those are held: a process of thousands of nodes has few
+/// descriptors to spare.
+fn connections(numbers: Vec<i32>, server: SocketAddr, count: usize) -> anyhow::Result<Vec<TcpStream>> {
+    let own = pidfd_open(getpid(), PidfdFlags::empty()).context("the process cannot look at itself (pidfd_open)")?;
+    let mut found = Vec::new();
+    for number in numbers {
+        if found.len() == count {
+            break;
+        }
         match pidfd_getfd(&own, number, PidfdGetfdFlags::empty()) {
-            Ok(socket) => found.push(TcpStream::from(socket)),
+            Ok(socket) => {
+                let socket = TcpStream::from(socket);
+                if socket.peer_addr().is_ok_and(|peer| peer == server) {
+                    found.push(socket);
+                }
+            }
             // Closed meanwhile.
             Err(Errno::BADF) => {}
             Err(error) => return Err(error).context("the process may not look at its own sockets (pidfd_getfd)"),
         }
     }
-    found.retain(|it| it.peer_addr().is_ok_and(|peer| peer == server));
     Ok(found)
 }
 

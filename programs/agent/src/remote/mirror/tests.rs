@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use starling_attach::message::{Through, Whole};
-use starling_model::{InstanceKind, NodeName, ServiceName};
+use starling_attach::projection::{Item, ItemKey, encode_item};
+use starling_model::{ConfigEntry, InstanceKind, NodeName, ServiceDefaults, ServiceName};
 
 use super::*;
 
@@ -190,4 +191,60 @@ fn what_was_applied_before_all_began_anew_is_no_word_on_what_came_after() {
     assert_eq!(through(), 0, "that was planned before");
     watch.applied(Revision(3), false);
     assert_eq!(through(), 3);
+}
+
+/// Up to where the mirror says that everything is in force.
+fn standing(view: &View) -> u64 {
+    view.0.lock().standing().through
+}
+
+#[test]
+fn a_proxy_that_is_away_owes_what_it_has_not_applied() {
+    let (view, subject, watch) = told();
+    assert_eq!(standing(&view), 0, "it has not applied what it was first told");
+    watch.applied(Revision(7), false);
+    assert_eq!(standing(&view), 7);
+    let change = |revision| {
+        view.0.handle(&ServerSays::Whole(told_of(&subject, revision))).unwrap();
+        view.0.handle(&ServerSays::Through(Through { revision, ..Through::default() })).unwrap();
+    };
+    change(8);
+    drop(watch);
+    assert_eq!(standing(&view), 7, "its stream broke before it applied 8");
+    // While it is away it runs on with what it has.
+    change(9);
+    assert_eq!(standing(&view), 7);
+    let again = view.attach(&instance().key);
+    assert_eq!(standing(&view), 7);
+    again.resubscribe(Revision(9), BTreeSet::from([subject.clone()]));
+    assert_eq!(standing(&view), 7, "it is planned for, and has said nothing");
+    again.applied(Revision(9), false);
+    assert_eq!(standing(&view), 9);
+
+    // A stream that ends when its successor has applied everything leaves nothing to owe.
+    change(10);
+    let successor = view.attach(&instance().key);
+    successor.resubscribe(Revision(10), BTreeSet::from([subject.clone()]));
+    successor.applied(Revision(10), false);
+    assert_eq!(standing(&view), 9, "the earlier stream is still there");
+    drop(again);
+    assert_eq!(standing(&view), 10);
+    change(11);
+    drop(successor);
+    let _ = view.0.set_local(&node(), Vec::new());
+    assert_eq!(standing(&view), 11, "who is deregistered owes nothing");
+}
+
+/// The whole of a subject, other than before.
+fn told_of(subject: &Subject, revision: u64) -> Whole {
+    let entry = ServiceDefaults {
+        service: ServiceName::new("api").unwrap(),
+        protocol: None,
+        local_connect_timeout: None,
+        local_request_timeout: None,
+        max_inbound_connections: None,
+        meta: BTreeMap::from([("revision".to_owned(), revision.to_string())]),
+    };
+    let item = Item::Entry(ConfigEntry::ServiceDefaults(entry));
+    Whole { subject: encode_subject(subject), revision, items: vec![encode_item(&ItemKey::Sole, Some(&item))] }
 }
