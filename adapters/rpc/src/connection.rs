@@ -10,6 +10,7 @@ use std::time::Duration;
 use starling_identity::Identity;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::Instant;
 
 use crate::pulse::Pulse;
 
@@ -52,7 +53,7 @@ pub const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that open connections have to end when the server stops, after their streams have been told to go elsewhere.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Time that a stranger has to join, from its first bytes to its answer.
+/// Time that a stranger has to join, from its handshake to its answer.
 pub const STRANGER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bytes with which a client of HTTP/2 begins (RFC 9113, section 3.4).
@@ -61,8 +62,8 @@ const PREFACE_BYTES: usize = 24;
 /// A byte stream, counted while it lives, and given up when its time is over.
 pub(crate) struct Connection<S> {
     stream: S,
-    /// How long it may last once its client has begun to speak; without end if `None`.
-    lifetime: Option<Duration>,
+    /// Until when it may last once its client has begun to speak; without end if `None`.
+    until: Option<Instant>,
     preface_left: usize,
     /// Completes when the connection is given up.
     limit: Limit,
@@ -76,14 +77,14 @@ impl<S> Connection<S> {
     /// A connection that ends when the server stops: at once while its client has not begun to speak, else in time.
     pub(crate) fn new(
         stream: S,
-        lifetime: Option<Duration>,
+        until: Option<Instant>,
         permit: OwnedSemaphorePermit,
         stopping: watch::Receiver<bool>,
     ) -> Self {
         let mut begun = stopping.clone();
         // Either end is one: too late, or no longer wanted.
         let limit = Box::pin(async move { drop(tokio::time::timeout(PREFACE_TIMEOUT, stopped(&mut begun)).await) });
-        Self { stream, lifetime, preface_left: PREFACE_BYTES, limit, stopping, _permit: permit }
+        Self { stream, until, preface_left: PREFACE_BYTES, limit, stopping, _permit: permit }
     }
 
     /// Fails once the time is over; otherwise the task is woken when it is.
@@ -104,13 +105,13 @@ impl<S> Connection<S> {
         }
         self.preface_left = self.preface_left.saturating_sub(bytes);
         if self.preface_left == 0 {
-            let (mut stopping, lifetime) = (self.stopping.clone(), self.lifetime);
+            let (mut stopping, until) = (self.stopping.clone(), self.until);
             let drained = async move {
                 stopped(&mut stopping).await;
                 tokio::time::sleep(DRAIN_TIMEOUT).await;
             };
-            self.limit = match lifetime {
-                Some(lifetime) => Box::pin(async move { drop(tokio::time::timeout(lifetime, drained).await) }),
+            self.limit = match until {
+                Some(until) => Box::pin(async move { drop(tokio::time::timeout_at(until, drained).await) }),
                 None => Box::pin(drained),
             };
         }

@@ -33,8 +33,8 @@ pub use connection::{DRAIN_TIMEOUT, PREFACE_TIMEOUT, Peer, STRANGER_TIMEOUT};
 pub use http2::Doors;
 pub use pulse::SILENCE_MAX;
 pub use serve::{
-    CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, LoopbackListener, NotLoopback, REQUEST_BYTES_MAX, ServeError,
-    serve, serve_tls,
+    CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, LoopbackListener, NotLoopback, REQUEST_BYTES_MAX,
+    STRANGERS_MAX, ServeError, serve, serve_tls,
 };
 pub use socket::listen;
 pub use source::{AttachError, ProxyFeed, ProxySource};

@@ -8,10 +8,11 @@ use std::time::{Duration, SystemTime};
 
 use rustls::ServerConfig;
 use starling_model::UnixSeconds;
-use starling_tls::{Caller, PeerError};
+use starling_tls::{Caller, PeerError, valid_until};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -37,6 +38,10 @@ const TURN_MAX: Duration = Duration::from_millis(250);
 /// TLS handshakes under way at once; the others wait their turn, first come first served, so that a fleet that comes back
 /// at once is let in one after the other rather than all together and late.
 pub const HANDSHAKES_MAX: usize = 64;
+
+/// Connections of strangers at once, who have no certificate and ask to join; never more than a quarter of all connections,
+/// so that members find room whoever else knocks. Beyond it a stranger is turned away, and asks again.
+pub const STRANGERS_MAX: usize = 1024;
 
 /// Bytes that TLS holds until the socket takes them.
 const TLS_BUFFER_BYTES: usize = PIECE_BYTES;
@@ -150,8 +155,11 @@ pub async fn serve_tls(
     tracing::info!(address = %listener.local_addr().map_err(ServeError::Address)?, "serving the mesh over TLS");
     let mut tls = ServerConfig::clone(&tls);
     tls.alpn_protocols = vec![b"h2".to_vec()];
-    let entrance =
-        Arc::new(Entrance { acceptor: TlsAcceptor::from(Arc::new(tls)), turns: Semaphore::new(HANDSHAKES_MAX) });
+    let entrance = Arc::new(Entrance {
+        acceptor: TlsAcceptor::from(Arc::new(tls)),
+        turns: Semaphore::new(HANDSHAKES_MAX),
+        strangers: Arc::new(Semaphore::new((connections_max / 4).clamp(1, STRANGERS_MAX))),
+    });
     let (stop, stopping) = watch::channel(false);
     let serve = move |stream, address, permit| {
         let (entrance, doors, mut stopping) = (Arc::clone(&entrance), doors.clone(), stopping.clone());
@@ -161,12 +169,11 @@ pub async fn serve_tls(
                 admitted = Box::pin(entrance.admit(stream, address)) => admitted,
                 () = stopped(&mut stopping) => return,
             };
-            let (stream, origin) = match admitted {
+            let Admitted { stream, origin, until, place: _place } = match admitted {
                 Ok(admitted) => admitted,
                 Err(error) => return tracing::info!(%address, %error, "client refused"),
             };
-            let lifetime = origin.peer.is_none().then_some(STRANGER_TIMEOUT);
-            let connection = Connection::new(stream, lifetime, permit, stopping.clone());
+            let connection = Connection::new(stream, until, permit, stopping.clone());
             serve_connection(connection, origin, doors, stopping).await;
         }
     };
@@ -187,6 +194,8 @@ enum AdmitError {
     Handshake(io::Error),
     #[error("TLS handshake took too long")]
     Slow,
+    #[error("too many clients without a certificate are connected")]
+    Crowded,
     #[error(transparent)]
     Peer(#[from] PeerError),
 }
@@ -195,31 +204,58 @@ enum AdmitError {
 struct Entrance {
     acceptor: TlsAcceptor,
     turns: Semaphore,
+    /// The places of strangers.
+    strangers: Arc<Semaphore>,
+}
+
+/// A known caller.
+struct Admitted {
+    stream: Secured,
+    origin: Origin,
+    /// Until when it is let in; its certificate proves nothing after that, and it must come back with a newer one.
+    until: Option<Instant>,
+    /// Held by a stranger while it is connected.
+    place: Option<OwnedSemaphorePermit>,
 }
 
 impl Entrance {
-    async fn admit(&self, stream: TcpStream, address: SocketAddr) -> Result<(Secured, Origin), AdmitError> {
+    async fn admit(&self, stream: TcpStream, address: SocketAddr) -> Result<Admitted, AdmitError> {
         socket::prepare(&stream).map_err(AdmitError::Lost)?;
         // Who says nothing takes no turn.
         let begun = tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.readable()).await;
         begun.map_err(|_| AdmitError::Silent)?.map_err(AdmitError::Lost)?;
         let pulse = Pulse::new();
-        let shaken = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.handshake(Pulsed::new(stream, Arc::clone(&pulse))));
-        let mut stream = shaken.await.map_err(|_| AdmitError::Slow)?.map_err(AdmitError::Handshake)?;
+        let mut stream = self.handshake(Pulsed::new(stream, Arc::clone(&pulse))).await?;
         stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
         let peer = peer(&stream, address)?;
-        Ok((stream, Origin { peer, pulse }))
+        let (until, place) = if peer.is_some() {
+            (valid_until(stream.get_ref().1.peer_certificates()).and_then(end_of), None)
+        } else {
+            let place = Arc::clone(&self.strangers).try_acquire_owned().map_err(|_| AdmitError::Crowded)?;
+            (Some(Instant::now() + STRANGER_TIMEOUT), Some(place))
+        };
+        Ok(Admitted { stream, origin: Origin { peer, pulse }, until, place })
     }
 
-    async fn handshake(&self, stream: Pulsed<TcpStream>) -> io::Result<Secured> {
+    async fn handshake(&self, stream: Pulsed<TcpStream>) -> Result<Secured, AdmitError> {
         let turn = self.turns.acquire().await.expect("invariant: the semaphore is never closed");
+        // Its own time begins with its turn: who waited behind others is not to blame for them.
+        let late = Instant::now() + HANDSHAKE_TIMEOUT;
         let mut handshake = std::pin::pin!(self.acceptor.accept(stream));
         if let Ok(done) = tokio::time::timeout(TURN_MAX, &mut handshake).await {
-            return done;
+            return done.map_err(AdmitError::Handshake);
         }
         drop(turn);
-        handshake.await
+        let done = tokio::time::timeout_at(late, handshake).await;
+        done.map_err(|_| AdmitError::Slow)?.map_err(AdmitError::Handshake)
     }
+}
+
+/// When the second ends that is a certificate's last; `None` if that is further away than clocks reach.
+fn end_of(last: UnixSeconds) -> Option<Instant> {
+    let end = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(last.0.checked_add(1)?))?;
+    // A certificate that has just ended is over now.
+    Instant::now().checked_add(end.duration_since(SystemTime::now()).unwrap_or_default())
 }
 
 /// Who is at the other end; `None` for a stranger.
@@ -281,7 +317,54 @@ async fn accept<F>(
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use starling_identity::{ClusterId, IssuanceRules};
+    use starling_tls::{CertificateAuthority, CredentialSlot, Credentials, LeafKey, TrustRoots, agent_server_config};
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
+
+    fn entrance(turns: usize) -> Entrance {
+        let (folder, now) = (tempfile::tempdir().expect("a folder"), SystemTime::UNIX_EPOCH.elapsed());
+        let now = UnixSeconds(now.expect("a clock that is set").as_secs());
+        let authority = CertificateAuthority::create(folder.path(), &ClusterId::from_random(7).trust_domain(), now);
+        let (authority, key) = (authority.expect("a CA"), LeafKey::generate().expect("a key"));
+        let (csr, dc) = (key.csr_der().expect("a request"), "dc1".parse().expect("a name"));
+        let own = authority.issue_server(&csr, &dc, &[], &IssuanceRules::default(), now).expect("a certificate");
+        let own = CredentialSlot::new(Credentials::new(&own.chain_pem, &key).expect("it fits"));
+        let tls = agent_server_config(own, &TrustRoots::new([authority.root()]).expect("a root"));
+        Entrance {
+            acceptor: TlsAcceptor::from(Arc::new(tls.expect("a configuration"))),
+            turns: Semaphore::new(turns),
+            strangers: Arc::new(Semaphore::new(1)),
+        }
+    }
+
+    /// A client that has sent something that is no TLS, as the server sees it.
+    async fn babbler() -> (TcpStream, TcpStream, SocketAddr) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let mut client = TcpStream::connect(listener.local_addr().expect("its address")).await.expect("a connection");
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("sent");
+        let (served, address) = listener.accept().await.expect("accepted");
+        (client, served, address)
+    }
+
+    #[tokio::test]
+    async fn who_waits_behind_others_has_its_whole_time_still() {
+        let entrance = Arc::new(entrance(0));
+        let (_client, served, address) = babbler().await;
+        served.readable().await.expect("it has spoken");
+        tokio::time::pause();
+        let waiting = Arc::clone(&entrance);
+        let admitted = tokio::spawn(async move { waiting.admit(served, address).await.map(drop) });
+        // The clock goes on only when there is nothing else to do.
+        tokio::time::sleep(10 * HANDSHAKE_TIMEOUT).await;
+        assert!(!admitted.is_finished(), "it is given up for the time of others");
+        entrance.turns.add_permits(1);
+        let refused = admitted.await.expect("no panic").expect_err("that was no TLS");
+        assert!(matches!(refused, AdmitError::Handshake(_)), "{refused}");
+    }
 
     #[test]
     fn only_this_machine_calls_from_the_address_that_it_calls() {

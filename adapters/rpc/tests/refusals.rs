@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use rustls::ClientConfig;
 use starling_attach::message::{AgentSays, Hello, ServerSays, Subjects};
-use starling_identity::IssuanceRules;
+use starling_identity::{IssuanceRules, LEAF_TTL_DEFAULT};
 use starling_model::UnixSeconds;
 use starling_rpc::{AgentSender, CallError, ServerClient, ServerFrames};
 use starling_tls::{Credentials, LeafKey, TrustRoots, agent_client_config};
@@ -96,6 +96,51 @@ async fn a_certificate_that_is_expired_or_of_another_mesh_is_turned_away() {
     // A good one is.
     let good = server.connect(issued_at(mesh, "n1", now())).await;
     good.attach(hello("n1")).await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_ends_with_the_certificate_that_it_was_made_with() {
+    let server = Server::start_with(Mesh::made_at(UnixSeconds(now().0 - 30 * DAY)));
+    let mesh = &server.door.mesh;
+    let mut neighbour = Neighbour::attach(&server).await;
+    let last = now().0 + 2;
+    let client = server.connect(issued_at(mesh, "n1", UnixSeconds(last - LEAF_TTL_DEFAULT.as_secs()))).await;
+    let (_sender, mut frames) = client.attach(hello("n1")).await.unwrap();
+    server.door.talk("n1").publish(1, 10);
+    assert!(matches!(frames.next().await, Some(Ok(ServerSays::Whole(_)))), "it is let in meanwhile");
+    let ended = tokio::time::timeout(DEADLINE, async { while let Some(Ok(_)) = frames.next().await {} });
+    ended.await.expect("the stream goes on with a certificate that is over");
+    assert!(now().0 > last, "it ended before its certificate did");
+    server.door.until_attached("n1", false).await;
+    // With the certificate that it has renewed meanwhile it is back at once.
+    let renewed = server.connect(issued_at(mesh, "n1", now())).await;
+    let (_sender, _frames) = renewed.attach(hello("n1")).await.unwrap();
+    neighbour.still_hears(&server, "the end of a certificate").await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn strangers_leave_room_for_members() {
+    let server = Server::start_for(Mesh::new(), 8);
+    let asks = async || {
+        let connected = ServerClient::connect(server.address, server.door.mesh.stranger(), DEADLINE).await;
+        let client = connected.map_err(CallError::from)?;
+        match client.own_records(None).await {
+            Err(CallError::Refused { reason }) if reason.contains("join first") => Ok(client),
+            other => Err(other.map(drop).expect_err("a stranger is told nothing")),
+        }
+    };
+    // A quarter of eight.
+    let mut strangers = vec![asks().await.unwrap(), asks().await.unwrap()];
+    for _ in 0..10 {
+        assert!(asks().await.is_err(), "a third stranger finds no place");
+    }
+    let mut neighbour = Neighbour::attach(&server).await;
+    neighbour.still_hears(&server, "strangers at the door").await;
+    strangers.pop();
+    let next = async { while asks().await.is_err() {} };
+    tokio::time::timeout(DEADLINE, next).await.expect("the place of one that has left is free again");
     server.stop().await;
 }
 

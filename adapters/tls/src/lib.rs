@@ -32,6 +32,6 @@ pub use config::{
 };
 pub use credentials::{CredentialSlot, Credentials, CredentialsError};
 pub use key::{KeyError, LeafKey, SecretPem, random_secret};
-pub use peer::{Caller, PeerError, peer_identity};
+pub use peer::{Caller, PeerError, peer_identity, valid_until};
 pub use request::RequestError;
 pub use roots::{RootError, TrustRoots};

@@ -119,6 +119,12 @@ impl Caller {
     }
 }
 
+/// The last second of validity of the first certificate of a chain; `None` if there is none that can be read.
+#[must_use]
+pub fn valid_until(chain: Option<&[CertificateDer<'_>]>) -> Option<UnixSeconds> {
+    validity(&parse(chain?.first()?).ok()?).map(|validity| validity.not_after())
+}
+
 /// A certificate with nothing after it.
 pub(crate) fn parse<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, PeerError> {
     match X509Certificate::from_der(der) {

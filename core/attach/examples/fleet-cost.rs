@@ -87,7 +87,7 @@ impl World {
         let mut bytes = 0;
         for id in ids {
             while self.fleet.has_pending(*id) {
-                bytes += self.fleet.take(*id).iter().map(|frame| frame.len() + PREFIX_BYTES).sum::<usize>();
+                bytes += self.fleet.take(*id, 0).iter().map(|frame| frame.len() + PREFIX_BYTES).sum::<usize>();
             }
         }
         (bytes, micros(begun) / ids.len() as f64)

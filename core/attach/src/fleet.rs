@@ -94,10 +94,11 @@ pub struct Fleet {
     places: Vec<Place>,
     free_places: Vec<u32>,
     encoded: u64,
-    /// The last `Through`, shared by every stream that reaches it.
-    through: Option<(Revision, Bytes)>,
+    /// The last `Through`, with the time that it gives, shared by every stream that reaches it.
+    through: Option<((Revision, u64), Bytes)>,
     /// When the last of those who have been told something lately are to have reported, by the clock of the frames.
     reported_at_ms: u64,
+    /// When was published last.
     now_ms: u64,
 }
 
@@ -299,13 +300,14 @@ impl Fleet {
         published
     }
 
-    fn through(&mut self, at: Revision) -> Bytes {
-        if let Some((_, bytes)) = self.through.as_ref().filter(|(revision, _)| *revision == at) {
+    fn through(&mut self, at: Revision, now_ms: u64) -> Bytes {
+        let held = now_ms < self.reported_at_ms;
+        let within = if held { self.reported_at_ms.saturating_sub(self.now_ms) } else { 0 };
+        if let Some((_, bytes)) = self.through.as_ref().filter(|(which, _)| *which == (at, within)) {
             return bytes.clone();
         }
-        let within = self.reported_at_ms.saturating_sub(self.now_ms);
         let bytes = through(at, u32::try_from(within).unwrap_or(u32::MAX));
-        self.through = Some((at, bytes.clone()));
+        self.through = Some(((at, within), bytes.clone()));
         bytes
     }
 
@@ -317,8 +319,8 @@ impl Fleet {
     }
 
     /// Takes what is sent next on a stream: removals and denials first, at last a `Through`, unless there is more than
-    /// may be taken at once.
-    pub fn take(&mut self, id: StreamId) -> Vec<Bytes> {
+    /// may be taken at once. `now_ms` is by the clock of [`Fleet::publish`].
+    pub fn take(&mut self, id: StreamId, now_ms: u64) -> Vec<Bytes> {
         let at = self.revision();
         let Some(mut stream) = self.place(id).and_then(|place| place.stream.take()) else { return Vec::new() };
         let mut frames = Vec::new();
@@ -337,7 +339,7 @@ impl Fleet {
         let mut taken = Vec::with_capacity(frames.len() + 1);
         taken.extend(frames.into_iter().map(|frame| frame.bytes));
         if stream.pending.is_empty() && std::mem::take(&mut stream.due) {
-            taken.push(self.through(at));
+            taken.push(self.through(at, now_ms));
         }
         self.places[id.place as usize].stream = Some(stream);
         taken

@@ -12,11 +12,14 @@ use starling_model::{IntentionSubject, NameError, Revision, ServiceName};
 /// Subjects in one request, and so on one stream: what some thousand workloads of one node need.
 pub const SUBJECTS_MAX: usize = 16_384;
 
-/// Characters of a proxy's own words in a refusal; the rest is cut.
+/// Bytes of a proxy's own words in a refusal; the rest is cut.
 pub const REFUSAL_TEXT_BYTES_MAX: usize = 4 * 1024;
 
 /// Resources named in a refusal; more are left out.
 pub const REFUSAL_RESOURCES_MAX: usize = 64;
+
+/// Bytes of a resource's name, and of a type's, in a refusal: twice the longest identifier. The rest is cut.
+pub const REFUSAL_NAME_BYTES_MAX: usize = 512;
 
 /// Why bytes are no message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -72,9 +75,9 @@ pub enum AgentSays {
     /// A proxy of this node refused something.
     #[prost(message, tag = "5")]
     Rejected(Rejected),
-    /// The answer to a ping.
+    /// It is still there, and has had nothing else to say for a while.
     #[prost(message, tag = "6")]
-    Pong(Ping),
+    Here(Here),
 }
 
 /// Who is at the other end.
@@ -174,19 +177,15 @@ pub struct Rejected {
     pub since: u64,
 }
 
-/// A sign of life.
+/// An agent's sign of life. Field 1 is reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct Ping {
-    /// Chosen by the server; the answer repeats it.
-    #[prost(uint64, tag = "1")]
-    pub number: u64,
-}
+pub struct Here {}
 
-/// A frame from a server.
+/// A frame from a server. Tag 5 is reserved.
 #[derive(Clone, PartialEq, Message)]
 pub struct FromServer {
     /// What it says.
-    #[prost(oneof = "ServerSays", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "ServerSays", tags = "1, 2, 3, 4")]
     pub says: Option<ServerSays>,
 }
 
@@ -205,9 +204,6 @@ pub enum ServerSays {
     /// Everything up to a revision that concerns the agent has been sent.
     #[prost(message, tag = "4")]
     Through(Through),
-    /// Is anybody there?
-    #[prost(message, tag = "5")]
-    Ping(Ping),
 }
 
 /// Which mesh this is: what holds for all of it and is no part of the catalog.
@@ -323,12 +319,16 @@ impl Rejected {
     #[must_use]
     pub fn bounded(mut self) -> Self {
         self.resources.truncate(REFUSAL_RESOURCES_MAX);
-        if self.text.len() > REFUSAL_TEXT_BYTES_MAX {
-            let cut = (0..=REFUSAL_TEXT_BYTES_MAX).rev().find(|at| self.text.is_char_boundary(*at)).unwrap_or(0);
-            self.text.truncate(cut);
-        }
+        self.resources.iter_mut().for_each(|name| cut(name, REFUSAL_NAME_BYTES_MAX));
+        cut(&mut self.type_url, REFUSAL_NAME_BYTES_MAX);
+        cut(&mut self.text, REFUSAL_TEXT_BYTES_MAX);
         self
     }
+}
+
+/// Cuts `text` to at most `bytes_max`, between characters.
+fn cut(text: &mut String, bytes_max: usize) {
+    text.truncate(text.floor_char_boundary(bytes_max));
 }
 
 /// A subject on the wire; `None` for one that is not sent to agents.
@@ -374,4 +374,20 @@ pub fn decode_subject(wire: &WireSubject) -> Result<Subject, MessageError> {
 #[must_use]
 pub fn through(revision: Revision, report_within_ms: u32) -> Bytes {
     FromServer::from(ServerSays::Through(Through { revision: revision.0, report_within_ms })).to_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_a_refusal_is_longer_than_its_limit() {
+        // Three bytes each, so that no limit falls between two of them.
+        let long = "€".repeat(REFUSAL_TEXT_BYTES_MAX);
+        let resources = vec![long.clone(); REFUSAL_RESOURCES_MAX + 1];
+        let rejected = Rejected { type_url: long.clone(), resources, text: long, ..Rejected::default() }.bounded();
+        assert_eq!(rejected.type_url, "€".repeat(REFUSAL_NAME_BYTES_MAX / 3));
+        assert_eq!(rejected.resources, vec!["€".repeat(REFUSAL_NAME_BYTES_MAX / 3); REFUSAL_RESOURCES_MAX]);
+        assert_eq!(rejected.text, "€".repeat(REFUSAL_TEXT_BYTES_MAX / 3));
+    }
 }

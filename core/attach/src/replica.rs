@@ -199,7 +199,7 @@ impl Replica {
                 Ok(None)
             }
             ServerSays::Through(through) => self.complete(Revision(through.revision)).map(Some),
-            ServerSays::Welcome(_) | ServerSays::Ping(_) => Ok(None),
+            ServerSays::Welcome(_) => Ok(None),
         }
     }
 

@@ -69,7 +69,7 @@ fn what_is_too_much_for_one_take_goes_in_several_and_a_through_is_last() {
     let stream = world.agents["a"].stream.unwrap();
     let mut takes = Vec::new();
     while world.fleet.has_pending(stream) {
-        let frames = world.fleet.take(stream);
+        let frames = world.fleet.take(stream, world.now_ms);
         takes.push(frames.iter().map(|frame| FromServer::from_bytes(frame.clone()).unwrap()).collect::<Vec<_>>());
         let most = frames.iter().map(bytes::Bytes::len).max().unwrap();
         assert!(frames.iter().map(bytes::Bytes::len).sum::<usize>() < TAKE_BYTES_MAX + most);
@@ -95,7 +95,7 @@ fn a_removal_goes_before_what_waits() {
     world.commit(&moves("a").chain(moves("b")).chain(moves("c")).collect::<Vec<_>>());
     world.commit(&[drop_of("z", 7)]);
     let stream = world.agents["a"].stream.unwrap();
-    let frames = world.fleet.take(stream);
+    let frames = world.fleet.take(stream, world.now_ms);
     let ServerSays::Update(first) = FromServer::from_bytes(frames[0].clone()).unwrap() else { panic!("an update") };
     assert_eq!((first.item.unwrap().key.as_str(), first.revision), ("n1/z-7", world.snapshot.revision().0));
     assert!(world.fleet.has_pending(stream));
@@ -166,14 +166,14 @@ fn the_name_of_a_stream_that_has_ended_is_nobodys() {
     world.fleet.subscribe(second, &[roots]).unwrap();
     world.fleet.leave(first);
     world.fleet.remove(first);
-    assert!(world.fleet.take(first).is_empty());
+    assert!(world.fleet.take(first, 0).is_empty());
     assert!(world.fleet.has_pending(second));
-    assert!(!world.fleet.take(second).is_empty());
+    assert!(!world.fleet.take(second, 0).is_empty());
 }
 
 /// Milliseconds within which a stream is asked to report what it takes next.
 fn reports_within(world: &mut World, stream: starling_attach::StreamId) -> u32 {
-    let last = world.fleet.take(stream).pop().expect("something to take");
+    let last = world.fleet.take(stream, world.now_ms).pop().expect("something to take");
     let says = FromServer::from_bytes(last).expect("readable");
     let ServerSays::Through(through) = says else { panic!("{says:?} is no through") };
     through.report_within_ms
@@ -193,6 +193,13 @@ fn the_more_are_told_the_longer_they_have_to_report_and_a_few_report_at_once() {
     world.now_ms = 1_000;
     world.commit(&[register("web", 1)]);
     assert_eq!(reports_within(&mut world, streams[1]), 600);
+    // Who comes when all of them have reported is not part of that.
+    world.fleet.subscribe(streams[1], &[(subject("endpoints/db"), Revision(0))]).unwrap();
+    world.now_ms = 1_599;
+    assert_eq!(reports_within(&mut world, streams[1]), 600);
+    world.fleet.subscribe(streams[1], &[(subject("endpoints/db"), Revision(0))]).unwrap();
+    world.now_ms = 1_600;
+    assert_eq!(reports_within(&mut world, streams[1]), 0);
     // A change that concerns few does not have those answer at once who are told both.
     world.now_ms = 1_200;
     world.commit(&[register("db", 1)]);

@@ -296,7 +296,7 @@ impl Run {
         reached.hang_up();
         self.naive[agent].left = Some(stream);
         self.world.fleet.leave(stream);
-        assert!(!self.world.fleet.has_pending(stream) && self.world.fleet.take(stream).is_empty());
+        assert!(!self.world.fleet.has_pending(stream) && self.world.fleet.take(stream, self.world.now_ms).is_empty());
     }
 
     fn server_reads(&mut self, agent: usize) {

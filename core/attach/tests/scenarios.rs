@@ -235,7 +235,7 @@ fn heard(says: &ServerSays, touched: Option<BTreeSet<Subject>>) -> String {
             let touched = if touched.is_empty() { " nothing".to_owned() } else { touched };
             format!("< through {}: changed{touched}\n", through.revision)
         }
-        ServerSays::Welcome(_) | ServerSays::Ping(_) => panic!("a fleet says neither"),
+        ServerSays::Welcome(_) => panic!("a fleet does not say so"),
     }
 }
 

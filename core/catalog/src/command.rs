@@ -23,7 +23,7 @@ use crate::snapshot::Snapshot;
 
 mod join_token;
 
-pub use join_token::{JOIN_TOKENS_MAX, JoinRequest, JoinTokenCommand, JoinTokenRefusal};
+pub use join_token::{JOIN_TOKENS_MAX, JoinRequest, JoinTokenCommand, JoinTokenRefusal, NameHolder};
 
 /// Changes that one transaction of the store takes, and also conditions; only the first transaction of a larger decision is
 /// guarded by what was seen, and each change brings at most one condition.

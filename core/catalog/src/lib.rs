@@ -14,7 +14,9 @@ pub mod snapshot;
 pub mod subject;
 
 pub use apply::{Applied, Event};
-pub use command::{Command, Decision, JoinRequest, JoinTokenCommand, JoinTokenRefusal, Refusal, Seen, decide};
+pub use command::{
+    Command, Decision, JoinRequest, JoinTokenCommand, JoinTokenRefusal, NameHolder, Refusal, Seen, decide,
+};
 pub use fan_out::{FanOut, SubscriberId};
 pub use mesh::{Front, MeshRead};
 pub use receipts::{

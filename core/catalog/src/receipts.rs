@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use starling_model::{InstanceId, NodeName, Revision};
+use starling_model::{InstanceId, InstanceKey, NodeName, Revision};
 
 pub use change::{Counts, Mark, Progress, REFUSALS_PER_REPORTER_MAX};
 pub use node::NodeReport;
@@ -110,7 +110,7 @@ impl Receipts {
 
     /// A reporter was deregistered or is lost: nothing more is expected of it.
     pub fn removed(&mut self, id: ReporterId) -> Vec<Progress> {
-        let progress = self.settle(id, Revision(0), Revision(u64::MAX), |_| Outcome::Released);
+        let progress = self.settle(id, Revision(0), Revision(u64::MAX), |_, _| Outcome::Released);
         self.roll.retire(id, self.oldest());
         progress
     }
@@ -207,9 +207,26 @@ impl Receipts {
         if !refusals_stand {
             entry.refused = None;
         }
-        self.settle(id, Revision(0), through, |change| {
-            Outcome::applied_after(now_us.saturating_sub(change.committed_us))
-        })
+        let refused = entry.refused.clone();
+        let at_fault = refused.as_ref().and_then(|refused| self.registration_at_fault(id, refused, through));
+        let progress = self.settle(id, Revision(0), through, |revision, change| match at_fault {
+            Some(at_fault) if at_fault == revision => Outcome::Rejected,
+            Some(_) | None => Outcome::applied_after(now_us.saturating_sub(change.committed_us)),
+        });
+        if let (Some(revision), Some(refused)) = (at_fault, refused) {
+            self.keep_refusal(id, &refused, (Bound::Included(revision), Bound::Included(revision)));
+        }
+        progress
+    }
+
+    /// The change by which a proxy was registered that refuses what came of it. Its agent plans for a registration before
+    /// that is written, and so refuses it as of an earlier revision than its own.
+    fn registration_at_fault(&self, id: ReporterId, refused: &Refused, through: Revision) -> Option<Revision> {
+        let node = self.roll.name(id.0)?.node().clone();
+        let proxy = BTreeSet::from([Subject::Instance(InstanceKey { node, id: refused.proxy.clone()? })]);
+        let since = (Bound::Excluded(refused.revision), Bound::Included(through.max(refused.revision)));
+        let mut later = self.changes.range(since);
+        later.find(|(_, change)| change.touches(&proxy)).map(|(revision, _)| *revision)
     }
 
     /// Something was refused; the proxy keeps serving what it had. Comes before the report of `refused.revision` as
@@ -220,18 +237,23 @@ impl Receipts {
         entry.refused = Some(Arc::clone(&refused));
         // What was reported as applied before is history.
         let blameless = entry.applied_through.max(refused.since);
-        let progress = self.settle(id, blameless, refused.revision, |_| Outcome::Rejected);
+        let progress = self.settle(id, blameless, refused.revision, |_, _| Outcome::Rejected);
         // Another proxy of the same node may have settled it already; what this one says is kept beside.
         let blamed = (Bound::Excluded(blameless), Bound::Included(refused.revision.max(blameless)));
+        self.keep_refusal(id, &refused, blamed);
+        progress
+    }
+
+    /// Keeps what was refused with the changes of a range that the reporter has rejected.
+    fn keep_refusal(&mut self, id: ReporterId, refused: &Arc<Refused>, blamed: (Bound<Revision>, Bound<Revision>)) {
         for (_, change) in self.changes.range_mut(blamed) {
             if change.outcome(id.0) == Some(Outcome::Rejected) {
                 let before = change.bytes();
-                change.keep_refusal(id.0, &refused);
+                change.keep_refusal(id.0, refused);
                 self.bytes += change.bytes() - before;
             }
         }
         self.forget_oldest();
-        progress
     }
 
     /// Settles what a reporter owes after `after` and up to `through`.
@@ -240,7 +262,7 @@ impl Receipts {
         id: ReporterId,
         after: Revision,
         through: Revision,
-        outcome: impl Fn(&Change) -> Outcome,
+        outcome: impl Fn(Revision, &Change) -> Outcome,
     ) -> Vec<Progress> {
         let mut progress = Vec::new();
         let Some(entry) = self.roll.get(id) else { return progress };
@@ -254,7 +276,7 @@ impl Receipts {
             if settled == owes {
                 break;
             }
-            if change.settle(id.0, outcome(change)) {
+            if change.settle(id.0, outcome(*revision, change)) {
                 change.tell(*revision, &mut progress);
                 settled += 1;
             }

@@ -230,6 +230,28 @@ fn each_proxy_of_a_node_has_its_say() {
     assert_eq!(nodes.receipts.report(Revision(2), 3).expect("remembered").rejected.len(), 3);
 }
 
+/// An agent plans for what is registered with it before that is written.
+#[test]
+fn a_registration_is_refused_by_the_proxy_that_refuses_what_came_of_it() {
+    let mut nodes = Proxies::connected(&["N1"]);
+    nodes.applied("N1", 4, 0);
+    let n1 = nodes.ids["N1"];
+    let registered = |id: &str| BTreeSet::from([Subject::Instance(key("N1", id))]);
+    nodes.receipts.committed(Revision(5), registered("other"), vec![n1], 0);
+    nodes.receipts.committed(Revision(6), registered("web"), vec![n1], 0);
+    nodes.receipts.committed(Revision(7), registered("web"), vec![n1], 0);
+    nodes.rejected("N1", refused(4, Some("web"), "cannot bind"));
+    nodes.receipts.applied(n1, Revision(7), true, 10);
+    let of =
+        |nodes: &Proxies, revision| (nodes.report(revision).counts.applied, nodes.report(revision).counts.rejected);
+    assert_eq!([of(&nodes, 5), of(&nodes, 6)], [(1, 0), (0, 1)]);
+    assert_eq!(nodes.report(6).rejected[0].1.text, "cannot bind");
+    assert_eq!(of(&nodes, 7), (1, 0), "it is laid to one change only");
+    nodes.receipts.committed(Revision(8), registered("web"), vec![n1], 0);
+    nodes.receipts.applied(n1, Revision(8), false, 10);
+    assert_eq!(of(&nodes, 8), (1, 0), "the registration that mended it");
+}
+
 #[test]
 fn a_node_is_as_far_as_the_slowest_of_its_proxies() {
     let mut proxies = Proxies::connected(&["a", "b", "N2"]);

@@ -5,7 +5,9 @@ mod records;
 
 use records::*;
 use starling_catalog::command::{GUARDED_CHANGES_MAX, JOIN_TOKENS_MAX};
-use starling_catalog::{Command, Decision, JoinRequest, JoinTokenCommand, JoinTokenRefusal, Refusal, Snapshot, decide};
+use starling_catalog::{
+    Command, Decision, JoinRequest, JoinTokenCommand, JoinTokenRefusal, NameHolder, Refusal, Snapshot, decide,
+};
 use starling_model::*;
 
 const MADE: UnixSeconds = UnixSeconds(1_000);
@@ -37,7 +39,14 @@ fn create(token: JoinTokenRecord) -> Command {
 
 fn request(number: u64, node: &str) -> JoinRequest {
     let node = node.parse().expect("a name");
-    JoinRequest { token: id(number), secret_hash: SECRET, node, node_lives: false, now: UnixSeconds(1_500) }
+    JoinRequest {
+        token: id(number),
+        secret_hash: SECRET,
+        node,
+        node_id: String::new(),
+        holder: NameHolder::Nobody,
+        now: UnixSeconds(1_500),
+    }
 }
 
 fn join(request: JoinRequest) -> Command {
@@ -133,13 +142,24 @@ fn the_name_of_a_living_node_is_taken_and_that_of_a_lost_one_is_not() {
     let registered = Command::Register { name, node: Some(n1), instances: vec![], checks: vec![] };
     let registered = run(&made, registered);
 
-    let taken = refusal(&registered, join(JoinRequest { node_lives: true, ..request(1, "n1") }));
+    let taken = refusal(&registered, join(JoinRequest { holder: NameHolder::Attached, ..request(1, "n1") }));
     assert!(matches!(&taken, JoinTokenRefusal::NodeTaken { id, .. } if id == node_id), "{taken:?}");
     assert!(taken.to_string().contains("n1") && taken.to_string().contains(node_id), "{taken}");
     // A refusal uses nothing up; nor does it need the node to be registered.
-    let unregistered = refusal(&made, join(JoinRequest { node_lives: true, ..request(1, "n1") }));
+    let unregistered = refusal(&made, join(JoinRequest { holder: NameHolder::Attached, ..request(1, "n1") }));
     assert!(matches!(&unregistered, JoinTokenRefusal::NodeTaken { id, .. } if id.is_empty()), "{unregistered:?}");
     run(&registered, join(request(1, "n1")));
+
+    // Who is away for a moment may come back, by the identifier under which it is registered; nobody else meanwhile.
+    let away =
+        |node_id: &str| join(JoinRequest { node_id: node_id.to_owned(), holder: NameHolder::Away, ..request(1, "n1") });
+    for other in ["", "99999999-2222-3333-4444-555555555555"] {
+        let refused = refusal(&registered, away(other));
+        assert!(matches!(&refused, JoinTokenRefusal::NodeAway { id, .. } if id == node_id), "{other:?}: {refused:?}");
+    }
+    let nameless = refusal(&made, away(""));
+    assert!(matches!(&nameless, JoinTokenRefusal::NodeAway { .. }), "no identifier is no proof: {nameless:?}");
+    run(&registered, away(node_id));
 }
 
 #[test]

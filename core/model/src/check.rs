@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::name::{CheckId, InstanceId, NodeName, ServiceName};
 
+/// The check that says whether a node's agent is alive, named as Consul names it. The server keeps it.
+pub const LIVENESS_CHECK: &str = "serfHealth";
+
 /// Health as Consul orders it: the worst check decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -15,7 +15,7 @@ pub mod registration;
 pub mod service;
 pub mod time;
 
-pub use check::{Check, CheckDefinition, CheckKind, CheckStatus, CheckedService, OUTPUT_BYTES_MAX};
+pub use check::{Check, CheckDefinition, CheckKind, CheckStatus, CheckedService, LIVENESS_CHECK, OUTPUT_BYTES_MAX};
 pub use config_entry::{ConfigEntry, ConfigEntryKey, ConfigKind, Protocol, ProxyDefaults, ServiceDefaults};
 pub use intention::{
     Action, HeaderMatch, HeaderTest, IntentionPermission, IntentionSubject, PathMatch, ServiceIntentions,

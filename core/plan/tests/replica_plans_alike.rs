@@ -38,7 +38,7 @@ impl Agent {
     /// Takes what is sent until there is no more.
     fn hear(&mut self, fleet: &mut Fleet) {
         while fleet.has_pending(self.stream) {
-            for frame in fleet.take(self.stream) {
+            for frame in fleet.take(self.stream, 0) {
                 self.replica.handle(&FromServer::from_bytes(frame).unwrap()).unwrap();
             }
         }

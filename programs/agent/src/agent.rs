@@ -21,7 +21,6 @@ use crate::committer::Committer;
 use crate::journal::{Contents, Journal, JournalError};
 use crate::leaves::Leaves;
 use crate::link::ServerLink;
-use crate::registrations::pending::Pending;
 use crate::registrations::{ExistingChecks, Health, Registrations, Source, Touched};
 use crate::sidecar::FieldError;
 
@@ -149,7 +148,7 @@ impl Agent {
         let generation = former.as_ref().map(Contents::generation);
         restore(&mut registrations, former.unwrap_or_default(), &config.services_of_files, now);
         let journal = Journal::begin(&directory, generation, &registrations.entries(now))?;
-        let state = State { registrations, pending: Pending::default(), revision: Revision::default(), doubts: false };
+        let state = State::new(registrations);
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             wake: Notify::new(),
@@ -356,10 +355,10 @@ impl Agent {
         &self.leaves
     }
 
-    /// The catalog's records of this node were written at `revision`: unless it was by this agent, they are compared with
-    /// what is registered here. 0 if there is no telling.
-    pub fn own_records_written(&self, revision: Revision) {
-        self.shared.written(revision);
+    /// The catalog's records of this node were written at `revisions`: unless all of it was by this agent, they are compared
+    /// with what is registered here. 0 among them if there is no telling.
+    pub fn own_records_written(&self, revisions: &BTreeSet<Revision>) {
+        self.shared.written(revisions);
     }
 
     /// A number that grows whenever a service, a check or a status of this node changes; for blocking queries.

@@ -6,12 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use starling_model::{CheckId, InstanceId, Record, RecordKey, ServiceInstance};
+use starling_model::{CheckId, InstanceId, LIVENESS_CHECK, Record, RecordKey, ServiceInstance};
 
 use crate::registrations::Registrations;
-
-/// The check that says whether the agent itself is alive. The server keeps it; the agent leaves it be.
-const LIVENESS_CHECK: &str = "serfHealth";
 
 /// The keys that differ between `local` and the catalog, grouped so that an instance goes together with its checks.
 pub(crate) fn difference(local: &Registrations, catalog: &[Record]) -> Vec<Vec<RecordKey>> {
@@ -41,6 +38,7 @@ pub(crate) fn difference(local: &Registrations, catalog: &[Record]) -> Vec<Vec<R
         match record {
             Record::Check(check) => {
                 let ours = check.node != *node || local.checks().contains_key(&check.id);
+                // The server keeps the one that says whether the agent itself is alive.
                 if !ours && check.id.as_str() != LIVENESS_CHECK {
                     let owner = check.service.as_ref().map(|service| service.id.clone());
                     unknown.entry(owner).or_default().push(key.clone());

@@ -92,7 +92,7 @@ impl Committer {
         match self.link.own_records(self.agreed).await {
             Ok(theirs) => {
                 let mut state = self.shared.lock();
-                state.revision = state.revision.max(theirs.revision);
+                state.compared(theirs.revision);
                 let pause = COMPARE_INTERVAL.max(Duration::from_secs(theirs.again_after_s.into()));
                 let Some(records) = theirs.records else { return Some(pause) };
                 let differing = difference(&state.registrations, &records);
@@ -144,8 +144,14 @@ impl Committer {
             let written = written.and_then(|()| rewrite.map_or(Ok(()), |entries| journal.rewrite(&entries)));
             (Some(journal), written.map_err(|error| crate::checks::chain(&error)))
         });
-        let committed = async { if changes.is_empty() { Ok(fallback) } else { self.link.commit(changes).await } };
+        let commits = !changes.is_empty();
+        let committed = async { if commits { self.link.commit(changes).await } else { Ok(fallback) } };
         let (kept, committed) = tokio::join!(kept, committed);
+        if let Ok(revision) = &committed
+            && commits
+        {
+            self.shared.lock().wrote(*revision);
+        }
         let kept = match kept {
             Ok((journal, written)) => {
                 self.journal = journal;

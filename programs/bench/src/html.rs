@@ -138,7 +138,7 @@ fn cost(report: &FleetReport, published: &Published) -> String {
     let ServersPeak { cpu_percent, memory_gb_total } = published.servers_peak;
     let row = |name: &str, found: String, published: String| vec![plain(name), plain(&found), (published, "published")];
     let further = server.further.as_ref().map(|further| {
-        let name = format!("memory of the servers for each of {} further instances", further.instances);
+        let name = format!("memory of the servers for each of {} further registrations", further.registrations);
         row(&name, format!("{:.0} B", further.bytes_each), NO_FIGURE.to_owned())
     });
     let rows = [

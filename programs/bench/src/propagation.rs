@@ -11,6 +11,7 @@ mod envoys;
 pub(crate) mod faults;
 mod findings;
 mod memory;
+mod receipts;
 mod traffic;
 
 use std::collections::BTreeSet;
@@ -147,7 +148,7 @@ impl Subject {
 /// When the fleet cannot be brought up or breaks, or a call is refused.
 pub(crate) async fn run(subject: Subject, args: ScenarioArgs) -> anyhow::Result<ExitCode> {
     let ScenarioArgs { fleet, beside } = args;
-    let (growth, further) = (beside.growth(subject)?, beside.further(subject));
+    let (growth, further) = (beside.growth(subject)?, beside.further(subject, fleet.workloads));
     let envoys = beside.envoys(&fleet, &Progress::new())?;
     let mut run = Run::begin(fleet, &BTreeSet::new()).await?;
     let count = run.args.changes.unwrap_or_else(|| subject.changes());
@@ -249,9 +250,11 @@ impl Run {
             nodes: self.args.nodes,
             workloads: self.args.workloads,
             servers: self.args.servers,
+            payload_endpoints: self.args.payload_endpoints,
             server: ServerCost {
                 rss_bytes: process::resident(self.server.pid())?,
                 cpu_ms_per_change: mean(changes.iter().map(|change| change.server_cpu_ms)).unwrap_or(0.0),
+                receipts_ms_per_change: receipts::milliseconds_per_change(self.nodes)?,
                 idle_cpu_percent: start.idle_cpu_percent,
                 frames_encoded_per_change: each.frames_encoded,
                 bytes_sent_per_change: each.bytes_sent,
@@ -312,16 +315,17 @@ impl Run {
     async fn accompany(&mut self, envoys: Option<&(Envoy, u32)>) -> anyhow::Result<()> {
         let Some((envoy, count)) = envoys else { return Ok(()) };
         let envoys = Envoys::start(envoy, *count, &self.server, self.directory.path(), &self.progress).await?;
-        self.upstream = Upstream { last: Some(envoys.fickle), others: envoys::FRONTS, ..self.upstream };
+        self.upstream = Upstream { last: Some(envoys.fickle), others: envoys::CALLED, ..self.upstream };
         write(&mut self.api, &Change::Registration.call(&self.upstream)).await?;
         self.traffic = Some(Traffic::through(envoys));
         self.rest().await;
         Ok(())
     }
 
-    /// Registers so many further instances.
-    async fn further(&mut self, instances: u32) -> anyhow::Result<Further> {
-        let found = memory::of_further_instances(&self.server, instances, self.args.workloads, &self.progress).await;
+    /// Makes so many further registrations.
+    async fn further(&mut self, registrations: u32) -> anyhow::Result<Further> {
+        let server = &self.server;
+        let found = memory::of_further_registrations(server, registrations, self.args.workloads, &self.progress).await;
         found.map_err(|error| self.because(error))
     }
 

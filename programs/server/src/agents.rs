@@ -16,7 +16,7 @@ use starling_model::{Change, NodeName, Revision};
 use starling_telemetry::{Counter, Gauge, Registry};
 
 use crate::hub::{AttachedNode, Hub};
-use crate::liveness::Liveness;
+use crate::liveness::{Liveness, Presence};
 
 /// Every agent's stream.
 pub(crate) struct Agents {
@@ -61,9 +61,13 @@ impl Agents {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
     /// Tells everyone concerned of a published snapshot: streams, and in the hub receipts, readers and proxies.
     pub(crate) fn publish(&self, snapshot: &Snapshot, events: &[Event], changes: &[Change]) {
-        let now_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let now_ms = self.now_ms();
         let mut state = self.lock();
         let before = state.fleet.encoded();
         let published = state.fleet.publish(snapshot, changes, now_ms);
@@ -99,6 +103,24 @@ impl Agents {
         AgentStream { agents: Arc::clone(self), id, receipts }
     }
 
+    /// How it stands with a node, at one moment.
+    pub(crate) fn presence(&self, node: &NodeName) -> Presence {
+        let state = self.lock();
+        let newest = state.nodes.get(node).and_then(|id| state.attached.get(id));
+        if newest.is_some_and(|attached| !attached.away) {
+            Presence::Attached
+        } else if self.liveness.is_waited_for(node) {
+            Presence::WaitedFor
+        } else {
+            Presence::Lost
+        }
+    }
+
+    /// Looks at a node again in a while, as its liveness could not be written.
+    pub(crate) fn look_again(&self, node: NodeName) {
+        self.liveness.look_again(node);
+    }
+
     /// How many agents are attached.
     pub(crate) fn attached(&self) -> u32 {
         u32::try_from(self.metrics.attached.get()).unwrap_or_default()
@@ -106,23 +128,21 @@ impl Agents {
 
     /// Whether a node's agent is attached.
     pub(crate) fn is_attached(&self, node: &NodeName) -> bool {
-        let state = self.lock();
-        state.nodes.get(node).and_then(|id| state.attached.get(id)).is_some_and(|attached| !attached.away)
+        self.presence(node) == Presence::Attached
     }
 
-    /// Gives up a node that is away: receipts expect nothing more of it. Whether it is away still.
-    pub(crate) fn give_up(&self, node: &NodeName) -> bool {
+    /// Gives up a node unless it is attached: receipts expect nothing more of it.
+    pub(crate) fn give_up(&self, node: &NodeName) {
         let mut state = self.lock();
         if let Some(id) = state.nodes.get(node).copied() {
             if state.attached.get(&id).is_some_and(|attached| !attached.away) {
-                return false;
+                return;
             }
             state.nodes.remove(node);
             state.attached.remove(&id);
             state.fleet.remove(id);
         }
         self.hub.remove_node(node);
-        true
     }
 }
 
@@ -191,7 +211,7 @@ impl AgentStream {
         let Some(attached) = state.attached.get_mut(&self.id) else { return Poll::Ready(Err(Superseded)) };
         attached.waker = Some(context.waker().clone());
         let before = state.fleet.encoded();
-        let frames = state.fleet.take(self.id);
+        let frames = state.fleet.take(self.id, self.agents.now_ms());
         let encoded = state.fleet.encoded() - before;
         drop(state);
         if frames.is_empty() {

@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use starling_attach::message::{AgentSays, Hello, Resume, Subjects, Welcome, decode_subject};
 use starling_attach::{FromServer, SubscribeError};
-use starling_catalog::{Command, JoinTokenCommand, Refused, Snapshot, Subject};
+use starling_catalog::{Command, JoinTokenCommand, NameHolder, Refused, Snapshot, Subject};
 use starling_identity::JoinToken;
 use starling_model::{Change, InstanceId, InstanceKey, NodeName, Record, Revision};
 use starling_rpc::{AgentDoor, AgentStream, AliasView, CallError, JoinAnswer, JoinRequest, LeafRequest, OwnRecords};
@@ -19,6 +19,7 @@ use starling_tls::IssuedLeaf;
 
 use crate::agents::{self, Superseded};
 use crate::commit::CommitFailure;
+use crate::liveness::Presence;
 use crate::server::Server;
 
 /// Nodes that compare themselves with the catalog in a second for no reason but that time has passed: each costs some
@@ -73,8 +74,9 @@ impl AgentDoor for Door {
         tracing::debug!(%node, version = hello.version, "agent attached");
         let stream = self.server.agents().attach(node.clone());
         let server = Arc::clone(&self.server);
-        tokio::spawn(async move { server.count_as_alive(&node).await });
-        Ok(Arc::new(Stream { stream, welcome: OnceLock::new(), first: self.welcome.clone() }))
+        tokio::spawn(async move { server.write_liveness(&node).await });
+        let server = Arc::clone(&self.server);
+        Ok(Arc::new(Stream { server, stream, welcome: OnceLock::new(), first: self.welcome.clone() }))
     }
 
     async fn commit(&self, node: &NodeName, changes: Vec<Change>) -> Result<Revision, CallError> {
@@ -82,7 +84,7 @@ impl AgentDoor for Door {
         let revision = self.server.commit(&command).await?;
         if self.server.is_attached(node) {
             // A node that attached before it was registered could not be written as alive then.
-            self.server.count_as_alive(node).await;
+            self.server.write_liveness(node).await;
         }
         Ok(revision)
     }
@@ -140,16 +142,13 @@ impl AgentDoor for Door {
 
     async fn join(&self, request: JoinRequest) -> Result<JoinAnswer, CallError> {
         let token: JoinToken = request.token.parse().map_err(CallError::refused)?;
-        let command = JoinTokenCommand::Use(starling_catalog::JoinRequest {
-            token: token.id,
-            secret_hash: token.secret_hash(),
-            node: request.node.clone(),
-            node_lives: self.server.is_attached(&request.node) || self.own_node.as_ref() == Some(&request.node),
-            now: crate::server::now(),
-        });
-        self.server.commit(&Command::JoinToken(command)).await?;
-        let node = request.node.clone();
-        let leaf = self.sign(move |server| server.issue_agent(&node, &request.csr_der)).await?;
+        // Who shows nothing that lets it in costs no signature.
+        starling_catalog::decide(&self.server.snapshot(), &self.use_of(&token, &request))
+            .map_err(CallError::refused)?;
+        let (node, csr_der) = (request.node.clone(), request.csr_der.clone());
+        let leaf = self.sign(move |server| server.issue_agent(&node, &csr_der)).await?;
+        // Used only now that there is a certificate to hand out: a request that cannot be signed uses nothing up.
+        self.server.commit(&self.use_of(&token, &request)).await?;
         tracing::info!(node = %request.node, token = %token.id, "node joined");
         let roots: Vec<_> =
             self.server.snapshot().roots().iter().map(|root| root.value.certificate_pem.clone()).collect();
@@ -158,6 +157,24 @@ impl AgentDoor for Door {
 }
 
 impl Door {
+    /// The use of a token, as it stands with the node's name now.
+    fn use_of(&self, token: &JoinToken, request: &JoinRequest) -> Command {
+        let holder = match self.server.agents().presence(&request.node) {
+            _ if self.own_node.as_ref() == Some(&request.node) => NameHolder::Attached,
+            Presence::Attached => NameHolder::Attached,
+            Presence::WaitedFor => NameHolder::Away,
+            Presence::Lost => NameHolder::Nobody,
+        };
+        Command::JoinToken(JoinTokenCommand::Use(starling_catalog::JoinRequest {
+            token: token.id,
+            secret_hash: token.secret_hash(),
+            node: request.node.clone(),
+            node_id: request.node_id.clone(),
+            holder,
+            now: crate::server::now(),
+        }))
+    }
+
     async fn sign<E: ToString + Send + 'static>(
         &self,
         sign: impl FnOnce(&Server) -> Result<IssuedLeaf, E> + Send + 'static,
@@ -187,6 +204,7 @@ fn view(snapshot: &Snapshot, node: &NodeName, service: Option<&InstanceId>) -> A
 
 /// One agent's stream as the transport sees it.
 struct Stream {
+    server: Arc<Server>,
     stream: agents::AgentStream,
     /// Set once the first frame is sent.
     welcome: OnceLock<()>,
@@ -212,7 +230,9 @@ impl AgentStream for Stream {
             }
             AgentSays::Applied(applied) => {
                 let held = Duration::from_micros(applied.held_us);
-                self.stream.applied(Revision(applied.through), applied.refusals_stand, held);
+                // Nothing that is yet to come can be in force.
+                let through = Revision(applied.through).min(self.server.snapshot().revision());
+                self.stream.applied(through, applied.refusals_stand, held);
             }
             AgentSays::Rejected(rejected) => {
                 let rejected = rejected.bounded();
@@ -226,7 +246,7 @@ impl AgentStream for Stream {
                     text: rejected.text,
                 });
             }
-            AgentSays::Pong(_) => {}
+            AgentSays::Here(_) => {}
         }
         Ok(())
     }

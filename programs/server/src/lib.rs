@@ -20,6 +20,6 @@ pub use agents::{AgentStream, Superseded};
 pub use commit::CommitFailure;
 pub use door::Door;
 pub use hub::{AttachedNode, Next, ProxySubscription, Subscription};
-pub use liveness::{GRACE_DEFAULT, LIVENESS_CHECK};
+pub use liveness::GRACE_DEFAULT;
 pub use opening::{Inconsistent, Opening};
 pub use server::{Server, ServerConfig, default_namespace};

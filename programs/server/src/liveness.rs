@@ -2,20 +2,20 @@
 //!
 //! Liveness is no write per heartbeat. One check per node, named as Consul names it, is written when the node comes, when
 //! it is lost, and when it is back after that; a stream that breaks and is back within the grace writes nothing.
+//!
+//! A node may come or be lost while the opposite is being written. So whoever has written looks again, and writes until the
+//! catalog says how it stands.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use starling_catalog::Command;
-use starling_model::{Change, Check, CheckId, CheckStatus, NodeName, Record};
+use starling_model::{Change, Check, CheckId, CheckStatus, LIVENESS_CHECK, NodeName, Record};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::server::Server;
-
-/// The check that says whether a node's agent is alive.
-pub const LIVENESS_CHECK: &str = "serfHealth";
 
 /// How long a node may be away before it is lost, unless the configuration says otherwise.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ const RETURN_MAX: Duration = Duration::from_secs(60);
 /// Nodes written as lost at once: a rack that goes dark must not crowd out what users write.
 const WRITES_MAX: usize = 32;
 
-/// Pause before a node that could not be written as lost is tried again.
+/// Pause before a node whose liveness could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The nodes that are away, and when each is lost.
@@ -78,7 +78,12 @@ impl Liveness {
         self.changed.notify_one();
     }
 
-    /// The nodes that are lost by now, and when to look again.
+    /// Whether a node is away and not lost yet.
+    pub(crate) fn is_waited_for(&self, node: &NodeName) -> bool {
+        self.lock().away.contains_key(node)
+    }
+
+    /// The nodes that are lost by now, or are to be looked at again, and when to look again.
     fn take_lost(&self) -> (Vec<NodeName>, Option<Instant>) {
         let now = Instant::now();
         let mut state = self.lock();
@@ -92,7 +97,8 @@ impl Liveness {
         (lost, state.away.values().map(due).min())
     }
 
-    fn retry(&self, node: NodeName) {
+    /// Has a node looked at again in a while.
+    pub(crate) fn look_again(&self, node: NodeName) {
         let away = Away { lost_at: Instant::now() + RETRY, since_start: false };
         self.lock().away.entry(node).or_insert(away);
         self.changed.notify_one();
@@ -106,12 +112,11 @@ pub(crate) async fn watch(server: Weak<Server>, liveness: Arc<Liveness>) {
         for some in lost.chunks(WRITES_MAX) {
             let Some(server) = server.upgrade() else { return };
             let mut writes = tokio::task::JoinSet::new();
-            for node in some.iter().cloned() {
-                let (server, liveness) = (Arc::clone(&server), Arc::clone(&liveness));
+            for node in some {
+                let (server, node) = (Arc::clone(&server), node.clone());
                 writes.spawn(async move {
-                    if server.agents().give_up(&node) && !server.write_liveness(&node, CheckStatus::Critical).await {
-                        liveness.retry(node);
-                    }
+                    server.agents().give_up(&node);
+                    server.write_liveness(&node).await;
                 });
             }
             while writes.join_next().await.is_some() {}
@@ -127,58 +132,76 @@ pub(crate) async fn watch(server: Weak<Server>, liveness: Arc<Liveness>) {
     }
 }
 
-impl Server {
-    /// Sees to it that a node whose agent is attached counts as alive. Writes only if it does not already.
-    pub(crate) async fn count_as_alive(&self, node: &NodeName) {
-        self.write_liveness(node, CheckStatus::Passing).await;
-    }
+/// How it stands with a node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Presence {
+    /// Its agent is attached.
+    Attached,
+    /// Away within the grace: the catalog stays as it is.
+    WaitedFor,
+    /// Neither; it may never have been here.
+    Lost,
+}
 
-    /// Writes whether a node is alive, if that is news; whether it stands so now.
-    async fn write_liveness(&self, node: &NodeName, status: CheckStatus) -> bool {
-        let id = CheckId::new(LIVENESS_CHECK).expect("invariant: an identifier");
-        let snapshot = self.snapshot();
-        let known = snapshot.check(node, &id).map(|check| check.value.status);
-        if snapshot.node(node).is_none()
-            || known == Some(status)
-            || (known.is_none() && status == CheckStatus::Critical)
-        {
-            return true;
-        }
-        let output = match status {
-            CheckStatus::Passing | CheckStatus::Warning => "Agent alive and reachable",
-            CheckStatus::Critical => "Agent not attached to any server",
-        };
-        let check = Check {
-            node: node.clone(),
-            id,
-            name: "Agent liveness".to_owned(),
-            status,
-            notes: String::new(),
-            output: output.to_owned(),
-            service: None,
-            kind: String::new(),
-            interval: String::new(),
-            timeout: String::new(),
-        };
-        let command = Command::Node { name: node.clone(), changes: vec![Change::Put(Record::Check(check))] };
-        match self.commit(&command).await {
-            Ok(revision) => {
-                tracing::info!(%node, %revision, status = status.as_str(), "node");
-                true
+impl Server {
+    /// Sees to it that the catalog says whether a node is alive: now, or in a while if it cannot be written now. Writes only
+    /// what is news.
+    pub(crate) async fn write_liveness(&self, node: &NodeName) {
+        loop {
+            let status = match self.agents().presence(node) {
+                Presence::Attached => CheckStatus::Passing,
+                Presence::WaitedFor => return,
+                Presence::Lost => CheckStatus::Critical,
+            };
+            let snapshot = self.snapshot();
+            let known = snapshot.check(node, &liveness_check()).map(|check| check.value.status);
+            if snapshot.node(node).is_none() || known == Some(status) {
+                return;
             }
-            Err(error) => {
-                tracing::warn!(%node, %error, "cannot write whether a node is alive");
-                false
+            match self.commit(&liveness_command(node, status)).await {
+                // Looks again: who came or was lost meanwhile found the catalog as it was before.
+                Ok(revision) => tracing::info!(%node, %revision, status = status.as_str(), "node"),
+                Err(error) => {
+                    tracing::warn!(%node, %error, "cannot write whether a node is alive");
+                    return self.agents().look_again(node.clone());
+                }
             }
         }
     }
 }
 
+fn liveness_check() -> CheckId {
+    CheckId::new(LIVENESS_CHECK).expect("invariant: an identifier")
+}
+
+fn liveness_command(node: &NodeName, status: CheckStatus) -> Command {
+    let output = match status {
+        CheckStatus::Passing | CheckStatus::Warning => "Agent alive and reachable",
+        CheckStatus::Critical => "Agent not attached to any server",
+    };
+    let check = Check {
+        node: node.clone(),
+        id: liveness_check(),
+        name: "Agent liveness".to_owned(),
+        status,
+        notes: String::new(),
+        output: output.to_owned(),
+        service: None,
+        kind: String::new(),
+        interval: String::new(),
+        timeout: String::new(),
+    };
+    Command::Node { name: node.clone(), changes: vec![Change::Put(Record::Check(check))] }
+}
+
 /// The nodes that count as alive in `snapshot` because their agent was attached.
 pub(crate) fn alive(snapshot: &starling_catalog::Snapshot) -> impl Iterator<Item = NodeName> {
-    let id = CheckId::new(LIVENESS_CHECK).expect("invariant: an identifier");
+    let id = liveness_check();
     snapshot.nodes().map(|node| &node.value.name).filter_map(move |name| {
         let check = snapshot.check(name, &id)?;
         (check.value.status != CheckStatus::Critical).then(|| name.clone())
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -207,7 +207,7 @@ impl Server {
     /// Opens the stream of a node's agent; an earlier one of the same node ends.
     pub async fn attach_agent(&self, node: NodeName) -> AgentStream {
         let stream = self.agents.attach(node.clone());
-        self.count_as_alive(&node).await;
+        self.write_liveness(&node).await;
         stream
     }
 

@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use futures::StreamExt;
 use starling_attach::message::{
-    AgentSays, Hello, Rejected, Resume, SUBJECTS_MAX, ServerSays, Subscribe, WireSubject, encode_subject,
+    AgentSays, Applied, Hello, REFUSAL_NAME_BYTES_MAX, Rejected, Resume, SUBJECTS_MAX, ServerSays, Subscribe,
+    WireSubject, encode_subject,
 };
 use starling_catalog::{Command, JoinTokenCommand, Subject};
 use starling_identity::{Identity, IssuanceRules, JoinSecret, JoinToken};
@@ -86,13 +87,17 @@ impl Mesh {
 
     /// Asks to be let in by a token.
     async fn join(&self, token: &JoinToken, node: &str) -> Result<(), CallError> {
+        self.join_as(token, node, "", LeafKey::generate().and_then(|key| key.csr_der()).expect("a request")).await
+    }
+
+    async fn join_as(&self, token: &JoinToken, node: &str, id: &str, csr_der: Vec<u8>) -> Result<(), CallError> {
         let tls = Arc::new(join_client_config(token.root).expect("a configuration"));
         let client = ServerClient::connect(self.address, tls, DEADLINE).await.expect("a connection");
         let request = JoinRequest {
             token: token.expose().to_string(),
             node: node.parse().expect("a name"),
-            node_id: String::new(),
-            csr_der: LeafKey::generate().and_then(|key| key.csr_der()).expect("a request"),
+            node_id: id.to_owned(),
+            csr_der,
         };
         client.join(&request).await.map(drop)
     }
@@ -260,6 +265,65 @@ async fn a_token_lets_in_whom_it_is_for_and_says_why_not_others() {
     let refused_too = mesh.join(&unknown, "n3").await.expect_err("unknown").to_string();
     assert!(refused_too.contains("not known"), "{refused_too}");
     neighbour.still_hears(&mut mesh, "a token that is revoked").await;
+}
+
+#[tokio::test]
+async fn a_request_that_cannot_be_signed_uses_no_token_up() {
+    let mesh = Mesh::start().await;
+    let (once, _) = mesh.server.create_join_token(false, None, None).await.expect("a token");
+    let refused = mesh.join_as(&once, "n1", "", b"no request".to_vec()).await.expect_err("nothing to sign");
+    assert!(matches!(refused, CallError::Refused { .. }), "{refused}");
+    mesh.join(&once, "n1").await.expect("the token is good still");
+    mesh.join(&once, "n2").await.expect_err("and is used now");
+}
+
+#[tokio::test]
+async fn the_name_of_a_node_that_is_away_for_a_moment_is_kept_for_it() {
+    let mesh = Mesh::start().await;
+    let (reusable, _) = mesh.server.create_join_token(true, None, None).await.expect("a token");
+    let (own_id, other_id) = ("11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555");
+    let name: NodeName = "elsewhere".parse().expect("a name");
+    let Command::Register { node: Some(record), .. } = register(1) else { unreachable!("it registers a node") };
+    let record = Node { id: own_id.to_owned(), ..record };
+    let command = Command::Register { name: name.clone(), node: Some(record), instances: vec![], checks: vec![] };
+    mesh.server.commit(&command).await.expect("committed");
+    let csr = || LeafKey::generate().and_then(|key| key.csr_der()).expect("a request");
+
+    drop(mesh.server.attach_agent(name).await);
+    for id in ["", other_id] {
+        let refused = mesh.join_as(&reusable, "elsewhere", id, csr()).await.expect_err("it is waited for").to_string();
+        assert!(refused.contains(own_id) && refused.contains("counts as lost"), "{refused}");
+    }
+    mesh.join_as(&reusable, "elsewhere", own_id, csr()).await.expect("it is the same node");
+}
+
+#[tokio::test]
+async fn what_an_agent_reports_is_kept_within_bounds() {
+    let mut mesh = Mesh::start().await;
+    let (sender, mut frames) = mesh.attach("n1").await;
+    sender.send(subscribe([(endpoints("web"), 0)])).expect("said");
+    let whole = async { while !matches!(frames.next().await.expect("open").expect("open"), ServerSays::Whole(_)) {} };
+    tokio::time::timeout(DEADLINE, whole).await.expect("it is sent the whole");
+    let reported = mesh.change().await;
+    let long = "\u{e4}".repeat(1_500);
+    let rejected = Rejected {
+        proxy: "web".to_owned(),
+        revision: reported.0,
+        type_url: long.clone(),
+        resources: vec![long.clone(), "short".to_owned()],
+        ..Rejected::default()
+    };
+    sender.send(AgentSays::Rejected(rejected)).expect("said");
+    let applied = Applied { through: u64::MAX, refusals_stand: true, held_us: 0 };
+    sender.send(AgentSays::Applied(applied)).expect("said");
+    let report = mesh.server.change(reported, DEADLINE, 10).await.expect("remembered");
+    let refused = &report.rejected.first().expect("refused").1;
+    assert_eq!(refused.resources, [long[..REFUSAL_NAME_BYTES_MAX].to_owned(), "short".to_owned()]);
+    assert_eq!(refused.type_url, long[..REFUSAL_NAME_BYTES_MAX]);
+    // It has not applied what it was not told of yet.
+    let next = mesh.change().await;
+    let report = mesh.server.report(next, 10).expect("remembered");
+    assert_eq!((report.counts.affected, report.counts.pending), (1, 1), "{report:?}");
 }
 
 /// A stream that is superseded may linger while others come and go: what it does late is of no account to them.

@@ -29,10 +29,21 @@ struct Nodes {
 struct Node {
     node: String,
     connected: bool,
+    /// Whether it was away for longer than its grace: it has left every endpoint set.
+    #[serde(default)]
+    lost: bool,
     applied_through: u64,
     lag: u64,
     staleness_us: u64,
-    refused: Vec<Value>,
+    refused: Vec<RefusedAtNode>,
+}
+
+/// What a proxy of a node refuses, as its agent reports it.
+#[derive(Debug, Deserialize)]
+struct RefusedAtNode {
+    proxy: String,
+    #[serde(flatten)]
+    refused: Refused,
 }
 
 #[derive(Debug, Deserialize)]
@@ -103,7 +114,9 @@ fn show(leader: &str, nodes: &[Node], answer: Proxies) -> anyhow::Result<()> {
     let leader = if leader.is_empty() { "none" } else { leader };
     print::line(&format!("Leader    {leader}\nRevision  {revision}"))?;
     let connected = nodes.iter().filter(|node| node.connected).count();
-    print::line(&format!("Nodes     {}, {connected} connected", nodes.len()))?;
+    let lost = nodes.iter().filter(|node| node.lost).count();
+    let lost = if lost > 0 { format!(", {lost} lost") } else { String::new() };
+    print::line(&format!("Nodes     {}, {connected} connected{lost}", nodes.len()))?;
     let connected = proxies.iter().filter(|proxy| proxy.connected).count();
     print::line(&format!("Proxies   {}, {connected} connected", proxies.len()))?;
     show_nodes(nodes)?;
@@ -122,11 +135,13 @@ fn show_nodes(nodes: &[Node]) -> anyhow::Result<()> {
             Cell::new(node.applied_through),
             Cell::new(node.lag),
             Cell::new(milliseconds((node.staleness_us > 0).then_some(node.staleness_us))),
-            state(!node.refused.is_empty(), node.connected, node.lag),
+            if node.lost { print::bad("lost") } else { state(!node.refused.is_empty(), node.connected, node.lag) },
         ]);
     }
     print::line("")?;
-    print::rows(&table)
+    print::rows(&table)?;
+    let mut refused = nodes.iter().flat_map(|node| &node.refused);
+    refused.try_for_each(|RefusedAtNode { proxy, refused }| show_refusal(proxy, refused))
 }
 
 fn show_proxies(proxies: &[Proxy]) -> anyhow::Result<()> {
@@ -149,13 +164,18 @@ fn show_proxies(proxies: &[Proxy]) -> anyhow::Result<()> {
     print::rows(&table)?;
     // Envoy's words are long; they would tear the table apart.
     for proxy in proxies {
-        if let Some(Refused { revision, type_url, resources, reason }) = &proxy.refused {
-            let kind = type_url.rsplit('.').next().unwrap_or(type_url);
-            let resources = resources.join(", ");
-            print::line(&format!("\n{} refused revision {revision}, {kind} {resources}:\n  {reason}", proxy.id))?;
+        if let Some(refused) = &proxy.refused {
+            show_refusal(&proxy.id, refused)?;
         }
     }
     Ok(())
+}
+
+fn show_refusal(proxy: &str, refused: &Refused) -> anyhow::Result<()> {
+    let Refused { revision, type_url, resources, reason } = refused;
+    let kind = type_url.rsplit('.').next().unwrap_or(type_url);
+    let resources = resources.join(", ");
+    print::line(&format!("\n{proxy} refused revision {revision}, {kind} {resources}:\n  {reason}"))
 }
 
 fn yes_or_no(connected: bool) -> Cell {

@@ -115,8 +115,8 @@ impl Agent {
     }
 
     /// The server wishes not to be told before then what is in force.
-    pub(crate) fn hold_report(&self, until_ms: u64) {
-        self.mirror.hold_report(self.at(until_ms));
+    pub(crate) fn hold_report(&self, now_ms: u64, until_ms: u64) {
+        self.mirror.hold_report(self.at(now_ms), self.at(until_ms));
     }
 
     /// Whether there is something to tell at a later time.
@@ -207,7 +207,7 @@ impl Agent {
         let heard = match says {
             ServerSays::Update(update) => Some((update.subject.as_ref(), update.revision)),
             ServerSays::Whole(whole) => Some((whole.subject.as_ref(), whole.revision)),
-            ServerSays::Welcome(_) | ServerSays::Through(_) | ServerSays::Ping(_) => None,
+            ServerSays::Welcome(_) | ServerSays::Through(_) => None,
         };
         if let Some((Some(subject), revision)) = heard {
             let newest = self.ahead.entry(decode_subject(subject)?).or_default();

@@ -149,7 +149,7 @@ impl Server {
                     self.receipts.rejected(reporter, refused(rejected)?);
                 }
             }
-            AgentSays::Hello(_) | AgentSays::Pong(_) => {}
+            AgentSays::Hello(_) | AgentSays::Here(_) => {}
         }
         Ok(None)
     }
@@ -192,7 +192,7 @@ impl Server {
     }
 
     /// What is sent next on a stream.
-    pub(crate) fn take(&mut self, stream: StreamHandle) -> Result<Taken> {
+    pub(crate) fn take(&mut self, stream: StreamHandle, now_ms: u64) -> Result<Taken> {
         if !self.is_open(stream) {
             return Ok(Taken::Superseded);
         }
@@ -200,7 +200,7 @@ impl Server {
         if !attached.awake {
             return Ok(Taken::Nothing);
         }
-        let frames = self.fleet.take(stream.id);
+        let frames = self.fleet.take(stream.id, now_ms);
         if frames.is_empty() {
             attached.awake = false;
             return Ok(Taken::Nothing);

@@ -231,7 +231,7 @@ impl World {
         if connection.down.len() > connection.room {
             return Ok(());
         }
-        match self.servers[connection.server].take(stream)? {
+        match self.servers[connection.server].take(stream, self.now_ms)? {
             Taken::Frames(frames) => connection.send(frames.into_iter().map(Down::Frame)),
             Taken::Nothing => {}
             Taken::Superseded => self.server_lets_go(id, End::Lost),
@@ -274,7 +274,7 @@ impl World {
                     Ok(true) => {
                         self.agents[agent].check_heard(&self.store)?;
                         if is_asked_to_wait {
-                            self.agents[agent].hold_report(self.now_ms + HOLD_MS);
+                            self.agents[agent].hold_report(self.now_ms, self.now_ms + HOLD_MS);
                         }
                     }
                     Err(error) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use starling_catalog::{ChangeReport, NodeReport, ProxyReport, Refused, Reporter, Snapshot};
-use starling_model::{Action, InstanceKey, Revision, ServiceName};
+use starling_model::{Action, CheckStatus, InstanceKey, LIVENESS_CHECK, Revision, ServiceName};
 use starling_traffic::{Policy, Request, Verdict, authorise};
 
 use super::intention::{policy, service_side};
@@ -123,14 +123,33 @@ pub(super) async fn nodes(api: Arc<Api>, _: Call) -> Outcome {
         json!({
             "node": node.node.as_str(),
             "connected": node.connected,
+            "lost": false,
             "applied_through": node.applied_through.0,
             "lag": node.owes,
             "staleness_us": u64::try_from(stale_for.as_micros()).unwrap_or(u64::MAX),
             "refused": refused.collect::<Vec<_>>(),
         })
     };
-    let nodes: Vec<Value> = api.catalog.nodes().iter().map(form).collect();
-    Ok(Answer::json(json!({"revision": api.catalog.snapshot().revision().0, "nodes": nodes})))
+    let (snapshot, known) = (api.catalog.snapshot(), api.catalog.nodes());
+    let here: BTreeSet<_> = known.iter().map(|(node, _)| &node.node).collect();
+    // Of whom nothing is expected of any more: its agent did not come back within the grace.
+    let lost = snapshot.nodes().map(|node| &node.value.name).filter(|name| !here.contains(name)).filter(|name| {
+        let mut checks = snapshot.checks_on(name).map(|check| &check.value);
+        checks.any(|check| check.id.as_str() == LIVENESS_CHECK && check.status == CheckStatus::Critical)
+    });
+    let lost = lost.map(|name| {
+        json!({
+            "node": name.as_str(),
+            "connected": false,
+            "lost": true,
+            "applied_through": 0,
+            "lag": 0,
+            "staleness_us": 0,
+            "refused": [],
+        })
+    });
+    let nodes: Vec<Value> = known.iter().map(form).chain(lost).collect();
+    Ok(Answer::json(json!({"revision": snapshot.revision().0, "nodes": nodes})))
 }
 
 pub(super) async fn diagnostics(api: Arc<Api>, _: Call) -> Outcome {

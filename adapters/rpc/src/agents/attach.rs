@@ -53,7 +53,7 @@ impl Attached {
 
     fn handle(&self, says: AgentSays) -> Result<(), Status> {
         match says {
-            AgentSays::Pong(_) => Ok(()),
+            AgentSays::Here(_) => Ok(()),
             AgentSays::Hello(_) => Err(Status::invalid_argument("a second hello on one stream")),
             says @ (AgentSays::Subscribe(_)
             | AgentSays::Unsubscribe(_)

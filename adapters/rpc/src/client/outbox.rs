@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use futures::Stream;
 use futures::task::AtomicWaker;
-use starling_attach::message::{AgentSays, Ping};
+use starling_attach::message::{AgentSays, Here};
 
 use crate::call::CallError;
 use crate::client::SPEAK_AFTER;
@@ -91,7 +91,7 @@ impl Stream for Outgoing {
             return Poll::Ready(None);
         }
         drop(state);
-        lull.poll(cx, || pulse.spoke()).map(|()| Some(AgentSays::Pong(Ping::default())))
+        lull.poll(cx, || pulse.spoke()).map(|()| Some(AgentSays::Here(Here {})))
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
         let mut outgoing = Outgoing::new(Arc::default(), Pulse::new());
         let before = tokio::time::Instant::now();
         for _ in 0..3 {
-            assert_eq!(outgoing.next().await, Some(AgentSays::Pong(Ping::default())));
+            assert_eq!(outgoing.next().await, Some(AgentSays::Here(Here {})));
         }
         assert_eq!(before.elapsed().as_millis() / SPEAK_AFTER.as_millis(), 3);
     }

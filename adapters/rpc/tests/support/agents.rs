@@ -269,6 +269,11 @@ impl Server {
     }
 
     pub fn start_with(mesh: Mesh) -> Self {
+        Self::start_for(mesh, CONNECTIONS_MAX)
+    }
+
+    /// One that takes so many connections at once.
+    pub fn start_for(mesh: Mesh, connections_max: usize) -> Self {
         let mesh = Arc::new(mesh);
         let credentials = CredentialSlot::new(mesh.server_credentials());
         let tls = Arc::new(agent_server_config(credentials, &mesh.roots()).unwrap());
@@ -278,7 +283,7 @@ impl Server {
         let (stop, stopped) = oneshot::channel();
         let api = Api::new(tower::service_fn(echo));
         let doors = Doors { agents: Some(Arc::new(Shared(Arc::clone(&door)))), api: Some(api), ..Doors::default() };
-        let task = tokio::spawn(starling_rpc::serve_tls(listener, tls, doors, CONNECTIONS_MAX, async {
+        let task = tokio::spawn(starling_rpc::serve_tls(listener, tls, doors, connections_max, async {
             drop(stopped.await);
         }));
         Self { address, door, stop, task }

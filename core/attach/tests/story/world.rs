@@ -98,7 +98,7 @@ impl World {
     /// The server puts what there is on the wire.
     pub fn server_sends(&mut self, name: &str) -> usize {
         let agent = self.agents.get_mut(name).unwrap();
-        let frames = agent.stream.map(|stream| self.fleet.take(stream)).unwrap_or_default();
+        let frames = agent.stream.map(|stream| self.fleet.take(stream, self.now_ms)).unwrap_or_default();
         let sent = frames.len();
         agent.down.extend(frames);
         sent
@@ -159,7 +159,7 @@ impl Agent {
         let frames = self.replica.to_frames().into_iter().map(|frame| FromServer::from_bytes(frame).unwrap());
         let wholes = frames.filter_map(|says| match says {
             ServerSays::Whole(whole) => Some((decode_subject(whole.subject.as_ref().unwrap()).unwrap(), items(&whole))),
-            ServerSays::Welcome(_) | ServerSays::Update(_) | ServerSays::Through(_) | ServerSays::Ping(_) => None,
+            ServerSays::Welcome(_) | ServerSays::Update(_) | ServerSays::Through(_) => None,
         });
         wholes.collect()
     }

@@ -3,7 +3,7 @@
 //! A token is stored as the hash of its secret. It touches no subject: nothing that a proxy does depends on it.
 
 use starling_model::{
-    Change, JoinTokenId, JoinTokenRecord, JoinTokenUse, JoinTokenUses, NodeName, Record, RecordKey, SecretHash,
+    Change, JoinTokenId, JoinTokenRecord, JoinTokenUse, JoinTokenUses, NodeId, NodeName, Record, RecordKey, SecretHash,
     UnixSeconds,
 };
 
@@ -36,10 +36,23 @@ pub struct JoinRequest {
     pub secret_hash: SecretHash,
     /// The node that it says it is.
     pub node: NodeName,
-    /// Whether an agent of that name is there already. The name of a node that was lost may be taken over.
-    pub node_lives: bool,
+    /// The identifier that it says it has; empty if it has none.
+    pub node_id: NodeId,
+    /// Whose the name is already.
+    pub holder: NameHolder,
     /// When it asks.
     pub now: UnixSeconds,
+}
+
+/// Whose a node name is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameHolder {
+    /// Nobody's, or a node's that was lost: it may be taken over.
+    Nobody,
+    /// That of a node which is away and waited for. That node alone, known by its identifier, may join by it.
+    Away,
+    /// That of a node whose agent is attached.
+    Attached,
 }
 
 /// Why a command about join tokens is refused.
@@ -79,7 +92,19 @@ pub enum JoinTokenRefusal {
         /// The name.
         node: NodeName,
         /// The identifier under which that node is registered; empty if it is not or has none.
-        id: String,
+        id: NodeId,
+    },
+    /// An agent of this name was there a moment ago, and is waited for.
+    #[error(
+        "node name {node} is that of a node{} which is away for a moment; if it is the same machine, ask again once that \
+         node counts as lost, or keep its node id; else choose another name",
+        registered_as(id)
+    )]
+    NodeAway {
+        /// The name.
+        node: NodeName,
+        /// The identifier under which that node is registered; empty if it is not or has none.
+        id: NodeId,
     },
 }
 
@@ -129,9 +154,13 @@ fn decide_use(snapshot: &Snapshot, request: &JoinRequest, decision: &mut Decisio
     if let JoinTokenUses::OneTime { used: Some(used) } = &token.uses {
         return Err(JoinTokenRefusal::Used { id: token.id, used: used.clone() });
     }
-    if request.node_lives {
-        let id = snapshot.node(&request.node).map(|node| node.value.id.clone()).unwrap_or_default();
-        return Err(JoinTokenRefusal::NodeTaken { node: request.node.clone(), id });
+    let id = snapshot.node(&request.node).map(|node| node.value.id.clone()).unwrap_or_default();
+    match request.holder {
+        NameHolder::Attached => return Err(JoinTokenRefusal::NodeTaken { node: request.node.clone(), id }),
+        NameHolder::Away if id.is_empty() || id != request.node_id => {
+            return Err(JoinTokenRefusal::NodeAway { node: request.node.clone(), id });
+        }
+        NameHolder::Away | NameHolder::Nobody => {}
     }
     if let JoinTokenUses::OneTime { used: None } = &token.uses {
         let used = Some(JoinTokenUse { node: request.node.clone(), at: request.now });

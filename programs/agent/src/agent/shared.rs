@@ -1,5 +1,6 @@
 //! What the agent and its tasks share: the state, and the ways in which it changes.
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -12,6 +13,9 @@ use crate::checks::timetable::First;
 use crate::journal::Entry;
 use crate::registrations::pending::{Group, Pending, Waiter};
 use crate::registrations::{Health, Registrations, Touched};
+
+/// Revisions of own writes that are remembered: those of some seconds. One that is forgotten costs a comparison.
+const OWN_WRITES_MAX: usize = 256;
 
 /// What the agent and its tasks share.
 pub(crate) struct Shared {
@@ -27,11 +31,44 @@ pub(crate) struct State {
     pub(crate) pending: Pending,
     /// Of the last write or comparison.
     pub(crate) revision: Revision,
+    /// Of the last comparison: what was written before has been looked at.
+    pub(crate) compared: Revision,
+    /// The last revisions that this agent wrote.
+    pub(crate) own_writes: BTreeSet<Revision>,
     /// Whether the catalog's records of this node may be others than they should.
     pub(crate) doubts: bool,
 }
 
 pub(super) type Waiting = oneshot::Receiver<Result<Revision, WriteError>>;
+
+impl State {
+    pub(super) fn new(registrations: Registrations) -> Self {
+        Self {
+            registrations,
+            pending: Pending::default(),
+            revision: Revision::default(),
+            compared: Revision::default(),
+            own_writes: BTreeSet::new(),
+            doubts: false,
+        }
+    }
+
+    /// This agent has written at `revision`.
+    pub(crate) fn wrote(&mut self, revision: Revision) {
+        self.own_writes.insert(revision);
+        if self.own_writes.len() > OWN_WRITES_MAX {
+            self.own_writes.pop_first();
+        }
+    }
+
+    /// The catalog's records were compared as they are at `revision`.
+    pub(crate) fn compared(&mut self, revision: Revision) {
+        self.revision = self.revision.max(revision);
+        // Set back with the catalog, if that was.
+        self.compared = revision;
+        self.own_writes.retain(|own| *own > revision);
+    }
+}
 
 impl Shared {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -70,10 +107,11 @@ impl Shared {
         Err(receiver)
     }
 
-    /// The catalog's records of this node were written at `revision`, by whomever; 0 if that is not known.
-    pub(super) fn written(&self, revision: Revision) {
+    /// The catalog's records of this node were written at `revisions`, by whomever; 0 among them if not all are known.
+    pub(super) fn written(&self, revisions: &BTreeSet<Revision>) {
         let mut state = self.lock();
-        if revision == Revision(0) || revision > state.revision {
+        let foreign = |revision: &Revision| *revision > state.compared && !state.own_writes.contains(revision);
+        if revisions.contains(&Revision(0)) || revisions.iter().any(foreign) {
             state.doubts = true;
             drop(state);
             self.wake.notify_one();
@@ -171,8 +209,7 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_heartbeat_that_came_before_the_lapse_holds() {
+    fn shared() -> Shared {
         let node = Node {
             name: NodeName::new("n1").unwrap(),
             id: String::new(),
@@ -181,14 +218,41 @@ mod tests {
             meta: BTreeMap::new(),
         };
         let registrations = Registrations::new(node, 21000..=21255);
-        let state = State { registrations, pending: Pending::default(), revision: Revision::default(), doubts: false };
-        let shared = Shared {
+        let state = State::new(registrations);
+        Shared {
             state: Mutex::new(state),
             wake: Notify::new(),
             schedule: Schedule::default(),
             changes: watch::channel(0).0,
             clock: Arc::new(|| UnixSeconds(0)),
+        }
+    }
+
+    #[test]
+    fn a_write_by_another_is_noticed_whatever_the_agent_writes_after_it() {
+        let shared = shared();
+        let doubts = |revisions: &[u64]| {
+            shared.written(&revisions.iter().copied().map(Revision).collect());
+            std::mem::take(&mut shared.lock().doubts)
         };
+        shared.lock().compared(Revision(8));
+        shared.lock().wrote(Revision(9));
+        shared.lock().wrote(Revision(11));
+        assert!(!doubts(&[7, 8, 9, 11]), "its own, and what a comparison has seen");
+        assert!(doubts(&[10, 11]), "somebody else's, before its own");
+        assert!(doubts(&[0, 11]), "nobody knows whose");
+        shared.lock().compared(Revision(12));
+        assert!(!doubts(&[10, 11, 12]));
+        for revision in 13..1_000 {
+            shared.lock().wrote(Revision(revision));
+        }
+        assert!(shared.lock().own_writes.len() <= OWN_WRITES_MAX);
+        assert!(!doubts(&[998, 999]));
+    }
+
+    #[test]
+    fn a_heartbeat_that_came_before_the_lapse_holds() {
+        let shared = shared();
         let check = CheckId::new("alive").unwrap();
         let definition = CheckDefinition {
             kind: CheckKind::Ttl { ttl: Duration::from_secs(60) },

@@ -19,9 +19,12 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::proxies::{MeshView, ProxyNext, ProxyWatch};
+use refusals::Refusals;
 
-/// Refusals that wait to be told; past this the oldest goes, its proxy's standing is told all the same.
-const REFUSALS_QUEUED_MAX: usize = 256;
+mod refusals;
+
+/// Revisions of writes that are kept until somebody looks; past this one only knows that there were others.
+const WRITTEN_MAX: usize = 256;
 
 /// The replica and those who read it.
 pub struct Mirror {
@@ -30,8 +33,9 @@ pub struct Mirror {
     outgoing: Notify,
     /// Something that was unknown has become known.
     known: Notify,
-    /// The revision at which the node's own records were last written, by whomever; 0 if there is no telling.
-    written: watch::Sender<Revision>,
+    /// The revisions at which the node's own records were written, by whomever, since somebody looked; 0 among them if
+    /// there is no telling.
+    written: watch::Sender<BTreeSet<Revision>>,
 }
 
 struct State {
@@ -50,7 +54,6 @@ struct State {
     idle: [BTreeSet<Subject>; 2],
     subscribe: BTreeSet<Subject>,
     unsubscribe: BTreeSet<Subject>,
-    refusals: Vec<Rejected>,
     /// What was last told to the server.
     told: Option<Standing>,
     /// What is in force, and since when.
@@ -82,7 +85,7 @@ struct Watched {
     owes: Owes,
     /// Up to where it has applied everything.
     applied: Revision,
-    refuses: bool,
+    refusals: Refusals,
 }
 
 /// What a proxy goes on with that is not attached.
@@ -90,7 +93,7 @@ struct Watched {
 struct Left {
     subjects: BTreeSet<Subject>,
     owes: Owes,
-    refuses: bool,
+    refusals: Refusals,
 }
 
 /// The first and the last revision that concern a proxy and that it has not applied.
@@ -127,7 +130,6 @@ impl Mirror {
             wanted: BTreeMap::new(),
             subscribe: BTreeSet::new(),
             unsubscribe: BTreeSet::new(),
-            refusals: Vec::new(),
             told: None,
             standing: (Standing::default(), Instant::now()),
             hold_until: None,
@@ -139,7 +141,7 @@ impl Mirror {
             state: Mutex::new(state),
             outgoing: Notify::new(),
             known: Notify::new(),
-            written: watch::Sender::new(Revision(0)),
+            written: watch::Sender::default(),
         })
     }
 
@@ -163,6 +165,7 @@ impl Mirror {
         state.unsubscribe.clear();
         state.told = None;
         state.hold_until = None;
+        state.refusals().for_each(Refusals::tell_anew);
         let resumes = Arc::make_mut(&mut state.replica).resumes();
         AgentSays::Subscribe(Subscribe { resumes: resumes.iter().filter_map(resume).collect() })
     }
@@ -172,7 +175,7 @@ impl Mirror {
         let mut state = self.lock();
         Arc::make_mut(&mut state.replica).begin_anew();
         // These speak of revisions by another count. By the new one everybody owes what is announced next, which is all.
-        state.refusals.clear();
+        state.refusals().for_each(Refusals::forget);
         for watched in state.watches.values_mut() {
             (watched.owes, watched.applied) = (Owes::default(), Revision(0));
         }
@@ -185,8 +188,11 @@ impl Mirror {
     }
 
     /// The server wishes not to be told before `until` what is in force.
-    pub fn hold_report(&self, until: Instant) {
-        self.lock().hold_until.get_or_insert(until);
+    pub fn hold_report(&self, now: Instant, until: Instant) {
+        let mut state = self.lock();
+        // Who is told more meanwhile reports when the first was due.
+        let held = state.hold_until.filter(|held| *held > now);
+        state.hold_until = held.or(Some(until));
     }
 
     /// What there is to tell the server now.
@@ -204,7 +210,9 @@ impl Mirror {
             let resumes = join.into_iter().map(|subject| (subject, Revision(0)));
             says.push(AgentSays::Subscribe(Subscribe { resumes: resumes.filter_map(|r| resume(&r)).collect() }));
         }
-        says.extend(mem::take(&mut state.refusals).into_iter().map(AgentSays::Rejected));
+        let mut refused: Vec<_> = state.refusals().flat_map(Refusals::take_untold).collect();
+        refused.sort_by_key(|rejected| rejected.revision);
+        says.extend(refused.into_iter().map(AgentSays::Rejected));
         let standing = state.standing();
         if state.standing.0 != standing {
             state.standing = (standing, now);
@@ -244,8 +252,20 @@ impl Mirror {
 
     /// Moves when somebody has written records of this node.
     #[must_use]
-    pub fn written(&self) -> watch::Receiver<Revision> {
+    pub fn written(&self) -> watch::Receiver<BTreeSet<Revision>> {
         self.written.subscribe()
+    }
+
+    /// Every revision at which somebody has written records of this node since the last look, as far as it was told; 0
+    /// among them if there is no telling which.
+    #[must_use]
+    pub fn take_written(&self) -> BTreeSet<Revision> {
+        let mut taken = BTreeSet::new();
+        self.written.send_if_modified(|written| {
+            taken = mem::take(written);
+            false
+        });
+        taken
     }
 
     /// Of nodes, a server speaks of the agent's own only.
@@ -253,10 +273,13 @@ impl Mirror {
         let (subject, revision) = match says {
             ServerSays::Update(update) => (&update.subject, update.revision),
             ServerSays::Whole(whole) => (&whole.subject, 0),
-            ServerSays::Welcome(_) | ServerSays::Through(_) | ServerSays::Ping(_) => return,
+            ServerSays::Welcome(_) | ServerSays::Through(_) => return,
         };
         if subject.as_ref().is_some_and(WireSubject::is_node) {
-            self.written.send_replace(Revision(revision));
+            self.written.send_modify(|written| {
+                let revision = if written.len() < WRITTEN_MAX { revision } else { 0 };
+                written.insert(Revision(revision));
+            });
         }
     }
 
@@ -379,8 +402,8 @@ impl State {
 
     /// Up to where every proxy of the node has applied everything. One that is away runs on with what it has.
     fn standing(&self) -> Standing {
-        let attached = self.watches.values().map(|watched| (watched.owes, watched.refuses));
-        let away = self.left.values().map(|left| (left.owes, left.refuses));
+        let attached = self.watches.values().map(|watched| (watched.owes, watched.refusals.stand()));
+        let away = self.left.values().map(|left| (left.owes, left.refusals.stand()));
         let (mut first_owed, mut refusals_stand) = (None, false);
         for (owes, refuses) in attached.chain(away) {
             let first = owes.0.map(|(first, _)| first);
@@ -389,6 +412,12 @@ impl State {
         }
         let through = first_owed.map_or(self.replica.through().0, |first: Revision| first.0.saturating_sub(1));
         Standing { through, refusals_stand }
+    }
+
+    /// What each proxy refuses, away or not.
+    fn refusals(&mut self) -> impl Iterator<Item = &mut Refusals> {
+        let attached = self.watches.values_mut().map(|watched| &mut watched.refusals);
+        attached.chain(self.left.values_mut().map(|left| &mut left.refusals))
     }
 
     fn end(&mut self, id: SubscriberId) {
@@ -400,31 +429,35 @@ impl State {
         let successor = self.proxies.get(&watched.proxy).and_then(|id| self.watches.get_mut(id));
         let successor = successor.filter(|successor| !successor.subjects.is_empty());
         if let Some(successor) = successor {
-            successor.inherit(watched.owes);
+            successor.inherit(watched.owes, watched.refusals);
             watched.subjects.iter().for_each(|subject| self.unwant(subject));
         } else if !watched.subjects.is_empty() && self.replica.instance(&watched.proxy).is_some() {
-            let Watched { proxy, subjects, mut owes, refuses, .. } = watched;
-            if let Some((first, last)) = self.forget_left(&proxy).0 {
+            let Watched { proxy, subjects, mut owes, refusals, .. } = watched;
+            if let Some((first, last)) = self.forget_left(&proxy).owes.0 {
                 owes.add(first, last);
             }
-            self.left.insert(proxy, Left { subjects, owes, refuses });
+            self.left.insert(proxy, Left { subjects, owes, refusals });
         } else {
             watched.subjects.iter().for_each(|subject| self.unwant(subject));
         }
         watched.waker.notify_one();
     }
 
-    /// What a proxy depended on when it was last attached is no longer wanted for its sake. Answers with what it owes.
-    fn forget_left(&mut self, proxy: &InstanceKey) -> Owes {
+    /// What a proxy depended on when it was last attached is no longer wanted for its sake. Answers with what it was.
+    fn forget_left(&mut self, proxy: &InstanceKey) -> Left {
         let left = self.left.remove(proxy).unwrap_or_default();
         left.subjects.iter().for_each(|subject| self.unwant(subject));
-        left.owes
+        left
     }
 }
 
 impl Watched {
-    /// Owes what the same proxy owed over another stream, unless it has applied it since.
-    fn inherit(&mut self, owes: Owes) {
+    /// Owes what the same proxy owed over another stream, unless it has applied it since; and refuses what it refused
+    /// there until it has said something itself.
+    fn inherit(&mut self, owes: Owes, refusals: Refusals) {
+        if self.applied == Revision(0) && !self.refusals.stand() {
+            self.refusals = refusals;
+        }
         if let Some((first, last)) = owes.0.filter(|(_, last)| *last > self.applied) {
             self.owes.add(first, last);
         }
@@ -448,8 +481,8 @@ impl MeshView for View {
         let mut state = self.0.lock();
         let id = state.fan_out.subscribe(BTreeSet::new());
         let (proxy, watched) = (proxy.clone(), Arc::clone(&waker));
-        let (subjects, owes, applied, refuses) = (BTreeSet::new(), Owes::default(), Revision(0), false);
-        state.watches.insert(id, Watched { proxy: proxy.clone(), waker: watched, subjects, owes, applied, refuses });
+        let (subjects, owes, applied, refusals) = (BTreeSet::new(), Owes::default(), Revision(0), Refusals::default());
+        state.watches.insert(id, Watched { proxy: proxy.clone(), waker: watched, subjects, owes, applied, refusals });
         if let Some(earlier) = state.proxies.insert(proxy, id)
             && let Some(earlier) = state.watches.get(&earlier)
         {
@@ -478,9 +511,9 @@ impl ProxyWatch for Watch {
             for subject in &left {
                 state.unwant(subject);
             }
-            let owes = state.forget_left(&proxy);
+            let left = state.forget_left(&proxy);
             if let Some(watched) = state.watches.get_mut(&self.id) {
-                watched.inherit(owes);
+                watched.inherit(left.owes, left.refusals);
             }
             state.fan_out.resubscribe(self.id, subjects);
         });
@@ -518,7 +551,7 @@ impl ProxyWatch for Watch {
                 return;
             }
             let Some(watched) = state.watches.get_mut(&self.id) else { return };
-            watched.refuses = refusals_stand;
+            watched.refusals.set_stand(refusals_stand);
             watched.applied = watched.applied.max(through);
             watched.owes.settle(through);
         });
@@ -527,7 +560,6 @@ impl ProxyWatch for Watch {
     fn rejected(&self, refused: Refused) {
         self.mirror.report(self.id, |state| {
             let Some(watched) = state.watches.get_mut(&self.id) else { return };
-            watched.refuses = true;
             let rejected = Rejected {
                 proxy: watched.proxy.id.to_string(),
                 revision: refused.revision.0,
@@ -536,10 +568,7 @@ impl ProxyWatch for Watch {
                 resources: refused.resources,
                 text: refused.text,
             };
-            if state.refusals.len() == REFUSALS_QUEUED_MAX {
-                state.refusals.remove(0);
-            }
-            state.refusals.push(rejected.bounded());
+            watched.refusals.add(rejected);
         });
     }
 }

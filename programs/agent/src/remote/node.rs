@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::agent::{Agent, AgentConfig, WallClock};
-use crate::native::NativePlane;
+use crate::native::{NativePlane, Workload};
 use crate::proxies::Proxies;
 use crate::remote::cache;
 use crate::remote::mirror::{Mirror, View};
@@ -61,6 +61,7 @@ pub struct RemoteNode {
     pub api: Arc<Passage>,
     uplink: Arc<Uplink>,
     mirror: Arc<Mirror>,
+    hub: Arc<Switch>,
     _tasks: JoinSet<()>,
 }
 
@@ -110,11 +111,11 @@ impl RemoteNode {
         let proxies = Proxies::new(Arc::clone(&agent), Arc::new(View(Arc::clone(&mirror))), settings);
         hub.set_local(&agent);
         tasks.spawn(cache::keep(path, welcome.clone(), Arc::clone(&mirror)));
-        tasks.spawn(follow(Arc::clone(&agent), hub));
-        tasks.spawn(heal(Arc::clone(&agent), mirror.written()));
+        tasks.spawn(follow(Arc::clone(&agent), Arc::clone(&hub)));
+        tasks.spawn(heal(Arc::clone(&agent), Arc::clone(&mirror)));
         let renewal = Renewal { uplink: Arc::clone(&uplink), mirror: Arc::clone(&mirror), data_dir, clock, tls };
         tasks.spawn(renewal.run(identity));
-        Ok(Self { agent, proxies, welcome, api, uplink, mirror, _tasks: tasks })
+        Ok(Self { agent, proxies, welcome, api, uplink, mirror, hub, _tasks: tasks })
     }
 
     /// Whether a server is reached.
@@ -127,6 +128,12 @@ impl RemoteNode {
     #[must_use]
     pub fn replica(&self) -> Arc<Replica> {
         self.mirror.replica()
+    }
+
+    /// Hands out every workload that the native data plane serves. Nothing comes in force there meanwhile.
+    pub fn visit_workloads(&self, visit: &mut dyn FnMut(&InstanceId, &Workload)) {
+        let native = self.hub.lock();
+        native.iter().flat_map(NativePlane::workloads).for_each(|(id, workload)| visit(id, workload));
     }
 
     /// Everything up to here has been heard.
@@ -145,12 +152,13 @@ async fn follow(agent: Arc<Agent>, hub: Arc<Switch>) {
 }
 
 /// Has the agent look at what others may have written in its place.
-async fn heal(agent: Arc<Agent>, mut written: watch::Receiver<Revision>) {
+async fn heal(agent: Arc<Agent>, mirror: Arc<Mirror>) {
+    let mut written = mirror.written();
     while written.changed().await.is_ok() {
         // What the agent has written itself is answered within that time; and a fleet does not ask as one.
         tokio::time::sleep(HEAL_AFTER.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-        let revision = *written.borrow_and_update();
-        agent.own_records_written(revision);
+        written.mark_unchanged();
+        agent.own_records_written(&mirror.take_written());
     }
 }
 

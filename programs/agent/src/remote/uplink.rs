@@ -30,6 +30,10 @@ const JITTER: Duration = Duration::from_millis(100);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
+/// A stream that has told everything and then lived this long was a good one: the next is tried at once. One that the server
+/// ends sooner, because it turns this agent away or another of the same name takes its place, counts as a failure.
+const GOOD_AFTER: Duration = Duration::from_secs(5);
+
 /// Between two sweeps of what nobody wants any more.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -186,25 +190,44 @@ pub trait Listener: Send + Sync + 'static {
 
 /// Keeps the connection up until dropped.
 pub async fn run(config: UplinkConfig, uplink: Arc<Uplink>, mirror: Arc<Mirror>, listener: Arc<dyn Listener>) {
-    let mut failures = 0_u32;
+    let mut retries = Retries::default();
     for attempt in 0_usize.. {
         let server = &*config.servers[attempt % config.servers.len()];
-        let ended = stay(&config, server, &uplink, &mirror, &*listener, &mut failures).await;
+        let mut heard_at = None;
+        let ended = stay(&config, server, &uplink, &mirror, &*listener, &mut heard_at).await;
         uplink.client.send_replace(None);
+        let pause = retries.after(heard_at.map(|at| at.elapsed()));
         match &ended {
             Ended::Anew(reason) => {
                 tracing::warn!(server, reason, "the server has not what this agent heard; it begins anew");
                 mirror.begin_anew();
             }
-            Ended::Lost(reason) if failures == 0 => tracing::info!(server, reason, "the stream ended"),
-            Ended::Lost(reason) => tracing::debug!(server, reason, failures, "no server is reached"),
+            Ended::Lost(reason) if heard_at.is_some() => tracing::info!(server, reason, "the stream ended"),
+            Ended::Lost(reason) => tracing::debug!(server, reason, ?pause, "no server is reached"),
         }
-        let pause = match failures {
+        tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0) + JITTER.mul_f64(fastrand::f64())).await;
+    }
+}
+
+/// How often in a row there was no good stream.
+#[derive(Default)]
+struct Retries {
+    failures: u32,
+}
+
+impl Retries {
+    /// How long to wait, jitter apart, after a stream that lived for `heard` from when it had told everything; `None` if it
+    /// never did.
+    fn after(&mut self, heard: Option<Duration>) -> Duration {
+        if heard.is_some_and(|heard| heard >= GOOD_AFTER) {
+            self.failures = 0;
+        }
+        let pause = match self.failures {
             0 => Duration::ZERO,
             some => RETRY_FIRST.saturating_mul(1 << (some - 1).min(8)).min(RETRY_MAX),
         };
-        failures = failures.saturating_add(1);
-        tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0) + JITTER.mul_f64(fastrand::f64())).await;
+        self.failures = self.failures.saturating_add(1);
+        pause
     }
 }
 
@@ -235,14 +258,14 @@ impl From<ReplicaError> for Ended {
     }
 }
 
-/// One connection, from its opening to its end.
+/// One connection, from its opening to its end; `heard_at` is when everything had been told for the first time.
 async fn stay(
     config: &UplinkConfig,
     server: &str,
     uplink: &Uplink,
     mirror: &Mirror,
     listener: &dyn Listener,
-    failures: &mut u32,
+    heard_at: &mut Option<Instant>,
 ) -> Ended {
     let opened = open(config, server, uplink, mirror).await;
     let (sender, mut frames) = match opened {
@@ -257,7 +280,9 @@ async fn stay(
         let told = tokio::select! {
             frame = frames.next() => match frame {
                 Some(Ok(says)) => {
-                    *failures = 0;
+                    if matches!(says, ServerSays::Through(_)) {
+                        heard_at.get_or_insert_with(Instant::now);
+                    }
                     hear(&says, mirror, listener)
                 }
                 Some(Err(error)) => return error.into(),
@@ -313,7 +338,25 @@ fn hear(says: &ServerSays, mirror: &Mirror, listener: &dyn Listener) -> Result<(
     }
     if let ServerSays::Through(Through { report_within_ms: within @ 1.., .. }) = says {
         let within = Duration::from_millis(u64::from(*within));
-        mirror.hold_report(Instant::now() + within.mul_f64(0.5 + fastrand::f64() / 2.0));
+        let now = Instant::now();
+        mirror.hold_report(now, now + within.mul_f64(0.5 + fastrand::f64() / 2.0));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_stream_that_was_good_for_a_while_is_followed_at_once() {
+        let mut retries = Retries::default();
+        // Opened and welcomed, then turned away; or superseded as soon as all was told.
+        let pauses: Vec<_> = [None, Some(Duration::ZERO), None, Some(GOOD_AFTER / 2), None, None, None]
+            .map(|heard| retries.after(heard).as_millis())
+            .into();
+        assert_eq!(pauses, [0, 100, 200, 400, 800, 1600, 2000]);
+        assert_eq!(retries.after(Some(GOOD_AFTER)), Duration::ZERO);
+        assert_eq!(retries.after(None), RETRY_FIRST);
+    }
 }

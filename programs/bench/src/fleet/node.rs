@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use anyhow::Context;
 use futures::future::try_join_all;
+use starling_agent::native::Workload as NativeWorkload;
 use starling_agent::remote::{InForce, NodeConfig, RemoteNode};
 use starling_agent::{
     Agent, AgentConfig, DEFAULT_SIDECAR_PORTS, ExistingChecks, Leaf, LeafError, Leaves, LinkError, RegisterError,
     Registered, WriteError, system_clock,
 };
-use starling_catalog::MeshRead;
 use starling_model::{
     Action, Datacenter, InstanceId, InstanceKey, InstanceKind, IntentionSubject, Node, NodeName, Port, Revision,
-    ServiceInstance, ServiceName, ServiceRegistration, SidecarProxy, Upstream, Weights,
+    ServiceInstance, ServiceName, ServiceRegistration, SidecarProxy, SourceDecision, Upstream, Weights,
 };
 use tokio::sync::watch;
 
@@ -151,37 +151,48 @@ impl SimulatedNode {
         Ok(())
     }
 
-    /// Whether the node knows what it should.
+    /// Whether the next request of every workload would be served by what is expected. One that is not yet served is not.
     pub(super) fn knows(&self, expected: Expected) -> anyhow::Result<bool> {
-        let replica = self.node.replica();
-        Ok(match expected {
-            Expected::Endpoints(count) => {
-                let mut fronts = 0;
-                replica.visit_fronts(&ServiceName::new(COMMON_UPSTREAM)?, &mut |_| fronts += 1);
-                fronts == count
-            }
-            Expected::Denied(denied) => {
-                let wildcard = replica.intentions(&IntentionSubject::Any);
-                let deny = |it: &starling_model::SourceIntention| {
-                    it.decision == starling_model::SourceDecision::Connection(Action::Deny)
-                };
-                wildcard.is_some_and(|entry| entry.sources.iter().any(deny)) == denied
-            }
-            Expected::RestlessAt(address) => {
-                let (mut fronts, mut there) = (0, 0);
-                replica.visit_fronts(&ServiceName::new(RESTLESS_UPSTREAM)?, &mut |front| {
-                    fronts += 1;
-                    there += u32::from(front.address.as_deref().and_then(|it| it.parse().ok()) == Some(address));
-                });
-                fronts > 0 && fronts == there
-            }
-        })
+        let (common, restless) = (ServiceName::new(COMMON_UPSTREAM)?, ServiceName::new(RESTLESS_UPSTREAM)?);
+        let (mut knowing, mut callers) = (0, 0);
+        self.node.visit_workloads(&mut |_, workload| {
+            let knows = match expected {
+                Expected::Endpoints(count) => called(workload, &common)
+                    .is_some_and(|place| u32::try_from(workload.endpoints[place].load().endpoints.len()) == Ok(count)),
+                Expected::Denied(denied) => denies_everybody(workload) == Some(denied),
+                Expected::RestlessAt(address) => {
+                    let Some(place) = called(workload, &restless) else { return };
+                    let part = workload.endpoints[place].load();
+                    !part.endpoints.is_empty() && part.endpoints.iter().all(|it| it.address == IpAddr::V4(address))
+                }
+            };
+            callers += 1;
+            knowing += u32::from(knows);
+        });
+        let there = match expected {
+            Expected::Endpoints(_) | Expected::Denied(_) => self.size(),
+            // Of a node that can be made to read slowly one workload calls that service.
+            Expected::RestlessAt(_) => self.size().min(1),
+        };
+        Ok(callers == there && knowing == there)
     }
 
     /// Everything up to here has been heard.
     pub(super) fn heard_through(&self) -> Revision {
         self.node.heard_through()
     }
+}
+
+/// Which of the services that a workload calls it is.
+fn called(workload: &NativeWorkload, service: &ServiceName) -> Option<usize> {
+    workload.plan.endpoints.iter().position(|part| part.service == *service)
+}
+
+/// Whether a wildcard intention denies calls of a workload; `None` if it takes none.
+fn denies_everybody(workload: &NativeWorkload) -> Option<bool> {
+    let policy = workload.policy.as_ref()?.load();
+    let (any, deny) = (IntentionSubject::Any, SourceDecision::Connection(Action::Deny));
+    Some(policy.rules.iter().any(|it| it.source == any && it.written_for == any && it.decision == deny))
 }
 
 /// Registers a service, and waits until it is written, as its agent does, however often the server is away meanwhile.

@@ -30,12 +30,12 @@ fn the_page_has_what_was_measured_besides() {
         "<tr><td>nodes</td><td>5</td><td>50</td><td>10.0</td></tr>",
         "<td>20.0</td><td>180.0</td><td>9.0</td>",
         "<td>12.0</td><td>90.0</td><td>7.5</td>",
-        "each of 10000 further instances</td><td>1049 B</td>",
+        "each of 10000 further registrations</td><td>1049 B</td>",
     ] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
     let text = render(&example());
-    for part in ["Envoys had changed", "<h2>Growth", "further instances"] {
+    for part in ["Envoys had changed", "<h2>Growth", "further registrations"] {
         assert!(!text.contains(part), "{part} in\n{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! What is measured of a fleet besides its workloads: traffic through Envoys, growth, and further instances.
+//! What is measured of a fleet besides its workloads: traffic through Envoys, growth, and further registrations.
 
 use anyhow::{anyhow, ensure};
 use clap::value_parser;
@@ -6,12 +6,15 @@ use clap::value_parser;
 use super::{Args, Subject};
 use crate::mesh::Envoy;
 use crate::progress::Progress;
+use crate::shape::WORKLOADS_DEFAULT;
 
 /// Envoys beside a fleet unless told otherwise.
 const ENVOYS_DEFAULT: u32 = 2;
 
-/// Instances that are registered after the changes of `propagation` unless told otherwise.
-const FURTHER_DEFAULT: u32 = 10_000;
+/// Registrations that are made after the changes of `propagation` unless told otherwise: with the whole fleet so many that
+/// the pages which a server happens to have free do not hide them, with a smaller one fewer.
+const FURTHER_DEFAULT: u32 = 50_000;
+const FURTHER_OF_SMALLER: u32 = 10_000;
 
 /// Arguments of what is measured besides.
 #[derive(Debug, clap::Args)]
@@ -22,8 +25,8 @@ pub(super) struct Beside {
     /// Make the changes with a tenth of the nodes, too, before the others join: how much longer do they take with all?
     #[arg(long)]
     growth: bool,
-    /// Instances to register after the changes: how much memory does each add to the server? [default: 10000; 0 in other
-    /// scenarios than propagation]
+    /// Registrations to make after the changes, of instances and their sidecars in turn: how much memory does each add to
+    /// the server? [default: 50000, with fewer workloads than by default 10000; 0 in other scenarios than propagation]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1_000_000))]
     further: Option<u32>,
 }
@@ -39,9 +42,13 @@ impl Beside {
         Ok(self.growth)
     }
 
-    /// How many instances are registered after the changes.
-    pub(super) fn further(&self, subject: Subject) -> u32 {
-        let default = if subject == Subject::Endpoints { FURTHER_DEFAULT } else { 0 };
+    /// How many registrations are made after the changes with a fleet of so many workloads.
+    pub(super) fn further(&self, subject: Subject, workloads: u32) -> u32 {
+        let default = match subject {
+            Subject::Endpoints if workloads >= WORKLOADS_DEFAULT => FURTHER_DEFAULT,
+            Subject::Endpoints => FURTHER_OF_SMALLER,
+            Subject::Intention | Subject::Rollout | Subject::Reconnect | Subject::Churn | Subject::Faults => 0,
+        };
         self.further.unwrap_or(default)
     }
 
@@ -87,9 +94,12 @@ mod tests {
     }
 
     #[test]
-    fn further_instances_come_after_one_scenario_unless_told_otherwise() {
-        assert_eq!((UNTOLD.further(Subject::Endpoints), UNTOLD.further(Subject::Churn)), (10_000, 0));
+    fn further_registrations_come_after_one_scenario_unless_told_otherwise() {
+        let of = |asked: &Beside, workloads| {
+            (asked.further(Subject::Endpoints, workloads), asked.further(Subject::Churn, workloads))
+        };
+        assert_eq!((of(&UNTOLD, WORKLOADS_DEFAULT), of(&UNTOLD, 8900)), ((50_000, 0), (10_000, 0)));
         let told = Beside { further: Some(3), ..UNTOLD };
-        assert_eq!((told.further(Subject::Endpoints), told.further(Subject::Churn)), (3, 3));
+        assert_eq!(of(&told, 8900), (3, 3));
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Upstream {
     pub(super) endpoints: u32,
     /// Where the last of them is, if somebody listens there.
     pub(super) last: Option<SocketAddr>,
-    /// Fronts besides those; they stay.
+    /// Endpoints besides those; they stay.
     pub(super) others: u32,
 }
 

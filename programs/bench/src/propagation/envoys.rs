@@ -30,6 +30,9 @@ pub(super) const FICKLE: &str = "service-hey-comes-and-goes";
 /// Fronts of the common upstream besides those in the catalog alone: the two sidecars at the agent.
 pub(super) const FRONTS: u32 = 2;
 
+/// Those of them that are called on account of their agent; the other is called as the common upstream's last instance.
+pub(super) const CALLED: u32 = 1;
+
 /// Variable that holds an agent's join token.
 const JOIN_TOKEN: &str = "STARLING_JOIN_TOKEN";
 

@@ -5,7 +5,7 @@ mod beside;
 use std::process::ExitCode;
 
 use super::{Subject, faults};
-use crate::fleet_report::{FleetReport, Restarts};
+use crate::fleet_report::{FleetReport, Restarts, ServerCost};
 use crate::html;
 use crate::percentiles::Percentiles;
 use crate::published::Published;
@@ -14,14 +14,16 @@ use crate::table;
 
 pub(super) const JSON_HELP: &str = "\
 The report (report.json with --report, --json PATH, or -o json) is an object with these fields:
-  scenario, nodes, workloads, servers
+  scenario, nodes, workloads, servers, payload_endpoints
   changes[]       revision, kind, affected and applied (workloads), server_cpu_ms, histogram[], and
                   latency_ms.{p50,p75,p90,p95,p96,p97,p98,p99,p999,max}: from just before the API call until the
                   workload's next request would be served by it; traffic_ms.{first, last, envoys[]}: until requests
                   through the Envoys beside the fleet showed it, to 10 ms
   server          rss_bytes, cpu_ms_per_change, idle_cpu_percent (of one core, with everybody attached),
-                  frames_encoded_per_change, bytes_sent_per_change, restarts.{steady_rss_bytes,peak_rss_bytes},
-                  further.{instances, rss_bytes_before, rss_bytes_after, bytes_each}
+                  frames_encoded_per_change, bytes_sent_per_change,
+                  receipts_ms_per_change (of that CPU, for the receipt; without its transport),
+                  restarts.{steady_rss_bytes,peak_rss_bytes},
+                  further.{registrations, rss_bytes_before, rss_bytes_after, bytes_each}
   fleet           rss_bytes
   rollout         seconds, and of these join_seconds, register_seconds, leaves_seconds
   faults          slow_readers.{nodes, bytes_per_second, p99_ms_without, p99_ms_with, p99_ratio, server_rss_bytes_before,
@@ -58,7 +60,17 @@ const IDLE_BAR_PERCENT: f64 = 15.0;
 /// Seconds.
 const ROLLOUT_BAR_S: f64 = 300.0;
 
-/// Bytes of the server for each instance that is registered on top of a fleet.
+/// Bytes that a change of one endpoint sends each node: 10 MB to ten thousand.
+const BYTES_PER_NODE_BAR: f64 = 1000.0;
+
+/// Frames that are encoded for a change, however many nodes hear of it: the item, whether its service has instances, and
+/// how far the streams are.
+const FRAMES_BAR: f64 = 3.0;
+
+/// Percent of the server's CPU of a change.
+const RECEIPTS_BAR_PERCENT: f64 = 5.0;
+
+/// Bytes of the server for each registration on top of a fleet.
 const FURTHER_BAR_BYTES: f64 = 1500.0;
 
 /// Times the time of a change with a tenth of the nodes.
@@ -102,6 +114,8 @@ fn bars(subject: Subject, report: &FleetReport) -> Vec<Bar> {
     let all = of_all(report);
     let (p50, p99, max) = (all.map(|it| it.p50), all.map(|it| it.p99), all.map(|it| it.max));
     let mut bars = match subject {
+        // The times promised are those of an upstream of one instance, as published: a node plans all of them anew.
+        Subject::Endpoints if report.payload_endpoints > 1 => Vec::new(),
         Subject::Endpoints | Subject::Intention => vec![
             Bar::new("p50, ms", P50_BAR_MS, p50),
             Bar::new("p99, ms", P99_BAR_MS, p99),
@@ -121,16 +135,31 @@ fn bars(subject: Subject, report: &FleetReport) -> Vec<Bar> {
         Subject::Rollout => Vec::new(),
         Subject::Faults => report.faults.iter().flat_map(faults::findings::bars).collect(),
     };
+    if matches!(subject, Subject::Endpoints | Subject::Intention) {
+        bars.extend(bars_of_cost(report));
+    }
     bars.push(Bar::new("memory of the server, MB", MEMORY_BAR_MB, Some(megabytes(report.server.rss_bytes))));
     bars.push(Bar::new("CPU of the idle server, % of a core", IDLE_BAR_PERCENT, Some(report.server.idle_cpu_percent)));
     bars.push(Bar::new("roll-out, s", ROLLOUT_BAR_S, Some(report.rollout.seconds)));
     if let Some(further) = &report.server.further {
-        bars.push(Bar::new("memory of a further instance, bytes", FURTHER_BAR_BYTES, Some(further.bytes_each)));
+        bars.push(Bar::new("memory of a further registration, bytes", FURTHER_BAR_BYTES, Some(further.bytes_each)));
     }
     if let Some(growth) = &report.growth {
         bars.push(Bar::new("time of a change, times that of a tenth of the nodes", GROWTH_BAR, growth.times_longer));
     }
     bars
+}
+
+/// What a lone change may send, encode and spend on its receipt.
+fn bars_of_cost(report: &FleetReport) -> [Bar; 3] {
+    let ServerCost { cpu_ms_per_change, receipts_ms_per_change, .. } = report.server;
+    let receipts = (cpu_ms_per_change > 0.0).then(|| receipts_ms_per_change / cpu_ms_per_change * 100.0);
+    let bytes = report.server.bytes_sent_per_change / f64::from(report.nodes.max(1));
+    [
+        Bar::new("bytes sent to a node for a change", BYTES_PER_NODE_BAR, Some(bytes)),
+        Bar::new("frames encoded for a change", FRAMES_BAR, Some(report.server.frames_encoded_per_change)),
+        Bar::new("receipts, % of the server's CPU of a change", RECEIPTS_BAR_PERCENT, receipts),
+    ]
 }
 
 /// Of each percentile the median over all changes, and the longest of all.
@@ -152,10 +181,11 @@ fn table(subject: Subject, report: &FleetReport, bars: &[Bar]) -> String {
         format!("{nodes} nodes, {workloads} workloads; milliseconds from the call to the workload's next request:"),
         latencies(subject, report),
         format!(
-            "server: {}, {:.1} ms CPU for a change, {:.1} % of a core idle; {:.1} frames encoded and {:.0} bytes sent for \
-             a change",
+            "server: {}, {:.1} ms CPU for a change ({:.2} ms of it for its receipt, without the transport), {:.1} % of a \
+             core idle; {:.1} frames encoded and {:.0} bytes sent for a change",
             table::mebibytes(server.rss_bytes),
             server.cpu_ms_per_change,
+            server.receipts_ms_per_change,
             server.idle_cpu_percent,
             server.frames_encoded_per_change,
             server.bytes_sent_per_change
@@ -232,7 +262,7 @@ mod tests {
         let found = |report: &FleetReport, name: &str| {
             bars(Subject::Endpoints, report).into_iter().find(|bar| bar.name.starts_with(name))
         };
-        let (growth, memory) = ("time of a change, times", "memory of a further instance");
+        let (growth, memory) = ("time of a change, times", "memory of a further registration");
         assert!(found(&example(), growth).is_none() && found(&example(), memory).is_none());
         let mut report = example_with_everything();
         assert!(found(&report, growth).unwrap().met && found(&report, memory).unwrap().met);
@@ -240,6 +270,22 @@ mod tests {
         report.server.further.as_mut().unwrap().bytes_each = 1501.0;
         assert!(!found(&report, growth).unwrap().met && !found(&report, memory).unwrap().met);
         assert!(table(Subject::Endpoints, &report, &[]).contains("traffic through real Envoys"));
+    }
+
+    #[test]
+    fn a_change_is_encoded_once_and_sends_little_however_large_its_service_is() {
+        let mut report = FleetReport { payload_endpoints: 1000, ..example() };
+        let missed = |report: &FleetReport| -> Vec<_> {
+            let all = bars(Subject::Endpoints, report).into_iter();
+            all.filter(|bar| !bar.met).filter_map(|bar| bar.name.split_once(' ')).map(|(first, _)| first).collect()
+        };
+        assert_eq!(missed(&report), [""; 0]);
+        report.server.bytes_sent_per_change = 50.0 * 1000.0 + 1.0;
+        report.server.frames_encoded_per_change = 50.0;
+        report.server.receipts_ms_per_change = 95.5 * 0.051;
+        assert_eq!(missed(&report), ["bytes", "frames", "receipts,"]);
+        let of_a_rollout = bars(Subject::Rollout, &report);
+        assert!(of_a_rollout.iter().all(|bar| !bar.name.starts_with("frames")), "of lone changes only");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What further instances add to the memory of a server.
+//! What further registrations add to the memory of a server: instances, and a sidecar with an upstream for each, as a fleet
+//! has them.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,19 +14,22 @@ use crate::fleet::Server;
 use crate::fleet_report::Further;
 use crate::process;
 use crate::progress::Progress;
-use crate::shape;
+use crate::shape::{self, COMMON_UPSTREAM};
 
 /// Clients that register at the same time, so that many share a write to the disk.
 const CLIENTS: u32 = 32;
 
-/// Instances on a node.
-const PER_NODE: u32 = 100;
+/// Instances on a node, each with its sidecar: as many as on one of the published fleet.
+const PER_NODE: u32 = 18;
 
 /// The first address of a node.
 const NODE_ADDRESS_FIRST: u32 = 0x0a61_0001;
 
-/// The first address of an instance.
-const ADDRESS_FIRST: u32 = 0x0a62_0001;
+/// The ports of the first instance of a node, of its sidecar, and of what it calls.
+const PORTS_FIRST: [u32; 3] = [10_000, 20_000, 25_000];
+
+/// Registrations of an instance: its own, and its sidecar's.
+const EACH: u32 = 2;
 
 /// Memory is at rest when it was not less than before for so long: the allocator gives back what is free bit by bit.
 const RESTS_AFTER: Duration = Duration::from_secs(5);
@@ -36,13 +40,13 @@ const REST_MAX: Duration = Duration::from_secs(30);
 /// Pause between two looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(250);
 
-/// Registers so many instances of the services of a fleet of so many workloads, on nodes that nobody runs.
+/// Makes so many registrations, of instances of the services of a fleet of so many workloads, on nodes that nobody runs.
 ///
 /// # Errors
 /// When the server refuses one, or is gone.
-pub(super) async fn of_further_instances(
+pub(super) async fn of_further_registrations(
     server: &Server,
-    instances: u32,
+    registrations: u32,
     workloads: u32,
     progress: &Progress,
 ) -> anyhow::Result<Further> {
@@ -50,10 +54,10 @@ pub(super) async fn of_further_instances(
     let rss_bytes_before = at_rest(server.pid()).await?;
     let services = shape::services(workloads);
     {
-        let mut phase = progress.phase("further instances", u64::from(instances));
+        let mut phase = progress.phase("further registrations", u64::from(registrations));
         let next = AtomicU32::new(0);
         let (registered, mut steps) = tokio::sync::mpsc::unbounded_channel();
-        let clients = (0..CLIENTS).map(|_| register(server.api(), &next, instances, &services, registered.clone()));
+        let clients = (0..CLIENTS).map(|_| register(server.api(), &next, registrations, &services, registered.clone()));
         let clients = try_join_all(clients);
         drop(registered);
         let shown = async {
@@ -66,48 +70,59 @@ pub(super) async fn of_further_instances(
     progress.say("letting the server come to rest");
     let rss_bytes_after = at_rest(server.pid()).await?;
     Ok(Further {
-        instances,
+        registrations,
         rss_bytes_before,
         rss_bytes_after,
-        bytes_each: each(rss_bytes_before, rss_bytes_after, instances),
+        bytes_each: each(rss_bytes_before, rss_bytes_after, registrations),
     })
 }
 
-/// Takes one number after the other and registers the instance of it.
+/// Takes one number after the other, and registers the instance of it and then its sidecar.
 async fn register(
     mut api: Api,
     next: &AtomicU32,
-    instances: u32,
+    registrations: u32,
     services: &[String],
     registered: tokio::sync::mpsc::UnboundedSender<()>,
 ) -> anyhow::Result<()> {
     loop {
         let number = next.fetch_add(1, Ordering::Relaxed);
-        if number >= instances {
+        let left = registrations.saturating_sub(number.saturating_mul(EACH));
+        if left == 0 {
             return Ok(());
         }
-        let Call { method, target, body } = call(number, services);
-        api.write(method, &target, &body).await?;
-        // Nobody looks if the run is given up.
-        let _ = registered.send(());
+        for Call { method, target, body } in calls(number, services).into_iter().take(left as usize) {
+            api.write(method, &target, &body).await?;
+            // Nobody looks if the run is given up.
+            let _ = registered.send(());
+        }
     }
 }
 
-fn call(number: u32, services: &[String]) -> Call {
+/// An instance, and its sidecar, which calls the common upstream.
+fn calls(number: u32, services: &[String]) -> [Call; EACH as usize] {
     let node = number / PER_NODE;
     let service = &services[number as usize % services.len()];
-    let body = json!({
-        "Node": format!("bench-further-{node}"),
-        "Address": Ipv4Addr::from(NODE_ADDRESS_FIRST + node),
-        "Service": {
-            "ID": format!("{service}-further-{number}"),
-            "Service": service,
-            "Address": Ipv4Addr::from(ADDRESS_FIRST + number),
-            "Port": 9090,
-            "Connect": { "Native": true },
+    let id = format!("{service}-further-{number}");
+    let [port, sidecar_port, upstream_port] = PORTS_FIRST.map(|first| first + number % PER_NODE);
+    let sidecar = json!({
+        "ID": format!("{id}-sidecar-proxy"),
+        "Service": format!("{service}-sidecar-proxy"),
+        "Kind": "connect-proxy",
+        "Port": sidecar_port,
+        "Proxy": {
+            "DestinationServiceName": service,
+            "DestinationServiceID": id,
+            "LocalServiceAddress": "127.0.0.1",
+            "LocalServicePort": port,
+            "Upstreams": [{ "DestinationName": COMMON_UPSTREAM, "LocalBindPort": upstream_port }],
         },
     });
-    Call { method: Method::PUT, target: "/v1/catalog/register".to_owned(), body }
+    [json!({ "ID": id, "Service": service, "Port": port }), sidecar].map(|service| {
+        let address = Ipv4Addr::from(NODE_ADDRESS_FIRST + node);
+        let body = json!({ "Node": format!("bench-further-{node}"), "Address": address, "Service": service });
+        Call { method: Method::PUT, target: "/v1/catalog/register".to_owned(), body }
+    })
 }
 
 /// The memory of a process once it is at rest.
@@ -125,8 +140,8 @@ async fn at_rest(pid: u32) -> anyhow::Result<u64> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a bar is in tenths of a kilobyte")]
-fn each(before: u64, after: u64, instances: u32) -> f64 {
-    (after as f64 - before as f64) / f64::from(instances.max(1))
+fn each(before: u64, after: u64, registrations: u32) -> f64 {
+    (after as f64 - before as f64) / f64::from(registrations.max(1))
 }
 
 #[cfg(test)]
@@ -136,17 +151,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn further_instances_are_all_others_and_spread_over_services_and_nodes() {
+    fn further_registrations_are_all_others_and_spread_over_services_and_nodes() {
         let services = shape::services(356);
-        let calls: Vec<Call> = (0..1000).map(|number| call(number, &services)).collect();
+        let calls: Vec<Call> = (0..900).flat_map(|number| calls(number, &services)).collect();
         let of = |field: &str| {
-            let value = |call: &Call| call.body.pointer(field).unwrap().as_str().unwrap().to_owned();
-            calls.iter().map(value).collect::<BTreeSet<_>>()
+            let value = |call: &Call| call.body.pointer(field).map(ToString::to_string);
+            calls.iter().filter_map(value).collect::<BTreeSet<_>>()
         };
-        assert_eq!(of("/Service/ID").len(), 1000);
-        assert_eq!(of("/Service/Address").len(), 1000);
-        assert_eq!(of("/Service/Service").len(), services.len());
-        assert_eq!((of("/Node").len(), of("/Address").len()), (10, 10));
+        assert_eq!(of("/Service/ID").len(), 1800);
+        assert_eq!(of("/Service/Service").len(), 2 * services.len());
+        assert_eq!((of("/Node").len(), of("/Address").len()), (50, 50));
+        assert_eq!(of("/Service/Port").len(), 36, "no two of a node have a port in common");
+        assert_eq!(of("/Service/Proxy/DestinationServiceID").len(), 900);
+        assert_eq!(of("/Service/Proxy/Upstreams/0/DestinationName").len(), 1);
     }
 
     #[test]

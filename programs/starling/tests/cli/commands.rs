@@ -180,8 +180,10 @@ const PROXIES: &str = r#"{"revision":12,"proxies":[
     {"proxy":"n1/db-proxy","node":"n1","id":"db-proxy","service":"db","connected":false,"applied_through":11,"lag":1,"refused":null}]}"#;
 
 const NODES: &str = r#"{"revision":12,"nodes":[
-    {"node":"n1","connected":true,"applied_through":10,"lag":1,"staleness_us":1234567,"refused":[{"proxy":"n1/web-proxy"}]},
-    {"node":"n2","connected":true,"applied_through":12,"lag":0,"staleness_us":0,"refused":[]}]}"#;
+    {"node":"n1","connected":true,"applied_through":10,"lag":1,"staleness_us":1234567,"refused":[
+        {"proxy":"n1/web-proxy","revision":10,"type_url":"x/y.Cluster","resources":["db"],"reason":"no such port"}]},
+    {"node":"n2","connected":true,"applied_through":12,"lag":0,"staleness_us":0,"refused":[]},
+    {"node":"n3","connected":false,"lost":true,"applied_through":0,"lag":0,"staleness_us":0,"refused":[]}]}"#;
 
 /// A receipt of 300 proxies, of which 298 have applied the change and few are named.
 fn receipt(pending: bool, rejected: bool, until: Option<&str>) -> String {
@@ -216,12 +218,15 @@ fn status_shows_every_proxy_and_what_it_refused() {
         0,
         "Leader    127.0.0.1:8500\n\
          Revision  12\n\
-         Nodes     2, 2 connected\n\
+         Nodes     3, 2 connected, 1 lost\n\
          Proxies   2, 1 connected\n\
          \n\
          Node  Connected  Applied  Lag  Stale for  State\n\
          n1    yes        10       1    1234.5 ms  refused\n\
          n2    yes        12       0    -          current\n\
+         n3    no         0        0    -          lost\n\
+         \n\
+         n1/web-proxy refused revision 10, Cluster db:\n  no such port\n\
          \n\
          Proxy      Service  Node  Connected  Applied  Lag  State\n\
          web-proxy  web      n1    yes        10       0    refused\n\

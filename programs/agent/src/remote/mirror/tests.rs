@@ -101,7 +101,7 @@ fn asked(mirror: &Mirror) -> (usize, usize) {
         match says {
             AgentSays::Subscribe(subscribe) => counts.0 += subscribe.resumes.len(),
             AgentSays::Unsubscribe(unsubscribe) => counts.1 += unsubscribe.subjects.len(),
-            AgentSays::Hello(_) | AgentSays::Applied(_) | AgentSays::Rejected(_) | AgentSays::Pong(_) => {}
+            AgentSays::Hello(_) | AgentSays::Applied(_) | AgentSays::Rejected(_) | AgentSays::Here(_) => {}
         }
     }
     counts
@@ -119,16 +119,23 @@ fn a_report_is_held_as_the_server_wishes_and_says_for_how_long() {
 
     says(&mirror, &through(8));
     let until = now + Duration::from_millis(300);
-    mirror.hold_report(until);
+    mirror.hold_report(now, until);
     assert_eq!(mirror.take_outgoing(now).next, Some(until));
     // Who is told more meanwhile reports all of it when the first was due.
     says(&mirror, &through(9));
-    mirror.hold_report(until + Duration::from_millis(300));
+    mirror.hold_report(now, until + Duration::from_millis(300));
     let later = now + Duration::from_millis(100);
     assert_eq!((reported(later), mirror.take_outgoing(later).next), (None, Some(until)));
     let held = Applied { through: 9, refusals_stand: false, held_us: 200_000 };
     assert_eq!(reported(until), Some(AgentSays::Applied(held)));
     assert_eq!(mirror.take_outgoing(until).next, None);
+
+    // One that was held and is past, without a look in between, holds nothing that comes later.
+    mirror.hold_report(until, until + Duration::from_millis(1));
+    let (later, last) = (until + Duration::from_millis(10), until + Duration::from_millis(310));
+    says(&mirror, &through(10));
+    mirror.hold_report(later, last);
+    assert_eq!(mirror.take_outgoing(later).next, Some(last));
 }
 
 #[tokio::test]
@@ -247,4 +254,94 @@ fn told_of(subject: &Subject, revision: u64) -> Whole {
     };
     let item = Item::Entry(ConfigEntry::ServiceDefaults(entry));
     Whole { subject: encode_subject(subject), revision, items: vec![encode_item(&ItemKey::Sole, Some(&item))] }
+}
+
+/// A refusal of what came at `revision`, when `since` was in force.
+fn refusal(type_url: &str, since: u64, revision: u64) -> Refused {
+    Refused {
+        revision: Revision(revision),
+        since: Revision(since),
+        proxy: None,
+        type_url: type_url.to_owned(),
+        resources: Vec::new(),
+        text: "no".to_owned(),
+    }
+}
+
+/// What is told of refusals, and of what is in force, in order.
+fn told_now(mirror: &Mirror) -> Vec<String> {
+    let says = mirror.take_outgoing(Instant::now()).says.into_iter();
+    says.filter_map(|says| match says {
+        AgentSays::Rejected(rejected) => {
+            Some(format!("refused {} {}..{}", rejected.type_url, rejected.since, rejected.revision))
+        }
+        AgentSays::Applied(applied) => Some(format!("applied {} {}", applied.through, applied.refusals_stand)),
+        AgentSays::Hello(_) | AgentSays::Subscribe(_) | AgentSays::Unsubscribe(_) | AgentSays::Here(_) => None,
+    })
+    .collect()
+}
+
+#[test]
+fn what_is_refused_is_told_on_every_stream_before_what_is_in_force() {
+    let (view, subject, watch) = told();
+    let mirror = &view.0;
+    watch.rejected(refusal("clusters", 5, 6));
+    watch.rejected(refusal("listeners", 6, 7));
+    watch.applied(Revision(7), true);
+    let refused = ["refused clusters 5..6", "refused listeners 6..7", "applied 7 true"];
+    assert_eq!(told_now(mirror), refused);
+    assert!(told_now(mirror).is_empty(), "said once per stream");
+
+    // The stream broke, and nobody knows what of it arrived.
+    let _ = mirror.resume();
+    assert_eq!(told_now(mirror), refused);
+    // Of several refusals of a type the last speaks for all, and a proxy that is away goes on refusing.
+    watch.rejected(refusal("clusters", 7, 8));
+    drop(watch);
+    let _ = mirror.resume();
+    let refused = ["refused listeners 6..7", "refused clusters 5..8", "applied 7 true"];
+    assert_eq!(told_now(mirror), refused);
+    // So it does over its next stream, until it has said something there.
+    let watch = view.attach(&instance().key);
+    watch.resubscribe(Revision(7), BTreeSet::from([subject]));
+    let _ = mirror.resume();
+    assert_eq!(told_now(mirror), refused);
+
+    watch.applied(Revision(7), false);
+    assert_eq!(told_now(mirror), ["applied 7 false"]);
+    let _ = mirror.resume();
+    assert_eq!(told_now(mirror), ["applied 7 false"]);
+}
+
+#[test]
+fn a_refusal_that_no_longer_stands_is_told_once_and_by_another_count_never() {
+    let (view, _, watch) = told();
+    watch.rejected(refusal("clusters", 6, 7));
+    watch.applied(Revision(7), false);
+    assert_eq!(told_now(&view.0), ["refused clusters 6..7", "applied 7 false"]);
+    let _ = view.0.resume();
+    assert_eq!(told_now(&view.0), ["applied 7 false"]);
+    watch.rejected(refusal("clusters", 7, 8));
+    view.0.begin_anew();
+    let _ = view.0.resume();
+    assert!(told_now(&view.0).is_empty());
+}
+
+#[test]
+fn every_write_of_the_nodes_records_is_kept_until_somebody_looks() {
+    let own = Subject::Node(node().name);
+    let mirror = Mirror::new(Replica::default(), [own.clone()]);
+    let write = |revision| {
+        let item = Some(encode_item(&ItemKey::Sole, Some(&Item::Mark)));
+        let update = starling_attach::message::Update { subject: encode_subject(&own), revision, item };
+        says(&mirror, &ServerSays::Update(update));
+    };
+    says(&mirror, &whole(&own));
+    assert_eq!(mirror.take_written(), BTreeSet::from([Revision(0)]), "a whole says not when");
+    [10, 11].into_iter().for_each(write);
+    assert_eq!(mirror.take_written(), BTreeSet::from([Revision(10), Revision(11)]));
+    assert!(mirror.take_written().is_empty());
+    (20..20 + 2 * WRITTEN_MAX as u64).for_each(write);
+    let written = mirror.take_written();
+    assert!(written.len() <= WRITTEN_MAX + 1 && written.contains(&Revision(0)), "{}", written.len());
 }

@@ -1,0 +1,167 @@
+//! Liveness against a store that is slow, or fails: the catalog comes to say how it stands.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use starling_identity::ClusterId;
+use starling_model::{Node, RecordKey, Revision};
+use starling_store::{CommitError, EmbeddedOptions, EmbeddedStore, LoadError, Store, Transaction, Watch, WatchError};
+use starling_telemetry::Registry;
+use starling_tls::CertificateAuthority;
+use tokio::sync::Semaphore;
+
+use super::*;
+use crate::agents::AgentStream;
+use crate::server::ServerConfig;
+
+/// Longer than anything here takes; reached only when a test fails.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A store whose commits wait at a gate, and fail if they are to.
+struct Gated {
+    inner: EmbeddedStore,
+    gate: Semaphore,
+    waiting: AtomicUsize,
+    failures: AtomicUsize,
+}
+
+#[async_trait]
+impl Store for Gated {
+    async fn commit(&self, transaction: Transaction) -> Result<starling_store::Revision, CommitError> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let passed = self.gate.acquire().await.expect("it is never closed");
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        drop(passed);
+        let fails = self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        if fails.is_ok() {
+            return Err(CommitError::Closed);
+        }
+        self.inner.commit(transaction).await
+    }
+
+    async fn load(&self) -> Result<starling_store::Snapshot, LoadError> {
+        self.inner.load().await
+    }
+
+    async fn watch(&self, from: starling_store::Revision) -> Result<Watch, WatchError> {
+        self.inner.watch(from).await
+    }
+}
+
+/// A server on such a store, with one node that is registered.
+struct World {
+    server: Arc<Server>,
+    store: Arc<Gated>,
+    node: NodeName,
+    _directory: tempfile::TempDir,
+}
+
+impl World {
+    async fn start() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut config = ServerConfig::new(directory.path().to_owned(), "dc1".parse().expect("a name"));
+        config.grace = Duration::from_millis(20);
+        let path = directory.path().join("store");
+        let inner =
+            EmbeddedStore::examine(&path, EmbeddedOptions::default()).expect("nothing").adopt().expect("a store");
+        let (gate, waiting, failures) = (Semaphore::new(1), AtomicUsize::new(0), AtomicUsize::new(0));
+        let store = Arc::new(Gated { inner, gate, waiting, failures });
+        let trust_domain = ClusterId::from_random(7).trust_domain();
+        let authority = CertificateAuthority::create(directory.path(), &trust_domain, crate::server::now());
+        let catalog = starling_catalog::Snapshot::default();
+        let server =
+            Server::run(config, Arc::clone(&store) as _, catalog, authority.expect("a CA"), &Registry::default()).await;
+        let world = Self {
+            server: server.expect("it runs"),
+            store,
+            node: "n1".parse().expect("a name"),
+            _directory: directory,
+        };
+        let record = Node {
+            name: world.node.clone(),
+            id: String::new(),
+            address: "10.0.0.1".to_owned(),
+            tagged_addresses: BTreeMap::new(),
+            meta: BTreeMap::new(),
+        };
+        world.change(Change::Put(Record::Node(record))).await;
+        world
+    }
+
+    async fn change(&self, change: Change) {
+        let command = Command::Node { name: self.node.clone(), changes: vec![change] };
+        self.server.commit(&command).await.expect("committed");
+    }
+
+    async fn attach(&self) -> AgentStream {
+        self.server.attach_agent(self.node.clone()).await
+    }
+
+    fn status(&self) -> Option<(CheckStatus, Revision)> {
+        let snapshot = self.server.snapshot();
+        snapshot.check(&self.node, &liveness_check()).map(|check| (check.value.status, check.modified))
+    }
+
+    async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let held = async {
+            while !holds(self) {
+                // What the store is asked is announced nowhere, so it is looked at again soon.
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, held).await.unwrap_or_else(|_| panic!("{what}: {:?}", self.status()));
+    }
+
+    async fn until_status(&self, wanted: CheckStatus) {
+        self.until(wanted.as_str(), |world| world.status().is_some_and(|(status, _)| status == wanted)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_is_back_while_it_is_written_as_lost_counts_as_alive() {
+    let world = World::start().await;
+    let first = world.attach().await;
+    let (status, before) = world.status().expect("written");
+    assert_eq!(status, CheckStatus::Passing);
+    let closed = world.store.gate.acquire().await.expect("it is never closed");
+    drop(first);
+    world.until("the loss is being written", |world| world.store.waiting.load(Ordering::SeqCst) == 1).await;
+    let _second = world.attach().await;
+    drop(closed);
+    let is_back = |world: &World| {
+        world.status().is_some_and(|(status, at)| status == CheckStatus::Passing && at.0 >= before.0 + 2)
+    };
+    world.until("lost, and alive after that", is_back).await;
+}
+
+#[tokio::test]
+async fn what_the_store_did_not_take_is_written_later() {
+    let world = World::start().await;
+    world.store.failures.store(1, Ordering::SeqCst);
+    let stream = world.attach().await;
+    assert_eq!(world.status(), None, "the store failed");
+    world.until_status(CheckStatus::Passing).await;
+    world.store.failures.store(1, Ordering::SeqCst);
+    drop(stream);
+    world.until_status(CheckStatus::Critical).await;
+    assert_eq!(world.store.failures.load(Ordering::SeqCst), 0, "it failed once");
+}
+
+#[tokio::test]
+async fn a_node_whose_check_was_deleted_is_lost_like_any_other() {
+    let world = World::start().await;
+    let stream = world.attach().await;
+    world.change(Change::Delete(RecordKey::Check(world.node.clone(), liveness_check()))).await;
+    assert_eq!(world.status(), None);
+    drop(stream);
+    world.until_status(CheckStatus::Critical).await;
+}
+
+#[tokio::test]
+async fn of_a_node_that_is_not_in_the_catalog_nothing_is_written() {
+    let world = World::start().await;
+    let before = world.server.snapshot().revision();
+    world.server.write_liveness(&"n2".parse().expect("a name")).await;
+    assert_eq!(world.server.snapshot().revision(), before);
+}
