@@ -11,7 +11,7 @@
 //! | `agent` | an agent: the real `Mirror`, which holds the real `Replica`, driven as in `programs/agent/src/remote/uplink.rs` |
 //! | `proxy` | a proxy: plans from the mirror, applies or refuses, as in `programs/agent/src/proxies.rs` |
 //! | `seen` | what of a subject shows, to be compared |
-//! | [`run`] | a run from a seed, and the shortest run that fails alike |
+//! | [`mod@run`] | a run from a seed, and the shortest run that fails alike |
 //!
 //! What is checked at every step: an agent that heard a `Through` has of every subject what the catalog had then; within
 //! one life of a replica its revision never goes back; what is reported as applied is in force; the same frame is the same
