@@ -150,8 +150,10 @@ impl ServerLink for RemoteLink {
     async fn own_records(&self, since: Option<Revision>) -> Result<OwnRecords, LinkError> {
         let (client, connection) = (self.0.client()?, self.0.connections());
         // Another server, or the same after its end, may have lived another past.
-        let since = since.filter(|_| self.0.compared_over.swap(connection, Ordering::Relaxed) == connection);
-        client.own_records(since).await.map_err(LinkError::from)
+        let since = since.filter(|_| self.0.compared_over.load(Ordering::Relaxed) == connection);
+        let records = client.own_records(since).await?;
+        self.0.compared_over.store(connection, Ordering::Relaxed);
+        Ok(records)
     }
 
     async fn issue_leaf(&self, service: &ServiceName, csr_der: Vec<u8>) -> Result<IssuedLeaf, LinkError> {
