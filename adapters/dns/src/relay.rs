@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::responder::{QUERY_BYTES_MAX, Transport, refusal};
-use crate::serve::{FAILURE_PAUSE, TCP_IDLE_MAX, TCP_QUERIES_MAX, connections, frame, receive};
+use crate::serve::{TCP_IDLE_MAX, TCP_QUERIES_MAX, connections, frame, next_datagram, receive};
 
 /// Datagrams that wait for their answers at a time; past this, further ones are dropped, and asked again by their clients.
 pub const DATAGRAMS_MAX: usize = 256;
@@ -51,14 +51,7 @@ async fn datagrams<U: Upstream>(socket: &Arc<UdpSocket>, upstream: &Arc<U>) -> I
     let mut buffer = [0; QUERY_BYTES_MAX + 1];
     let mut asked = JoinSet::new();
     loop {
-        let (len, peer) = match socket.recv_from(&mut buffer).await {
-            Ok(received) => received,
-            Err(error) => {
-                tracing::warn!(%error, "cannot receive DNS queries");
-                tokio::time::sleep(FAILURE_PAUSE).await;
-                continue;
-            }
-        };
+        let (len, peer) = next_datagram(socket, &mut buffer).await;
         while asked.try_join_next().is_some() {}
         if asked.len() == DATAGRAMS_MAX {
             tracing::debug!(%peer, "a DNS query is dropped: too many wait");

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ pub const TCP_IDLE_MAX: Duration = Duration::from_secs(10);
 pub const TCP_QUERIES_MAX: usize = 1_000;
 
 /// Time to breathe after a socket failed, which means that descriptors or memory have run out.
-pub(crate) const FAILURE_PAUSE: Duration = Duration::from_millis(100);
+const FAILURE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bytes of the length before each message over TCP (RFC 1035 section 4.2.2).
 const LENGTH_BYTES: usize = 2;
@@ -48,18 +49,24 @@ pub async fn serve<R: CatalogReader>(
     }
 }
 
+/// Waits for the next query, and who sends it; a socket that fails is asked again after a pause.
+pub(crate) async fn next_datagram(socket: &UdpSocket, buffer: &mut [u8]) -> (usize, SocketAddr) {
+    loop {
+        match socket.recv_from(buffer).await {
+            Ok(received) => return received,
+            Err(error) => {
+                tracing::warn!(%error, "cannot receive DNS queries");
+                tokio::time::sleep(FAILURE_PAUSE).await;
+            }
+        }
+    }
+}
+
 async fn datagrams<R: CatalogReader>(socket: &UdpSocket, responder: &Responder<R>) -> Infallible {
     // One byte more than allowed, so that a longer query is seen as longer.
     let mut buffer = [0; QUERY_BYTES_MAX + 1];
     loop {
-        let (len, peer) = match socket.recv_from(&mut buffer).await {
-            Ok(received) => received,
-            Err(error) => {
-                tracing::warn!(%error, "cannot receive DNS queries");
-                tokio::time::sleep(FAILURE_PAUSE).await;
-                continue;
-            }
-        };
+        let (len, peer) = next_datagram(socket, &mut buffer).await;
         let Some(answer) = responder.respond(&buffer[..len], Transport::Udp) else { continue };
         if let Err(error) = socket.send_to(&answer, peer).await {
             tracing::debug!(%error, %peer, "cannot send a DNS answer");

@@ -6,7 +6,6 @@
 mod api;
 mod frames;
 mod outbox;
-mod pieces;
 
 use std::fmt;
 use std::future::Future;
@@ -45,7 +44,6 @@ use crate::pulse::{Pulse, Pulsed};
 use crate::socket;
 use frames::AgentCodec;
 use outbox::{Outbox, Outgoing};
-use pieces::Pieces;
 
 pub use api::ApiBody;
 pub use frames::ServerFrames;
@@ -378,6 +376,6 @@ impl tower::Service<http::Request<Body>> for Http2 {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        Box::pin(self.0.send_request(request.map(|body| Body::new(Pieces::of(body)))))
+        Box::pin(self.0.send_request(request))
     }
 }

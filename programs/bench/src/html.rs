@@ -7,7 +7,7 @@ mod faults;
 use std::collections::BTreeMap;
 
 use crate::fleet_report::{FleetChange, FleetReport, Sample};
-use crate::percentiles::{Bin, Percentiles};
+use crate::percentiles::{Bin, PERCENTILES, Percentiles};
 use crate::published::{Published, PublishedResult, RolloutMinutes, ServersPeak};
 use crate::table;
 use chart::Series;
@@ -16,20 +16,6 @@ const STYLE: &str = include_str!("html/page.css");
 
 /// What stands where there is no figure.
 const NO_FIGURE: &str = "–";
-
-/// Names of the percentiles in reports and for people, in ascending order.
-const PERCENTILES: [(&str, &str); 10] = [
-    ("p50", "50 %"),
-    ("p75", "75 %"),
-    ("p90", "90 %"),
-    ("p95", "95 %"),
-    ("p96", "96 %"),
-    ("p97", "97 %"),
-    ("p98", "98 %"),
-    ("p99", "99 %"),
-    ("p999", "99.9 %"),
-    ("max", "all"),
-];
 
 /// A cell of a table: its text, and its CSS class if it has one.
 type Cell = (String, &'static str);

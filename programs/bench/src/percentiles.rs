@@ -7,6 +7,20 @@ use serde::Serialize;
 /// Bins of a histogram from one latency to ten times that.
 const BINS_PER_DECADE: i32 = 20;
 
+/// Names of the percentiles in reports and for people, in ascending order.
+pub(crate) const PERCENTILES: [(&str, &str); 10] = [
+    ("p50", "50 %"),
+    ("p75", "75 %"),
+    ("p90", "90 %"),
+    ("p95", "95 %"),
+    ("p96", "96 %"),
+    ("p97", "97 %"),
+    ("p98", "98 %"),
+    ("p99", "99 %"),
+    ("p999", "99.9 %"),
+    ("max", "all"),
+];
+
 /// Percentiles of latencies, in milliseconds with three decimals. By nearest rank: each is a latency that occurred, and
 /// at least that share of all are not longer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

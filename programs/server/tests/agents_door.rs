@@ -1,7 +1,9 @@
 //! The door for agents, over real sockets and TLS: what is refused there says why and what to do, and whoever is beside it
 //! goes on hearing what happens.
 
-use std::collections::BTreeMap;
+#[path = "../../../core/catalog/tests/support/records.rs"]
+mod records;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,10 +15,7 @@ use starling_attach::message::{
 };
 use starling_catalog::{Command, JoinTokenCommand, Subject};
 use starling_identity::{Identity, IssuanceRules, JoinSecret, JoinToken};
-use starling_model::{
-    InstanceKey, InstanceKind, JoinTokenId, JoinTokenRecord, JoinTokenUses, Node, NodeName, Port, Revision,
-    ServiceInstance, SidecarProxy, UnixSeconds, Weights,
-};
+use starling_model::{JoinTokenId, JoinTokenRecord, JoinTokenUses, Node, NodeName, Record, Revision, UnixSeconds};
 use starling_rpc::{AgentSender, CONNECTIONS_MAX, CallError, Doors, JoinRequest, ServerClient, ServerFrames};
 use starling_server::{Door, Server, ServerConfig};
 use starling_telemetry::Registry;
@@ -108,35 +107,9 @@ fn now() -> UnixSeconds {
 }
 
 fn register(port: i64) -> Command {
-    let node: NodeName = "elsewhere".parse().expect("a name");
-    let instance = ServiceInstance {
-        key: InstanceKey { node: node.clone(), id: "web".parse().expect("an id") },
-        name: "web".parse().expect("a name"),
-        kind: InstanceKind::Sidecar(Box::new(SidecarProxy {
-            destination: "web".parse().expect("a name"),
-            destination_id: None,
-            local_address: "127.0.0.1".to_owned(),
-            local_port: None,
-            upstreams: Vec::new(),
-            config: serde_json::Map::new(),
-        })),
-        address: None,
-        port: Port::try_from(port).ok(),
-        tags: Vec::new(),
-        meta: BTreeMap::new(),
-        tagged_addresses: BTreeMap::new(),
-        weights: Weights::default(),
-        enable_tag_override: false,
-        native: false,
-    };
-    let record = Node {
-        name: node.clone(),
-        id: String::new(),
-        address: "10.0.0.1".to_owned(),
-        tagged_addresses: BTreeMap::new(),
-        meta: BTreeMap::new(),
-    };
-    Command::Register { name: node, node: Some(record), instances: vec![instance], checks: Vec::new() }
+    let Record::Node(node) = records::node("elsewhere", "10.0.0.1") else { unreachable!("a node") };
+    let instances = vec![records::sidecar("elsewhere", "web", "web", "web", port)];
+    Command::Register { name: node.name.clone(), node: Some(node), instances, checks: Vec::new() }
 }
 
 fn subscribe(resumes: impl IntoIterator<Item = (Option<WireSubject>, u64)>) -> AgentSays {

@@ -1,13 +1,14 @@
 //! Commands that are larger than a transaction of the store may be.
 
-use std::collections::{BTreeMap, BTreeSet};
+#[path = "../../../core/catalog/tests/support/records.rs"]
+mod records;
+
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use starling_catalog::{Command, Reporter, Subject};
-use starling_model::{
-    Change, InstanceKey, InstanceKind, Node, NodeName, Port, Record, ServiceInstance, SidecarProxy, Weights,
-};
+use starling_model::{Change, InstanceKey, InstanceKind, NodeName, Port, Record, ServiceInstance, SidecarProxy};
 use starling_server::{CommitFailure, Server, ServerConfig};
 use starling_store::{CommitError, MAX_TRANSACTION_BYTES};
 use starling_telemetry::Registry;
@@ -29,29 +30,11 @@ fn key(id: &str) -> InstanceKey {
 }
 
 fn instance(id: &str, bytes: usize) -> ServiceInstance {
-    ServiceInstance {
-        key: key(id),
-        name: "web".parse().expect("a name"),
-        kind: InstanceKind::Typical,
-        address: None,
-        port: Port::try_from(80).ok(),
-        tags: vec!["x".repeat(bytes)],
-        meta: BTreeMap::new(),
-        tagged_addresses: BTreeMap::new(),
-        weights: Weights::default(),
-        enable_tag_override: false,
-        native: false,
-    }
+    ServiceInstance { tags: vec!["x".repeat(bytes)], ..records::instance("n1", id, "web", 80) }
 }
 
 fn register(instances: Vec<ServiceInstance>) -> Command {
-    let record = Node {
-        name: node(),
-        id: String::new(),
-        address: "10.0.0.1".to_owned(),
-        tagged_addresses: BTreeMap::new(),
-        meta: BTreeMap::new(),
-    };
+    let Record::Node(record) = records::node("n1", "10.0.0.1") else { unreachable!("a node") };
     Command::Register { name: node(), node: Some(record), instances, checks: Vec::new() }
 }
 

@@ -1,14 +1,17 @@
 //! A server on a real store: what is acknowledged is visible and stays, waiters wake for their subject only, and
 //! receipts follow the proxies.
 
-use std::collections::{BTreeMap, BTreeSet};
+#[path = "../../../core/catalog/tests/support/records.rs"]
+mod records;
+
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use starling_attach::message::{AgentSays, Hello, Resume, Subscribe, encode_subject};
 use starling_catalog::{Barrier, Command, Refused, Reporter, Subject, Until};
-use starling_model::{InstanceKey, InstanceKind, Node, Port, Revision, ServiceInstance, SidecarProxy, Weights};
+use starling_model::{InstanceKey, Record, Revision};
 use starling_rpc::{AgentDoor, AgentStream};
 use starling_server::{CommitFailure, Door, Next, Server, ServerConfig};
 use starling_telemetry::Registry;
@@ -26,35 +29,9 @@ async fn start_with(directory: &Path, registry: &Registry) -> Arc<Server> {
 }
 
 fn register(service: &str, port: i64) -> Command {
-    let node: starling_model::NodeName = "n1".parse().expect("a name");
-    let instance = ServiceInstance {
-        key: InstanceKey { node: node.clone(), id: service.parse().expect("an id") },
-        name: service.parse().expect("a name"),
-        kind: InstanceKind::Sidecar(Box::new(SidecarProxy {
-            destination: service.parse().expect("a name"),
-            destination_id: None,
-            local_address: "127.0.0.1".to_owned(),
-            local_port: None,
-            upstreams: Vec::new(),
-            config: serde_json::Map::new(),
-        })),
-        address: None,
-        port: Port::try_from(port).ok(),
-        tags: Vec::new(),
-        meta: BTreeMap::new(),
-        tagged_addresses: BTreeMap::new(),
-        weights: Weights::default(),
-        enable_tag_override: false,
-        native: false,
-    };
-    let record = Node {
-        name: node.clone(),
-        id: String::new(),
-        address: "10.0.0.1".to_owned(),
-        tagged_addresses: BTreeMap::new(),
-        meta: BTreeMap::new(),
-    };
-    Command::Register { name: node, node: Some(record), instances: vec![instance], checks: Vec::new() }
+    let Record::Node(node) = records::node("n1", "10.0.0.1") else { unreachable!("a node") };
+    let instances = vec![records::sidecar("n1", service, service, service, port)];
+    Command::Register { name: node.name.clone(), node: Some(node), instances, checks: Vec::new() }
 }
 
 fn endpoints(service: &str) -> Subject {

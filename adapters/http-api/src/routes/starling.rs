@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use starling_catalog::{ChangeReport, NodeReport, ProxyReport, Refused, Reporter, Snapshot};
-use starling_model::{Action, CheckStatus, InstanceKey, LIVENESS_CHECK, Revision, ServiceName};
+use starling_model::{Action, CheckId, CheckStatus, InstanceKey, LIVENESS_CHECK, NodeName, Revision, ServiceName};
 use starling_traffic::{Policy, Request, Verdict, authorise};
 
 use super::intention::{policy, service_side};
@@ -118,12 +118,12 @@ pub(super) async fn proxies(api: Arc<Api>, _: Call) -> Outcome {
 }
 
 pub(super) async fn nodes(api: Arc<Api>, _: Call) -> Outcome {
-    let form = |(node, stale_for): &(NodeReport, Duration)| {
+    let form = |node: &NodeReport, stale_for: Duration, lost: bool| {
         let refused = node.refused.iter().map(|(who, refused)| refused_form(who, refused));
         json!({
             "node": node.node.as_str(),
             "connected": node.connected,
-            "lost": false,
+            "lost": lost,
             "applied_through": node.applied_through.0,
             "lag": node.owes,
             "staleness_us": u64::try_from(stale_for.as_micros()).unwrap_or(u64::MAX),
@@ -132,23 +132,23 @@ pub(super) async fn nodes(api: Arc<Api>, _: Call) -> Outcome {
     };
     let (snapshot, known) = (api.catalog.snapshot(), api.catalog.nodes());
     let here: BTreeSet<_> = known.iter().map(|(node, _)| &node.node).collect();
-    // Of whom nothing is expected of any more: its agent did not come back within the grace.
-    let lost = snapshot.nodes().map(|node| &node.value.name).filter(|name| !here.contains(name)).filter(|name| {
-        let mut checks = snapshot.checks_on(name).map(|check| &check.value);
-        checks.any(|check| check.id.as_str() == LIVENESS_CHECK && check.status == CheckStatus::Critical)
+    let alive = CheckId::new(LIVENESS_CHECK).expect("invariant: an identifier");
+    // Of these nothing is expected any more: their agents did not come back within the grace.
+    let lost = snapshot.nodes().map(|node| &node.value.name).filter(|name| {
+        let alive = snapshot.check(name, &alive);
+        !here.contains(name) && alive.is_some_and(|check| check.value.status == CheckStatus::Critical)
     });
-    let lost = lost.map(|name| {
-        json!({
-            "node": name.as_str(),
-            "connected": false,
-            "lost": true,
-            "applied_through": 0,
-            "lag": 0,
-            "staleness_us": 0,
-            "refused": [],
-        })
-    });
-    let nodes: Vec<Value> = known.iter().map(form).chain(lost).collect();
+    let nobody = |node: &NodeName| NodeReport {
+        node: node.clone(),
+        connected: false,
+        applied_through: Revision(0),
+        owes: 0,
+        owes_since_us: None,
+        refused: Vec::new(),
+    };
+    let lost = lost.map(|name| form(&nobody(name), Duration::ZERO, true));
+    let known = known.iter().map(|(node, stale_for)| form(node, *stale_for, false));
+    let nodes: Vec<Value> = known.chain(lost).collect();
     Ok(Answer::json(json!({"revision": snapshot.revision().0, "nodes": nodes})))
 }
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use super::{Subject, faults};
 use crate::fleet_report::{FleetReport, Restarts, ServerCost};
 use crate::html;
-use crate::percentiles::Percentiles;
+use crate::percentiles::{PERCENTILES, Percentiles};
 use crate::published::Published;
 use crate::report::{Bar, OutputArgs};
 use crate::table;
@@ -75,20 +75,6 @@ const FURTHER_BAR_BYTES: f64 = 1500.0;
 
 /// Times the time of a change with a tenth of the nodes.
 const GROWTH_BAR: f64 = 12.0;
-
-/// Figures in reports, and for people.
-const PERCENTILES: [(&str, &str); 10] = [
-    ("p50", "50 %"),
-    ("p75", "75 %"),
-    ("p90", "90 %"),
-    ("p95", "95 %"),
-    ("p96", "96 %"),
-    ("p97", "97 %"),
-    ("p98", "98 %"),
-    ("p99", "99 %"),
-    ("p999", "99.9 %"),
-    ("max", "all"),
-];
 
 /// Writes and prints the report; the exit code is a failure when a workload was not reached.
 pub(super) fn deliver(subject: Subject, report: &FleetReport, output: &OutputArgs) -> anyhow::Result<ExitCode> {
