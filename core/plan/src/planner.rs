@@ -158,7 +158,7 @@ impl Planner {
     }
 
     /// Who may call `service` as of `mesh`: the part that a plan of one of its sidecars would hold.
-    pub fn policy(&mut self, mesh: &dyn MeshRead, service: &ServiceName) -> (Arc<Policy>, Arc<Origin>) {
+    fn policy(&mut self, mesh: &dyn MeshRead, service: &ServiceName) -> (Arc<Policy>, Arc<Origin>) {
         let settings = &self.settings;
         self.policies.fetch(service, mesh, |view| policy::build(view, settings, service))
     }

@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use regex::bytes::Regex;
 use starling_model::{
@@ -14,7 +15,7 @@ use starling_model::{
 
 use crate::path::{PathError, normalise};
 use crate::pattern;
-use crate::policy::Policy;
+use crate::policy::{Policy, PolicyRule};
 
 /// The header fields of a request.
 pub trait HeaderFields {
@@ -144,10 +145,19 @@ pub fn authorise(policy: &Policy, source: &ServiceName, request: Option<&Request
     CompiledPolicy::new(policy).authorise(source, request)
 }
 
-/// A policy ready to decide per request.
+/// A policy ready to decide per request. Cloning costs two reference counts.
 #[derive(Debug, Clone)]
 pub struct CompiledPolicy {
     default: Action,
+    /// What is written for the service itself.
+    own: Arc<CompiledRules>,
+    /// What is written for `*`, which comes after it.
+    any: Arc<CompiledRules>,
+}
+
+/// Rules in order of precedence, ready to decide; shared by the policies that they are part of.
+#[derive(Debug, Clone, Default)]
+pub struct CompiledRules {
     by_source: BTreeMap<ServiceName, usize>,
     any: Option<usize>,
     decisions: Vec<Decision>,
@@ -192,16 +202,16 @@ struct Text {
     ignore_case: bool,
 }
 
-impl CompiledPolicy {
+impl CompiledRules {
     /// Compiles every rule.
     ///
     /// Expressions were checked at the door ([`crate::check_regex`]). One that cannot be compiled all the same makes its
     /// permission narrower, never wider: an allowing permission never matches, a denying one goes without that test.
     #[must_use]
-    pub fn new(policy: &Policy) -> Self {
+    pub fn new(rules: &[PolicyRule]) -> Self {
         let mut by_source = BTreeMap::new();
         let mut any = None;
-        for (index, rule) in policy.rules.iter().enumerate() {
+        for (index, rule) in rules.iter().enumerate() {
             match &rule.source {
                 IntentionSubject::Service(source) => {
                     by_source.entry(source.clone()).or_insert(index);
@@ -215,19 +225,45 @@ impl CompiledPolicy {
                 Decision::Requests(permissions.iter().map(Permission::compile).collect())
             }
         };
-        let decisions = policy.rules.iter().map(|rule| decision(&rule.decision)).collect();
-        Self { default: policy.default, by_source, any, decisions }
+        Self { by_source, any, decisions: rules.iter().map(|rule| decision(&rule.decision)).collect() }
+    }
+
+    /// The first rule that covers `source`.
+    fn covering(&self, source: &ServiceName) -> Option<usize> {
+        self.by_source.get(source).copied().into_iter().chain(self.any).min()
+    }
+}
+
+impl CompiledPolicy {
+    /// Compiles every rule.
+    #[must_use]
+    pub fn new(policy: &Policy) -> Self {
+        Self {
+            default: policy.default,
+            own: Arc::new(CompiledRules::new(&policy.rules)),
+            any: Arc::new(CompiledRules::default()),
+        }
+    }
+
+    /// The rules written for a service above those written for `*`: a wildcard source towards this service comes before
+    /// this source towards all. Verdicts count the rules of both, `own` first.
+    #[must_use]
+    pub fn layered(default: Action, own: Arc<CompiledRules>, any: Arc<CompiledRules>) -> Self {
+        Self { default, own, any }
     }
 
     /// The verdict on a call from `source`; without a request, on its connection alone.
     #[must_use]
     pub fn authorise(&self, source: &ServiceName, request: Option<&Request<'_>>) -> Verdict {
-        let named = self.by_source.get(source).copied();
-        // The earlier rule decides: a wildcard source towards this service comes before this source towards all.
-        let Some(rule) = named.into_iter().chain(self.any).min() else {
+        let own = self.own.covering(source).map(|rule| (rule, &self.own.decisions[rule]));
+        let covering = own.or_else(|| {
+            let rule = self.any.covering(source)?;
+            Some((self.own.decisions.len() + rule, &self.any.decisions[rule]))
+        });
+        let Some((rule, decision)) = covering else {
             return Verdict { action: self.default, decided_by: Decider::Default };
         };
-        let permissions = match &self.decisions[rule] {
+        let permissions = match decision {
             Decision::Connection(action) => {
                 return Verdict { action: *action, decided_by: Decider::Connection { rule } };
             }

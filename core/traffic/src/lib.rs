@@ -11,8 +11,10 @@ pub mod authorise;
 pub mod path;
 pub mod pattern;
 pub mod policy;
+mod table;
 
-pub use authorise::{CompiledPolicy, Decider, HeaderFields, Request, Verdict, authorise};
+pub use authorise::{CompiledPolicy, CompiledRules, Decider, HeaderFields, Request, Verdict, authorise};
 pub use path::{PathError, normalise};
 pub use pattern::{PatternError, check_regex};
 pub use policy::{Policy, PolicyRule};
+pub use table::PolicyTable;

@@ -28,6 +28,18 @@ pub struct PolicyRule {
     pub decision: SourceDecision,
 }
 
+impl PolicyRule {
+    /// What an entry says.
+    pub fn of(entry: &ServiceIntentions) -> impl Iterator<Item = Self> {
+        entry.sources.iter().map(|intention| Self {
+            source: intention.source.clone(),
+            written_for: entry.destination.clone(),
+            precedence: intention.precedence(&entry.destination),
+            decision: intention.decision.clone(),
+        })
+    }
+}
+
 impl Policy {
     /// Gathers what `entries` say about calls of `destination`; entries written for another service are passed over.
     ///
@@ -40,15 +52,8 @@ impl Policy {
         default: Action,
         entries: impl IntoIterator<Item = &'a ServiceIntentions>,
     ) -> Self {
-        let mut rules = Vec::new();
-        for entry in entries.into_iter().filter(|entry| entry.destination.covers(destination)) {
-            rules.extend(entry.sources.iter().map(|intention| PolicyRule {
-                source: intention.source.clone(),
-                written_for: entry.destination.clone(),
-                precedence: intention.precedence(&entry.destination),
-                decision: intention.decision.clone(),
-            }));
-        }
+        let entries = entries.into_iter().filter(|entry| entry.destination.covers(destination));
+        let mut rules: Vec<_> = entries.flat_map(PolicyRule::of).collect();
         rules.sort_by(|a, b| b.precedence.cmp(&a.precedence).then_with(|| a.source.cmp(&b.source)));
         let mut named = BTreeSet::new();
         rules.retain(|rule| named.insert(rule.source.clone()));

@@ -1,19 +1,20 @@
 //! What the native data plane of this node serves from: one snapshot per workload, and slots for what they share.
 //!
 //! A request finds its workload's [`Workload`], and in it the slot of the service that it calls; what it loads from the slot
-//! is in force from that moment. Endpoints and policies change most and are shared by the workloads of a node, so a change of
-//! one is one swap, whatever the number of workloads; everything else is a plan made anew for those that it concerns.
-//! Cost model: endpoints or a policy cost their rebuilding and a swap, and workloads that share them nothing each; any other
-//! change a plan per workload concerned.
+//! is in force from that moment. Endpoints and intentions change most and are shared by the workloads of a node, so a change
+//! of one is one swap, whatever the number of workloads; everything else is a plan made anew for those that it concerns.
+//! Intentions have one slot for the whole node: those that change together are in force together.
+//! Cost model: endpoints cost their rebuilding and a swap, an intention entry its compilation and a swap, and workloads that
+//! share them nothing each; any other change a plan per workload concerned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use starling_catalog::{MeshRead, Subject};
-use starling_model::{InstanceId, InstanceKey, IntentionSubject, ServiceName};
+use starling_model::{InstanceId, InstanceKey, ServiceName};
 use starling_plan::{Endpoints, MeshSettings, Plan, Planner};
-use starling_traffic::Policy;
+use starling_traffic::PolicyTable;
 
 /// A part that is swapped in place; whoever holds the slot sees the newest.
 #[derive(Debug)]
@@ -42,8 +43,8 @@ pub struct Workload {
     pub plan: Plan,
     /// Where each service that it calls is; by position as in [`Plan::endpoints`].
     pub endpoints: Vec<Arc<Slot<Endpoints>>>,
-    /// Who may call it; `None` if it takes no calls.
-    pub policy: Option<Arc<Slot<Policy>>>,
+    /// Who may call it: look up the service of the plan's inbound part. What stands in the plan may be older.
+    pub policies: Arc<Slot<PolicyTable>>,
 }
 
 /// Every workload of the node that has no proxy of its own.
@@ -51,7 +52,7 @@ pub struct NativePlane {
     planner: Planner,
     entries: BTreeMap<InstanceId, Entry>,
     endpoints: BTreeMap<ServiceName, Arc<Slot<Endpoints>>>,
-    policies: BTreeMap<ServiceName, Arc<Slot<Policy>>>,
+    policies: Arc<Slot<PolicyTable>>,
     /// Which workloads depend on it. Shared with those who are told of a change.
     by_subject: BTreeMap<Subject, Arc<BTreeSet<InstanceId>>>,
     /// Workloads that are not yet served.
@@ -86,11 +87,12 @@ impl NativePlane {
     /// No workloads yet.
     #[must_use]
     pub fn new(settings: MeshSettings) -> Self {
+        let policies = PolicyTable::new(settings.default_intention_action);
         Self {
             planner: Planner::new(settings),
             entries: BTreeMap::new(),
             endpoints: BTreeMap::new(),
-            policies: BTreeMap::new(),
+            policies: Arc::new(Slot::new(Arc::new(policies))),
             by_subject: BTreeMap::new(),
             waiting: 0,
             moved: false,
@@ -122,6 +124,7 @@ impl NativePlane {
     ) -> Arc<BTreeSet<InstanceId>> {
         let mut concerned = Concerned::default();
         let mut anew = BTreeSet::new();
+        self.set_intentions(mesh, touched.iter());
         for subject in touched {
             if let Subject::Instance(key) = subject {
                 concerned.add(&Arc::new(BTreeSet::from([key.id.clone()])));
@@ -142,6 +145,20 @@ impl NativePlane {
         concerned.0
     }
 
+    /// Puts in force every intention among `subjects` that a workload depends on, in one swap.
+    fn set_intentions<'a>(&self, mesh: &dyn MeshRead, subjects: impl Iterator<Item = &'a Subject>) {
+        let mut table = None;
+        for subject in subjects.filter(|subject| self.by_subject.contains_key(subject)) {
+            if let Subject::Intentions(destination) = subject {
+                let table = table.get_or_insert_with(|| PolicyTable::clone(&self.policies.load()));
+                table.set(destination, mesh.intentions(destination));
+            }
+        }
+        if let Some(table) = table {
+            self.policies.store(Arc::new(table));
+        }
+    }
+
     /// Swaps the shared parts that a subject is read by; whether that is all there is to do.
     fn swap(&mut self, mesh: &dyn MeshRead, subject: &Subject) -> bool {
         match subject {
@@ -152,12 +169,8 @@ impl NativePlane {
                 slot.store(part);
                 origin.subjects().all(|subject| self.by_subject.contains_key(subject))
             }
-            Subject::Intentions(_) => {
-                for (service, slot) in &self.policies {
-                    slot.store(self.planner.policy(mesh, service).0);
-                }
-                true
-            }
+            // All of them were set at once.
+            Subject::Intentions(_) => true,
             Subject::Routing(_)
             | Subject::ProxyDefaults
             | Subject::Roots
@@ -179,18 +192,22 @@ impl NativePlane {
         for subject in left.difference(&subjects) {
             self.leave(subject, &key.id);
         }
+        let mut fresh = Vec::new();
         for subject in subjects.difference(&left) {
             let ids = self.by_subject.entry(subject.clone()).or_default();
-            self.moved |= ids.is_empty();
+            if ids.is_empty() {
+                fresh.push(subject);
+            }
             Arc::make_mut(ids).insert(key.id.clone());
         }
+        self.moved |= !fresh.is_empty();
+        self.set_intentions(mesh, fresh.into_iter());
         // An application, or one that is gone.
         let Ok(planned) = planned else { return };
         let workload = if subjects.iter().all(known) {
             let plan = planned.plan;
             let endpoints = plan.endpoints.iter().map(|part| slot(&mut self.endpoints, &part.service, part)).collect();
-            let policy = plan.inbound.as_ref().map(|i| slot(&mut self.policies, &i.service, &i.policy));
-            Some(Arc::new(Workload { plan, endpoints, policy }))
+            Some(Arc::new(Workload { plan, endpoints, policies: Arc::clone(&self.policies) }))
         } else {
             before.and_then(|entry| entry.workload)
         };
@@ -208,8 +225,10 @@ impl NativePlane {
         self.moved = true;
         if let Subject::Endpoints(service) = subject {
             self.endpoints.remove(service);
-        } else if let Subject::Intentions(IntentionSubject::Service(service)) = subject {
-            self.policies.remove(service);
+        } else if let Subject::Intentions(destination) = subject {
+            let mut table = PolicyTable::clone(&self.policies.load());
+            table.set(destination, None);
+            self.policies.store(Arc::new(table));
         }
     }
 }

@@ -15,8 +15,8 @@ use starling_agent::{
     Registered, WriteError, system_clock,
 };
 use starling_model::{
-    Action, Datacenter, InstanceId, InstanceKey, InstanceKind, IntentionSubject, Node, NodeName, Port, Revision,
-    ServiceInstance, ServiceName, ServiceRegistration, SidecarProxy, SourceDecision, Upstream, Weights,
+    Action, Datacenter, InstanceId, InstanceKey, InstanceKind, Node, NodeName, Port, Revision,
+    ServiceInstance, ServiceName, ServiceRegistration, SidecarProxy, Upstream, Weights,
 };
 use tokio::sync::watch;
 
@@ -188,11 +188,12 @@ fn called(workload: &NativeWorkload, service: &ServiceName) -> Option<usize> {
     workload.plan.endpoints.iter().position(|part| part.service == *service)
 }
 
-/// Whether a wildcard intention denies calls of a workload; `None` if it takes none.
+/// Whether a workload denies calls of a service that nothing is written for but the wildcard; `None` if it takes none.
 fn denies_everybody(workload: &NativeWorkload) -> Option<bool> {
-    let policy = workload.policy.as_ref()?.load();
-    let (any, deny) = (IntentionSubject::Any, SourceDecision::Connection(Action::Deny));
-    Some(policy.rules.iter().any(|it| it.source == any && it.written_for == any && it.decision == deny))
+    let called = &workload.plan.inbound.as_ref()?.service;
+    let nobody = ServiceName::new("nobody").ok()?;
+    let verdict = workload.policies.load().policy(called).authorise(&nobody, None);
+    Some(verdict.action == Action::Deny && verdict.rule().is_some())
 }
 
 /// Registers a service, and waits until it is written, as its agent does, however often the server is away meanwhile.
