@@ -55,6 +55,16 @@ impl Wanted {
         if *method == Method::GET { Ok(None) } else { Self::of(query) }
     }
 
+    /// Nobody need wait for a node that there is not: that is neither registered nor has ever reported.
+    pub(crate) fn refuse_unknown_node(&self, catalog: &dyn CatalogPort) -> Result<(), ApiError> {
+        let Until::AppliedNode(node) = &self.until else { return Ok(()) };
+        let reports = || catalog.nodes().iter().any(|(report, _)| report.node == *node);
+        if catalog.snapshot().node(node).is_some() || reports() {
+            return Ok(());
+        }
+        Err(ApiError::bad_request(format!("until: there is no node named {node}")))
+    }
+
     /// Waits, and tells how it stands then.
     pub(crate) async fn standing(
         &self,

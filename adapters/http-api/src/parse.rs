@@ -10,7 +10,10 @@ pub mod hcl;
 pub mod intention;
 mod nearest;
 pub mod opaque;
+mod resolver;
+mod router;
 pub mod service;
+mod upstream_config;
 
 pub use check::{CheckRegistration, parse_check};
 pub use config_entry::parse_config_entry;

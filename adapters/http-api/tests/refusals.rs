@@ -260,10 +260,10 @@ const CONFIGS: &[(&str, &str)] = &[
     ("{}", "Kind: must be given"),
     (r#"{"Knd": "service-defaults", "Name": "a"}"#, "Knd: unknown field; did you mean Kind?"),
     (r#"{"Kind": "service-defaults", "Nam": "a"}"#, "Nam: unknown field; did you mean Name?"),
-    (r#"{"Kind": "service-router", "Name": "a"}"#, "Kind: \"service-router\" is not supported in this release"),
+    (r#"{"Kind": "ingress-gateway", "Name": "a"}"#, "Kind: \"ingress-gateway\" is not supported in this release"),
     (
         r#"{"Kind": "nonsense"}"#,
-        "Kind: \"nonsense\" is no config entry kind; it is one of proxy-defaults, service-defaults, service-intentions",
+        "Kind: \"nonsense\" is no config entry kind; it is one of proxy-defaults, service-defaults, service-intentions, service-resolver, service-router, service-splitter",
     ),
     (
         r#"{"Kind": "proxy-defaults", "Name": "local"}"#,
@@ -289,8 +289,8 @@ const CONFIGS: &[(&str, &str)] = &[
         "Protocol: \"smtp\" is no protocol; it is one of tcp, http, http2, grpc",
     ),
     (
-        r#"{"Kind": "service-defaults", "Name": "a", "UpstreamConfig": {"Defaults": {"Limits": {"MaxConnections": 3}}}}"#,
-        "UpstreamConfig: is not supported in this release; remove it",
+        r#"{"Kind": "service-defaults", "Name": "a", "UpstreamConfig": {"Defaults": {"MeshGateway": {"Mode": "local"}}}}"#,
+        "UpstreamConfig.Defaults.MeshGateway: is not supported in this release; remove it",
     ),
     (
         r#"{"Kind": "service-defaults", "Name": "a", "LocalConnectTimeoutMs": -5}"#,

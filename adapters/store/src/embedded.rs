@@ -6,6 +6,7 @@
 mod acknowledged;
 mod disk;
 mod door;
+mod epochs;
 mod lock;
 mod record;
 #[cfg(test)]
@@ -19,6 +20,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -34,6 +36,7 @@ use crate::store::{CommitError, Failure, LoadError, Store, Watch, WatchError};
 use crate::transaction::{Entry, Key, Revision, Snapshot, Transaction};
 
 pub use self::door::{LostState, OpenError};
+pub use self::epochs::{EPOCHS_MAX, Epoch};
 pub use self::lock::Holder;
 
 /// Mode of a data directory that is made here: it will hold private keys.
@@ -57,12 +60,16 @@ const JOB_OVERHEAD_BYTES: usize = 256;
 /// its process and pauses for less; beyond, reloading is the cheaper way.
 const WINDOW_TRANSACTIONS: usize = 16_384;
 
-/// Bytes of recent transactions kept for watchers.
+/// Bytes of recent transactions kept for watchers: four full groups, so that the writer may be ahead by some of them.
 const WINDOW_BYTES: usize = 16 * 1024 * 1024;
+
+/// Time for which recent transactions are kept, so that what a burst has filled does not stay. A watcher of this store that
+/// is so far behind reloads.
+const WINDOW_AGE: Duration = Duration::from_secs(10);
 
 /// Bytes of database pages kept in memory. The catalog above holds everything anyway and the
 /// kernel caches the file, so this only has to cover inner nodes and what is being written.
-const CACHE_BYTES: usize = 16 * 1024 * 1024;
+const CACHE_BYTES: usize = 4 * 1024 * 1024;
 
 /// How an embedded store is sized.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +78,8 @@ pub struct EmbeddedOptions {
     pub window_transactions: usize,
     /// Bytes of recent transactions kept for watchers.
     pub window_bytes: usize,
+    /// Time for which recent transactions are kept for watchers, by when the next one comes.
+    pub window_age: Duration,
     /// Bytes of database pages kept in memory.
     pub cache_bytes: usize,
 }
@@ -80,6 +89,7 @@ impl Default for EmbeddedOptions {
         EmbeddedOptions {
             window_transactions: WINDOW_TRANSACTIONS,
             window_bytes: WINDOW_BYTES,
+            window_age: WINDOW_AGE,
             cache_bytes: CACHE_BYTES,
         }
     }
@@ -103,6 +113,7 @@ impl fmt::Display for StoreId {
 /// [`close`]: EmbeddedStore::close
 pub struct EmbeddedStore {
     id: StoreId,
+    epochs: Vec<Epoch>,
     window: Arc<Window>,
     space: Arc<Semaphore>,
     /// `None` once closed.
@@ -191,9 +202,13 @@ impl EmbeddedStore {
     }
 
     fn adopt(examined: Examined, options: EmbeddedOptions) -> Result<EmbeddedStore, OpenError> {
-        let Opened { database, acknowledged, lock, directory, id, revision } = examined.adopt()?;
+        let Opened { database, acknowledged, lock, directory, id, revision, epochs } = examined.adopt()?;
         let engine = Arc::new(Engine { database, _lock: lock });
-        let limits = WindowLimits { transactions: options.window_transactions, bytes: options.window_bytes };
+        let limits = WindowLimits {
+            transactions: options.window_transactions,
+            bytes: options.window_bytes,
+            age: options.window_age,
+        };
         let window = Arc::new(Window::new(limits, revision));
         let (sender, receiver) = mpsc::channel(QUEUE_TRANSACTIONS);
         let writer = Writer {
@@ -211,6 +226,7 @@ impl EmbeddedStore {
         let running = Running { queue: sender, engine, writer };
         Ok(EmbeddedStore {
             id,
+            epochs,
             window,
             space: Arc::new(Semaphore::new(QUEUE_BYTES)),
             running: RwLock::new(Some(running)),
@@ -221,6 +237,12 @@ impl EmbeddedStore {
     #[must_use]
     pub fn id(&self) -> StoreId {
         self.id
+    }
+
+    /// Its openings, the oldest first and this one last; at most [`EPOCHS_MAX`].
+    #[must_use]
+    pub fn epochs(&self) -> &[Epoch] {
+        &self.epochs
     }
 
     /// The last revision that watchers have been shown.

@@ -14,7 +14,9 @@ mod embedded;
 mod store;
 mod transaction;
 
-pub use embedded::{EmbeddedOptions, EmbeddedStore, ExaminedStore, Holder, LostState, OpenError, StoreId};
+pub use embedded::{
+    EPOCHS_MAX, EmbeddedOptions, EmbeddedStore, Epoch, ExaminedStore, Holder, LostState, OpenError, StoreId,
+};
 pub use store::{CommitError, Failure, LoadError, Quantity, Store, Watch, WatchError};
 pub use transaction::{
     Committed, Condition, Entry, Expected, Key, KeyError, MAX_KEY_BYTES, MAX_TRANSACTION_BYTES,

@@ -5,6 +5,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
@@ -197,6 +198,20 @@ async fn the_window_is_bounded_by_bytes_too() {
         panic!("20 × 10 kB do not fit in 64 KiB");
     };
     assert_eq!(oldest, Revision(14));
+}
+
+#[tokio::test]
+async fn the_window_is_bounded_by_time_too_but_for_the_newest() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = EmbeddedOptions { window_age: Duration::ZERO, ..EmbeddedOptions::default() };
+    let store = EmbeddedStore::open(directory.path(), options).unwrap();
+    for _ in 0..3 {
+        store.commit(put("a", "x")).await.unwrap();
+    }
+    let late = store.watch(Revision(1)).await;
+    assert!(matches!(late, Err(WatchError::Compacted { oldest: Revision(2), .. })), "{late:?}");
+    let mut exact = store.watch(Revision(2)).await.unwrap();
+    assert_eq!(exact.next().await.unwrap().revision, Revision(3));
 }
 
 #[tokio::test]

@@ -89,6 +89,19 @@ impl Registry {
         registry.register(format!("starling_{name}"), help, Asked(ask));
     }
 
+    /// Adds a gauge under `starling_NAME` with a series for each value of `label`; which there are, and their values, is
+    /// looked up whenever the metrics are read. The caller sees to it that they are not too many.
+    pub fn register_asked_each(
+        &self,
+        name: &str,
+        help: &str,
+        label: &'static str,
+        ask: impl Fn() -> Vec<(String, f64)> + Send + Sync + 'static,
+    ) {
+        let mut registry = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        registry.register(format!("starling_{name}"), help, AskedEach { label, ask });
+    }
+
     /// Every metric in the OpenMetrics text form that Prometheus reads.
     #[must_use]
     pub fn encode(&self) -> String {
@@ -116,6 +129,31 @@ impl<F: Fn() -> f64> EncodeMetric for Asked<F> {
 impl<F> fmt::Debug for Asked<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Asked")
+    }
+}
+
+/// Gauges that are a question.
+struct AskedEach<F> {
+    label: &'static str,
+    ask: F,
+}
+
+impl<F: Fn() -> Vec<(String, f64)>> EncodeMetric for AskedEach<F> {
+    fn encode(&self, mut encoder: MetricEncoder) -> fmt::Result {
+        for (of, value) in (self.ask)() {
+            encoder.encode_family(&[(self.label, of)])?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Gauge
+    }
+}
+
+impl<F> fmt::Debug for AskedEach<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AskedEach").field("label", &self.label).finish_non_exhaustive()
     }
 }
 

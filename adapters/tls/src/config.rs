@@ -23,6 +23,9 @@ use crate::roots::TrustRoots;
 /// The protocol spoken inside: HTTP/2 over TLS (RFC 9113, section 3.1).
 const ALPN_HTTP2: &[u8] = b"h2";
 
+/// HTTP/1.1 over TLS (RFC 7301, section 6).
+const ALPN_HTTP1: &[u8] = b"http/1.1";
+
 /// Servers whose last sessions an agent remembers; a mesh has three or five.
 const SERVERS_REMEMBERED: usize = 5;
 
@@ -138,6 +141,59 @@ pub fn agent_client_config(
 /// [`ConfigError::Protocol`] if the crypto provider does not allow it.
 pub fn join_client_config(root: RootFingerprint) -> Result<ClientConfig, ConfigError> {
     client(None, Trust::Pinned(root))
+}
+
+/// What is spoken over a connection between workloads, in the order in which it is preferred.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Alpn {
+    /// Whatever the client speaks, without a word about it.
+    Opaque,
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2.
+    Http2,
+    /// HTTP/2 or HTTP/1.1; for servers.
+    AnyHttp,
+}
+
+impl Alpn {
+    fn protocols(self) -> Vec<Vec<u8>> {
+        match self {
+            Self::Opaque => Vec::new(),
+            Self::Http1 => vec![ALPN_HTTP1.to_vec()],
+            Self::Http2 => vec![ALPN_HTTP2.to_vec()],
+            Self::AnyHttp => vec![ALPN_HTTP2.to_vec(), ALPN_HTTP1.to_vec()],
+        }
+    }
+}
+
+/// The configuration of a workload's public listener: [`server_config`] for what workloads speak.
+///
+/// # Errors
+/// As [`server_config`].
+pub fn workload_server_config(
+    credentials: Arc<CredentialSlot>,
+    roots: &TrustRoots,
+    alpn: Alpn,
+) -> Result<ServerConfig, ConfigError> {
+    let mut config = server_config(credentials, roots, ClientAuth::Required)?;
+    config.alpn_protocols = alpn.protocols();
+    Ok(config)
+}
+
+/// The configuration with which a workload calls another: [`client_config`] for what workloads speak.
+///
+/// # Errors
+/// As [`client_config`].
+pub fn workload_client_config(
+    credentials: Arc<CredentialSlot>,
+    roots: &TrustRoots,
+    expected: Identity,
+    alpn: Alpn,
+) -> Result<ClientConfig, ConfigError> {
+    let mut config = client_config(Some(credentials), roots, expected)?;
+    config.alpn_protocols = alpn.protocols();
+    Ok(config)
 }
 
 fn client(credentials: Option<Arc<CredentialSlot>>, trust: Trust) -> Result<ClientConfig, ConfigError> {

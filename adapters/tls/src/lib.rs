@@ -28,7 +28,8 @@ pub mod roots;
 pub use agent_identity::{AgentIdentity, AgentIdentityError};
 pub use authority::{AuthorityError, CertificateAuthority, CreateError, IssueError, IssuedLeaf, OpenError};
 pub use config::{
-    ClientAuth, ConfigError, agent_client_config, agent_server_config, client_config, join_client_config, server_config,
+    Alpn, ClientAuth, ConfigError, agent_client_config, agent_server_config, client_config, join_client_config,
+    server_config, workload_client_config, workload_server_config,
 };
 pub use credentials::{CredentialSlot, Credentials, CredentialsError};
 pub use key::{KeyError, LeafKey, SecretPem, random_secret};

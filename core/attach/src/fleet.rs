@@ -24,11 +24,12 @@ const IDLE_TOPICS_MAX: usize = 65_536;
 /// Milliseconds after which a frame is forgotten: whoever was away longer is sent the whole.
 pub const FRAME_AGE_MS_MAX: u64 = 5 * 60 * 1000;
 
-/// Frames remembered in all: those of a fleet of 200,000 instances that registers within [`FRAME_AGE_MS_MAX`].
-const FRAMES_MAX: usize = 262_144;
+/// Frames remembered in all: a minute of a thousand a second. Whoever was away longer is sent the whole of what it wants, and
+/// what it wants is small.
+const FRAMES_MAX: usize = 65_536;
 
 /// Bytes of frames remembered in all; with as many frames of common size, both limits are met at once.
-const FRAMES_BYTES_MAX: usize = 64 * 1024 * 1024;
+const FRAMES_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Streams that a change concerns up to which everyone is to report at once.
 const REPORT_AT_ONCE_MAX: usize = 256;
@@ -61,6 +62,12 @@ pub enum SubscribeError {
         have: Revision,
         /// Where the server is.
         at: Revision,
+    },
+    /// The agent has heard of another past than this server's: the store was set back and has been written since.
+    #[error("the agent has heard up to revision {heard} of another past; begin anew with nothing")]
+    OtherPast {
+        /// How far it has heard.
+        heard: Revision,
     },
     /// Over [`SUBJECTS_MAX`].
     #[error("more than {SUBJECTS_MAX} subjects on one stream")]

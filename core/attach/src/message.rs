@@ -97,6 +97,20 @@ pub struct Subscribe {
     /// The subjects.
     #[prost(message, repeated, tag = "1")]
     pub resumes: Vec<Resume>,
+    /// How far the agent has heard: of which store what it has is. None from agents that do not know.
+    #[prost(message, optional, tag = "2")]
+    pub reached: Option<Reached>,
+}
+
+/// The furthest that an agent has heard of.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Reached {
+    /// The epoch of the server's store when it said so.
+    #[prost(fixed64, tag = "1")]
+    pub epoch: u64,
+    /// The revision.
+    #[prost(uint64, tag = "2")]
+    pub revision: u64,
 }
 
 /// A subject and what the agent has of it.
@@ -221,6 +235,9 @@ pub struct Welcome {
     /// The server's version, for people.
     #[prost(string, tag = "4")]
     pub version: String,
+    /// The present epoch of the server's store; 0 from servers that have none.
+    #[prost(fixed64, tag = "5")]
+    pub epoch: u64,
 }
 
 /// One item of one subject, new, changed or gone.

@@ -1,15 +1,18 @@
 //! What each subject looks like from afar, and what a commit changes about that.
 //!
 //! A subject is a set of items. Whoever has the items of the subjects that a plan reads makes the same plan as the server
-//! would. What a planner does not read is not in them: tags, metadata, upstreams and output of checks stay at home.
+//! would. What a planner does not read is not in them: upstreams and output of checks stay at home, and tags and metadata,
+//! unless the service's resolver tells its instances apart by them.
 //! Cost model: a commit costs two look-ups per front that it touches, never a pass over a subject; only a node's
-//! address or a node-wide check costs as many as the node has instances.
+//! address or a node-wide check costs as many as the node has instances, and a resolver with filters as many as its
+//! service has.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
-use starling_catalog::{Front, MeshRead, Snapshot, Subject};
+use starling_catalog::{Front, Marks, MeshRead, Snapshot, Subject};
 use starling_model::{
     CaRootRecord, Change, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceKey, NodeName, Port, RecordKey,
     ServiceName, Weights,
@@ -20,8 +23,10 @@ use crate::message::{MessageError, WireItem};
 /// Names an item within its subject.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ItemKey {
-    /// The only one.
+    /// The only one; of `Routing`, the service-defaults.
     Sole,
+    /// Of `Routing`, an entry of another kind.
+    Entry(ConfigKind),
     /// A front.
     Front(InstanceKey),
     /// A root, by its identifier.
@@ -66,18 +71,32 @@ pub fn content(snapshot: &Snapshot, subject: &Subject) -> Vec<(ItemKey, Item)> {
         let roots = snapshot.roots().into_iter();
         return roots.map(|root| (ItemKey::Root(root.value.id.clone()), Item::Root(root.value.clone()))).collect();
     }
-    sole(snapshot, subject).map(|item| (ItemKey::Sole, item)).into_iter().collect()
+    let keys: &[ItemKey] = if let Subject::Routing(_) = subject { &ROUTING_ITEMS } else { &[ItemKey::Sole] };
+    keys.iter().filter_map(|key| Some((key.clone(), named(snapshot, subject, key)?))).collect()
 }
 
-/// The item of a subject that has one at most.
-fn sole(snapshot: &Snapshot, subject: &Subject) -> Option<Item> {
+/// The items of `Routing`.
+const ROUTING_ITEMS: [ItemKey; 4] = [
+    ItemKey::Sole,
+    ItemKey::Entry(ConfigKind::ServiceResolver),
+    ItemKey::Entry(ConfigKind::ServiceRouter),
+    ItemKey::Entry(ConfigKind::ServiceSplitter),
+];
+
+/// An item of a subject that has at most one of each key, known beforehand.
+fn named(snapshot: &Snapshot, subject: &Subject, key: &ItemKey) -> Option<Item> {
     let entry = |kind, name: String| {
         let entry = snapshot.config(&ConfigEntryKey { kind, name })?;
         Some(Item::Entry(entry.value.clone()))
     };
     match subject {
         Subject::Service(service) => snapshot.has_instances(service).then_some(Item::Mark),
-        Subject::Routing(service) => entry(ConfigKind::ServiceDefaults, service.to_string()),
+        Subject::Routing(service) => match key {
+            ItemKey::Entry(kind) => entry(*kind, service.to_string()),
+            ItemKey::Sole | ItemKey::Front(_) | ItemKey::Root(_) => {
+                entry(ConfigKind::ServiceDefaults, service.to_string())
+            }
+        },
         Subject::Intentions(destination) => entry(ConfigKind::ServiceIntentions, destination.to_string()),
         Subject::ProxyDefaults => entry(ConfigKind::ProxyDefaults, "global".to_owned()),
         Subject::Node(_) => Some(Item::Mark),
@@ -104,11 +123,11 @@ pub fn difference(before: &Snapshot, after: &Snapshot, changes: &[Change]) -> Ve
     for key in touched.fronts {
         front_changes(before, after, &key, &mut all);
     }
-    for subject in touched.sole {
-        let item = sole(after, &subject);
+    for (subject, key) in touched.named {
+        let item = named(after, &subject, &key);
         // A mark on a node says that something was written, so it is never as before.
-        if matches!(subject, Subject::Node(_)) || sole(before, &subject) != item {
-            all.push(ItemChange { subject, key: ItemKey::Sole, item });
+        if matches!(subject, Subject::Node(_)) || named(before, &subject, &key) != item {
+            all.push(ItemChange { subject, key, item });
         }
     }
     if touched.roots {
@@ -152,7 +171,7 @@ fn root_changes(before: &Snapshot, after: &Snapshot, all: &mut Vec<ItemChange>) 
 #[derive(Default)]
 struct Touched {
     fronts: BTreeSet<InstanceKey>,
-    sole: BTreeSet<Subject>,
+    named: BTreeSet<(Subject, ItemKey)>,
     roots: bool,
 }
 
@@ -172,11 +191,16 @@ impl Touched {
             }
             RecordKey::Config(key) => {
                 let Some(entry) = snapshot.config(key) else { return };
-                self.sole.insert(match &entry.value {
-                    ConfigEntry::ProxyDefaults(_) => Subject::ProxyDefaults,
-                    ConfigEntry::ServiceDefaults(entry) => Subject::Routing(entry.service.clone()),
-                    ConfigEntry::ServiceIntentions(entry) => Subject::Intentions(entry.destination.clone()),
-                });
+                self.named.insert(place_of(&entry.value));
+                // What is shown of a front depends on whether anybody asks for it.
+                if let ConfigEntry::ServiceResolver(resolver) = &entry.value
+                    && resolver.has_filters()
+                {
+                    let (service, fronts) = (&resolver.service, &mut self.fronts);
+                    snapshot.visit_fronts(service, &mut |front| {
+                        fronts.insert(front.key.clone());
+                    });
+                }
             }
             RecordKey::CaRoot(_) => self.roots = true,
             RecordKey::Fence(_) | RecordKey::JoinToken(_) => {}
@@ -184,15 +208,15 @@ impl Touched {
     }
 
     fn add_node(&mut self, snapshot: &Snapshot, name: &NodeName) {
-        self.sole.insert(Subject::Node(name.clone()));
+        self.named.insert((Subject::Node(name.clone()), ItemKey::Sole));
         self.fronts.extend(snapshot.instances_on(name).map(|instance| instance.value.key.clone()));
     }
 
     /// An instance, and the sidecars that stand in front of it: its health is theirs.
     fn add_instance(&mut self, snapshot: &Snapshot, key: &InstanceKey) {
-        self.sole.insert(Subject::Node(key.node.clone()));
+        self.named.insert((Subject::Node(key.node.clone()), ItemKey::Sole));
         let Some(instance) = snapshot.instance(key) else { return };
-        self.sole.insert(Subject::Service(instance.value.name.clone()));
+        self.named.insert((Subject::Service(instance.value.name.clone()), ItemKey::Sole));
         self.fronts.insert(key.clone());
         let sidecars = snapshot.sidecars_on(&key.node, &instance.value.name);
         let fronting = sidecars.filter(|sidecar| {
@@ -217,6 +241,10 @@ struct WireFront {
     /// 0 passing, 1 warning, 2 critical.
     #[prost(uint32, tag = "5")]
     health: u32,
+    #[prost(string, repeated, tag = "6")]
+    tags: Vec<String>,
+    #[prost(btree_map = "string, string", tag = "7")]
+    meta: BTreeMap<String, String>,
 }
 
 /// An item on the wire.
@@ -224,6 +252,7 @@ struct WireFront {
 pub fn encode_item(key: &ItemKey, item: Option<&Item>) -> WireItem {
     let key = match key {
         ItemKey::Sole => String::new(),
+        ItemKey::Entry(kind) => kind.as_str().to_owned(),
         ItemKey::Front(key) => format!("{}/{}", key.node, key.id),
         ItemKey::Root(id) => id.clone(),
     };
@@ -238,7 +267,10 @@ pub fn encode_item(key: &ItemKey, item: Option<&Item>) -> WireItem {
 }
 
 fn encode_front(front: &Front) -> WireFront {
+    let marks = front.marks.as_deref().cloned().unwrap_or_default();
     WireFront {
+        tags: marks.tags,
+        meta: marks.meta,
         address: front.address.clone(),
         port: front.port.map_or(0, |port| u32::from(port.get())),
         passing: front.weights.passing,
@@ -273,15 +305,20 @@ pub fn decode_item(subject: &Subject, wire: &WireItem) -> Result<(ItemKey, Optio
                 root => Ok((ItemKey::Root(wire.key.clone()), root.map(Item::Root))),
             }
         }
+        Subject::Routing(_) => {
+            let key = match wire.key.as_str() {
+                "" => ItemKey::Sole,
+                other => ItemKey::Entry(other.parse().map_err(|_| wrong(format!("{other:?} is no kind of entry")))?),
+            };
+            let place = (subject.clone(), key);
+            let entry = decode_entry(value, &place).map_err(wrong)?;
+            Ok((place.1, entry))
+        }
         // What there is one of has no key.
         _ if !wire.key.is_empty() => Err(wrong("its key is not its own".to_owned())),
-        Subject::Routing(_) | Subject::Intentions(_) | Subject::ProxyDefaults => {
-            let entry: Option<ConfigEntry> =
-                value.map(|value| serde_json::from_slice(value)).transpose().map_err(|e| wrong(e.to_string()))?;
-            match entry {
-                Some(entry) if !is_of(&entry, subject) => Err(wrong("it is another's config entry".to_owned())),
-                entry => Ok((ItemKey::Sole, entry.map(Item::Entry))),
-            }
+        Subject::Intentions(_) | Subject::ProxyDefaults => {
+            let entry = decode_entry(value, &(subject.clone(), ItemKey::Sole)).map_err(wrong)?;
+            Ok((ItemKey::Sole, entry))
         }
         Subject::Service(_) | Subject::Node(_) => Ok((ItemKey::Sole, value.map(|_| Item::Mark))),
         Subject::Instance(_)
@@ -292,13 +329,27 @@ pub fn decode_item(subject: &Subject, wire: &WireItem) -> Result<(ItemKey, Optio
     }
 }
 
-fn is_of(entry: &ConfigEntry, subject: &Subject) -> bool {
+/// The subject that a config entry belongs to, and its key there.
+fn place_of(entry: &ConfigEntry) -> (Subject, ItemKey) {
     match entry {
-        ConfigEntry::ProxyDefaults(_) => *subject == Subject::ProxyDefaults,
-        ConfigEntry::ServiceDefaults(entry) => matches!(subject, Subject::Routing(name) if *name == entry.service),
-        ConfigEntry::ServiceIntentions(entry) => {
-            matches!(subject, Subject::Intentions(name) if *name == entry.destination)
+        ConfigEntry::ProxyDefaults(_) => (Subject::ProxyDefaults, ItemKey::Sole),
+        ConfigEntry::ServiceIntentions(entry) => (Subject::Intentions(entry.destination.clone()), ItemKey::Sole),
+        ConfigEntry::ServiceDefaults(entry) => (Subject::Routing(entry.service.clone()), ItemKey::Sole),
+        ConfigEntry::ServiceResolver(_) | ConfigEntry::ServiceRouter(_) | ConfigEntry::ServiceSplitter(_) => {
+            let service = entry.routing_of().expect("invariant: these kinds are of a service").clone();
+            (Subject::Routing(service), ItemKey::Entry(entry.key().kind))
         }
+    }
+}
+
+/// The entry that stands at `place`; `None` if it is gone.
+fn decode_entry(value: Option<&Bytes>, place: &(Subject, ItemKey)) -> Result<Option<Item>, String> {
+    let Some(value) = value else { return Ok(None) };
+    let entry: ConfigEntry = serde_json::from_slice(value).map_err(|error| error.to_string())?;
+    if place_of(&entry) == *place {
+        Ok(Some(Item::Entry(entry)))
+    } else {
+        Err("it is another's config entry".to_owned())
     }
 }
 
@@ -315,7 +366,9 @@ fn decode_front(key: &InstanceKey, value: &Bytes) -> Result<Front, String> {
         other => return Err(format!("health {other} is unknown")),
     };
     let weights = Weights { passing: wire.passing, warning: wire.warning };
-    Ok(Front { key: key.clone(), address: wire.address, port, weights, health })
+    let none = wire.tags.is_empty() && wire.meta.is_empty();
+    let marks = (!none).then(|| Arc::new(Marks { tags: wire.tags, meta: wire.meta }));
+    Ok(Front { key: key.clone(), address: wire.address, port, weights, health, marks })
 }
 
 /// How urgent a change is: what takes something away comes first, then what adds, then the rest (DESIGN §6).

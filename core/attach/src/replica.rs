@@ -10,11 +10,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use starling_catalog::{Front, MeshRead, Subject};
 use starling_model::{
-    CaRootRecord, ConfigEntry, InstanceKey, IntentionSubject, Node, NodeName, ProxyDefaults, Revision, ServiceDefaults,
-    ServiceInstance, ServiceIntentions, ServiceName,
+    CaRootRecord, ConfigEntry, ConfigKind, InstanceKey, IntentionSubject, Node, NodeName, ProxyDefaults, Revision,
+    ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter,
 };
 
-use crate::message::{FromServer, MessageError, SUBJECTS_MAX, ServerSays, Whole, decode_subject, encode_subject};
+use crate::message::{
+    FromServer, MessageError, Reached, SUBJECTS_MAX, ServerSays, Whole, decode_subject, encode_subject,
+};
 use crate::projection::{Item, ItemKey, decode_item, encode_item};
 
 /// Subjects forgotten in one connection that are told apart; past this every subject counts as one of them.
@@ -45,6 +47,11 @@ pub struct Replica {
     topics: BTreeMap<Subject, Arc<Topic>>,
     /// Everything known is complete up to here, but for what is doubtful.
     through: Revision,
+    /// The furthest that was heard of, what came after the last `Through` included; epoch 0 if there is no telling of which
+    /// store all of it is.
+    reached: Reached,
+    /// The epoch of the server at the other end.
+    epoch: u64,
     /// Known subjects that changed since the last `Through`.
     touched: BTreeSet<Subject>,
     forgotten: Forgotten,
@@ -68,6 +75,8 @@ struct Topic {
 struct Content {
     fronts: BTreeMap<InstanceKey, Front>,
     entry: Option<ConfigEntry>,
+    /// Of `Routing`, the entries beside the service-defaults.
+    others: BTreeMap<ConfigKind, ConfigEntry>,
     roots: BTreeMap<String, CaRootRecord>,
     mark: bool,
 }
@@ -140,6 +149,7 @@ impl Replica {
             }
         }
         self.through = Revision(0);
+        self.reached = Reached::default();
     }
 
     /// Whether a subject has been heard of. Those that are not sent to agents are this node's own, and known.
@@ -168,6 +178,21 @@ impl Replica {
         self.topics.iter_mut().map(resume).collect()
     }
 
+    /// How far was heard, for a server to hold against its store; `None` if there is no telling of which store that is.
+    #[must_use]
+    pub fn reached(&self) -> Option<Reached> {
+        (self.reached.epoch != 0).then_some(self.reached)
+    }
+
+    /// Something was heard. What is there is of the server's past: it was admitted, or else is all replaced by the next
+    /// `Through`, `whole` being whether that is now.
+    fn reach(&mut self, revision: u64, whole: bool) {
+        self.reached.revision = self.reached.revision.max(revision);
+        if whole || self.reached.epoch != 0 {
+            self.reached.epoch = self.epoch;
+        }
+    }
+
     /// Everything known is complete up to here.
     #[must_use]
     pub fn through(&self) -> Revision {
@@ -192,14 +217,23 @@ impl Replica {
                 let item = update.item.as_ref().ok_or(MessageError::Unknown)?;
                 let (key, item) = decode_item(&subject, item)?;
                 self.update(subject, Revision(update.revision), key, item)?;
+                self.reach(update.revision, false);
                 Ok(None)
             }
             ServerSays::Whole(whole) => {
                 self.replace(whole)?;
+                self.reach(whole.revision, false);
                 Ok(None)
             }
-            ServerSays::Through(through) => self.complete(Revision(through.revision)).map(Some),
-            ServerSays::Welcome(_) => Ok(None),
+            ServerSays::Through(through) => {
+                let touched = self.complete(Revision(through.revision))?;
+                self.reach(through.revision, true);
+                Ok(Some(touched))
+            }
+            ServerSays::Welcome(welcome) => {
+                self.epoch = welcome.epoch;
+                Ok(None)
+            }
         }
     }
 
@@ -295,13 +329,16 @@ impl Replica {
         touched
     }
 
-    /// What is known, in the form in which a server would send it: to be kept on disk.
+    /// What is known, in the form in which a server would send it after a welcome of the epoch of [`Replica::reached`]: to
+    /// be kept on disk.
     #[must_use]
     pub fn to_frames(&self) -> Vec<Bytes> {
         let known = self.topics.iter().filter(|(_, topic)| topic.known);
         let whole = |(subject, topic): (&Subject, &Arc<Topic>)| {
             let subject = encode_subject(subject)?;
-            let revision = topic.complete_through(self.through).0;
+            // What came after the `Through` is in it, too.
+            let complete = topic.complete_through(self.through) != Revision(0);
+            let revision = if complete { self.reached.revision.max(self.through.0) } else { 0 };
             let items = topic.content.items().iter().map(|(key, item)| encode_item(key, Some(item))).collect();
             Some(FromServer::from(ServerSays::Whole(Whole { subject: Some(subject), revision, items })).to_bytes())
         };
@@ -310,7 +347,7 @@ impl Replica {
         frames
     }
 
-    /// Reads what [`Replica::to_frames`] made; every subject in it is wanted.
+    /// Reads what [`Replica::to_frames`] made, after the welcome; every subject in it is wanted.
     ///
     /// # Errors
     /// [`ReplicaError`] if it is damaged.
@@ -343,6 +380,10 @@ impl Replica {
     fn entry(&self, subject: &Subject) -> Option<&ConfigEntry> {
         self.topics.get(subject)?.content.entry.as_ref()
     }
+
+    fn routing(&self, service: &ServiceName, kind: ConfigKind) -> Option<&ConfigEntry> {
+        self.topics.get(&Subject::Routing(service.clone()))?.content.others.get(&kind)
+    }
 }
 
 impl Topic {
@@ -368,6 +409,12 @@ impl Content {
             (ItemKey::Root(id), _) => {
                 self.roots.remove(&id);
             }
+            (ItemKey::Entry(kind), Some(Item::Entry(entry))) => {
+                self.others.insert(kind, entry);
+            }
+            (ItemKey::Entry(kind), _) => {
+                self.others.remove(&kind);
+            }
             (ItemKey::Sole, Some(Item::Entry(entry))) => self.entry = Some(entry),
             (ItemKey::Sole, Some(_)) => self.mark = true,
             (ItemKey::Sole, None) => (self.entry, self.mark) = (None, false),
@@ -378,8 +425,9 @@ impl Content {
         let fronts = self.fronts.iter().map(|(key, front)| (ItemKey::Front(key.clone()), Item::Front(front.clone())));
         let roots = self.roots.iter().map(|(id, root)| (ItemKey::Root(id.clone()), Item::Root(root.clone())));
         let entry = self.entry.iter().map(|entry| (ItemKey::Sole, Item::Entry(entry.clone())));
+        let others = self.others.iter().map(|(kind, entry)| (ItemKey::Entry(*kind), Item::Entry(entry.clone())));
         let mark = self.mark.then_some((ItemKey::Sole, Item::Mark));
-        fronts.chain(roots).chain(entry).chain(mark).collect()
+        fronts.chain(roots).chain(entry).chain(others).chain(mark).collect()
     }
 }
 
@@ -415,24 +463,33 @@ impl MeshRead for Replica {
     }
 
     fn service_defaults(&self, service: &ServiceName) -> Option<&ServiceDefaults> {
-        match self.entry(&Subject::Routing(service.clone()))? {
-            ConfigEntry::ServiceDefaults(entry) => Some(entry),
-            ConfigEntry::ProxyDefaults(_) | ConfigEntry::ServiceIntentions(_) => None,
-        }
+        let entry = self.entry(&Subject::Routing(service.clone()))?;
+        if let ConfigEntry::ServiceDefaults(entry) = entry { Some(entry) } else { None }
+    }
+
+    fn service_router(&self, service: &ServiceName) -> Option<&ServiceRouter> {
+        let entry = self.routing(service, ConfigKind::ServiceRouter)?;
+        if let ConfigEntry::ServiceRouter(entry) = entry { Some(entry) } else { None }
+    }
+
+    fn service_splitter(&self, service: &ServiceName) -> Option<&ServiceSplitter> {
+        let entry = self.routing(service, ConfigKind::ServiceSplitter)?;
+        if let ConfigEntry::ServiceSplitter(entry) = entry { Some(entry) } else { None }
+    }
+
+    fn service_resolver(&self, service: &ServiceName) -> Option<&ServiceResolver> {
+        let entry = self.routing(service, ConfigKind::ServiceResolver)?;
+        if let ConfigEntry::ServiceResolver(entry) = entry { Some(&**entry) } else { None }
     }
 
     fn proxy_defaults(&self) -> Option<&ProxyDefaults> {
-        match self.entry(&Subject::ProxyDefaults)? {
-            ConfigEntry::ProxyDefaults(entry) => Some(entry),
-            ConfigEntry::ServiceDefaults(_) | ConfigEntry::ServiceIntentions(_) => None,
-        }
+        let entry = self.entry(&Subject::ProxyDefaults)?;
+        if let ConfigEntry::ProxyDefaults(entry) = entry { Some(entry) } else { None }
     }
 
     fn intentions(&self, destination: &IntentionSubject) -> Option<&ServiceIntentions> {
-        match self.entry(&Subject::Intentions(destination.clone()))? {
-            ConfigEntry::ServiceIntentions(entry) => Some(entry),
-            ConfigEntry::ProxyDefaults(_) | ConfigEntry::ServiceDefaults(_) => None,
-        }
+        let entry = self.entry(&Subject::Intentions(destination.clone()))?;
+        if let ConfigEntry::ServiceIntentions(entry) = entry { Some(entry) } else { None }
     }
 
     fn roots_pem(&self) -> Vec<&str> {

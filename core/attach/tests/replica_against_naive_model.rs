@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use records::*;
+use starling_attach::StreamId;
 use starling_attach::fleet::FRAME_AGE_MS_MAX;
-use starling_attach::{Replica, StreamId};
 use starling_catalog::{MeshRead, Snapshot, Subject};
 use starling_model::*;
 
@@ -70,15 +70,15 @@ fn change() -> impl Strategy<Value = Change> {
         3 => (pick(&NODES), pick(&APPLICATIONS), pick(&SERVICES), 1..4i64, any::<bool>()).prop_map(move |(n, i, s, p, native)| {
             put(Record::Instance(ServiceInstance { native, ..instance(n, i, s, p) }))
         }),
-        6 => (pick(&NODES), pick(&SIDECARS), pick(&SERVICES), 1..4i64, prop::option::of(pick(&APPLICATIONS))).prop_map(
-            move |(n, i, s, p, behind)| {
+        6 => (pick(&NODES), pick(&SIDECARS), pick(&SERVICES), 1..4i64, prop::option::of(pick(&APPLICATIONS)), any::<bool>())
+            .prop_map(move |(n, i, s, p, behind, blue)| {
                 let mut sidecar = sidecar(n, i, "proxy", s, p);
+                sidecar.tags = if blue { vec!["blue".to_owned()] } else { Vec::new() };
                 if let InstanceKind::Sidecar(proxy) = &mut sidecar.kind {
                     proxy.destination_id = behind.map(|id| id.parse().unwrap());
                 }
                 put(Record::Instance(sidecar))
-            }
-        ),
+            }),
         4 => (pick(&NODES), pick(&IDS)).prop_map(|(n, i)| Change::Delete(RecordKey::Instance(key(n, i)))),
         4 => (pick(&NODES), pick(&IDS), prop::option::of((pick(&IDS), pick(&SERVICES))), status)
             .prop_map(move |(n, c, s, status)| put(check(n, c, s, status))),
@@ -86,6 +86,10 @@ fn change() -> impl Strategy<Value = Change> {
             .prop_map(|(n, c)| Change::Delete(RecordKey::Check(n.parse().unwrap(), c.parse().unwrap()))),
         1 => (pick(&SERVICES), protocol()).prop_map(move |(s, p)| put(Record::Config(defaults(s, p)))),
         1 => pick(&SERVICES).prop_map(move |s| delete_config(ConfigKind::ServiceDefaults, s)),
+        2 => (pick(&SERVICES), any::<bool>()).prop_map(move |(s, filter)| put(Record::Config(resolver(s, filter)))),
+        1 => pick(&SERVICES).prop_map(move |s| delete_config(ConfigKind::ServiceResolver, s)),
+        1 => (pick(&SERVICES), pick(&SERVICES)).prop_map(move |(s, to)| put(Record::Config(splitter(s, to)))),
+        1 => pick(&SERVICES).prop_map(move |s| delete_config(ConfigKind::ServiceSplitter, s)),
         1 => protocol().prop_map(move |p| {
             put(Record::Config(ConfigEntry::ProxyDefaults(ProxyDefaults { protocol: Some(p), ..ProxyDefaults::default() })))
         }),
@@ -302,7 +306,7 @@ impl Run {
     fn server_reads(&mut self, agent: usize) {
         let subscribed = &mut self.naive[agent].subscribed;
         match self.world.server_reads(AGENTS[agent].0).unwrap() {
-            Some(Asks::Subscribe(resumes)) => subscribed.extend(resumes.into_iter().map(|(subject, _)| subject)),
+            Some(Asks::Subscribe(resumes, _)) => subscribed.extend(resumes.into_iter().map(|(subject, _)| subject)),
             Some(Asks::Unsubscribe(subjects)) => subjects.iter().for_each(|subject| {
                 subscribed.remove(subject);
             }),
@@ -313,9 +317,10 @@ impl Run {
     fn restart_agent(&mut self, agent: usize) {
         let name = AGENTS[agent].0;
         self.lose(agent);
-        let replica = &mut self.world.agent(name).replica;
+        let replica = &self.world.agent(name).replica;
         let unknown: Vec<_> = replica.subjects().filter(|subject| !replica.knows(subject)).cloned().collect();
-        *replica = Replica::from_frames(replica.to_frames()).unwrap();
+        self.world.agent(name).restart();
+        let replica = &mut self.world.agent(name).replica;
         for subject in unknown {
             assert!(replica.want(&subject), "what was never heard of is not on disk");
         }

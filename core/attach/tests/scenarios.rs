@@ -29,9 +29,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use starling_attach::StreamId;
 use starling_attach::message::{ServerSays, Update, Whole, WireItem, decode_subject};
 use starling_attach::projection::{Item, decode_item};
-use starling_attach::{Replica, StreamId};
 use starling_catalog::{Snapshot, Subject};
 use starling_model::{Action, Change, ConfigEntry, Record, RecordKey, Revision, SourceDecision};
 
@@ -105,8 +105,7 @@ impl Story {
             ["set", "back", revision] => {
                 let old = self.history[revision.parse::<usize>().unwrap()].clone();
                 self.history.truncate(usize::try_from(old.revision().0).unwrap() + 1);
-                self.world.snapshot = old;
-                self.world.restart();
+                self.world.set_back(old);
                 self.encoded = 0;
             }
             ["encoded"] => {
@@ -136,7 +135,7 @@ impl Story {
         match verb {
             "connects" => {
                 self.world.connect(name);
-                let Some(Asks::Subscribe(resumes)) = self.world.agent(name).up.back() else { panic!("it resumes") };
+                let Some(Asks::Subscribe(resumes, _)) = self.world.agent(name).up.back() else { panic!("it resumes") };
                 return resumes.iter().map(|(subject, have)| format!("> {subject} from {have}\n")).collect();
             }
             "loses" => self.world.drop_connection(name),
@@ -145,13 +144,13 @@ impl Story {
             "asks" => {
                 let asked = args.iter().map(|text| text.split_once('@').unwrap());
                 let resumes: Vec<_> = asked.map(|(s, rev)| (subject(s), Revision(rev.parse().unwrap()))).collect();
-                self.world.agent(name).up.push_back(Asks::Subscribe(resumes));
+                let reached = self.world.agent(name).replica.reached();
+                self.world.agent(name).up.push_back(Asks::Subscribe(resumes, reached));
             }
             "begins" => self.world.agent(name).replica.begin_anew(),
             "restarts" => {
                 self.world.drop_connection(name);
-                let agent = self.world.agent(name);
-                agent.replica = Replica::from_frames(agent.replica.to_frames()).unwrap();
+                self.world.agent(name).restart();
             }
             "holds" => return self.holds(name),
             "takes" => return self.hear(name, usize::MAX),
@@ -247,7 +246,8 @@ fn item_text(subject: &Subject, wire: &WireItem) -> String {
         Some(Item::Front(front)) => {
             let address = front.address.as_deref().unwrap_or("nowhere");
             let port = front.port.map_or("?".to_owned(), |port| port.to_string());
-            format!("{} {address}:{port} {:?}", front.key, front.health).to_lowercase()
+            let marks: String = front.marks.iter().flat_map(|marks| &marks.tags).map(|tag| format!(" {tag}")).collect();
+            format!("{} {address}:{port} {:?}{marks}", front.key, front.health).to_lowercase()
         }
         Some(Item::Root(root)) => root.id,
         Some(Item::Entry(ConfigEntry::ServiceIntentions(entry))) => match entry.sources[0].decision {
@@ -279,6 +279,8 @@ fn change_of(snapshot: &Snapshot, text: &str) -> Change {
             instance.tags = vec![(*tag).to_owned()];
             Change::Put(Record::Instance(instance))
         }
+        ["resolver", service] => Change::Put(Record::Config(records::resolver(service, true))),
+        ["no-resolver", service] => Change::Delete(RecordKey::Config(records::resolver(service, true).key())),
         ["drop", at] => Change::Delete(RecordKey::Instance(key(at))),
         ["check", at, status] => {
             let instance = &snapshot.instance(&key(at)).unwrap().value;

@@ -6,12 +6,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use imbl::OrdMap;
 use starling_model::{
-    Change, Check, CheckedService, ConfigEntry, InstanceKind, NodeName, Record, RecordKey, Revision, ServiceInstance,
-    ServiceName, Versioned,
+    Change, Check, CheckId, CheckedService, ConfigEntry, InstanceKey, InstanceKind, NodeName, Record, RecordKey,
+    Revision, ServiceInstance, ServiceName, Versioned,
 };
 
-use crate::snapshot::{NodeEntry, OwnedCheck, Snapshot};
+use crate::snapshot::{ById, ByKey, ByOwner, ByPort, NodeEntry, Snapshot};
+use crate::sorted::{Order, Sorted};
 use crate::subject::Subject;
 
 /// Subjects without content whose last revision is remembered. Past this a watcher of the oldest is woken once for
@@ -69,7 +71,6 @@ impl Snapshot {
 
     /// Adds a record and what indexes need.
     pub(crate) fn insert(&mut self, record: Record, created: Revision, modified: Revision) {
-        let key = record.key();
         match record {
             Record::Node(value) => {
                 let name = value.name.clone();
@@ -77,20 +78,14 @@ impl Snapshot {
             }
             Record::Instance(mut value) => {
                 self.share_names(&mut value);
-                self.unindex(&key);
-                self.index(&value);
-                let (node, id) = (value.key.node.clone(), value.key.id.clone());
-                self.entry(&node).instances.insert(id, Arc::new(Versioned { value, created, modified }));
+                self.take_instance(&value.key);
+                self.put_instance(&Arc::new(Versioned { value, created, modified }));
             }
             Record::Check(value) => {
-                let (node, owned) = (value.node.clone(), owned_check(&value));
+                let node = value.node.clone();
                 let entry = self.entry(&node);
-                let before = entry.checks.get(&value.id).map(|old| owned_check(&old.value));
-                if before.as_ref() != Some(&owned) {
-                    before.map(|before| entry.by_owner.remove(&before));
-                    entry.by_owner.insert(owned);
-                }
-                entry.checks.insert(value.id.clone(), Arc::new(Versioned { value, created, modified }));
+                entry.take_check(&value.id);
+                entry.put_check(Arc::new(Versioned { value, created, modified }));
             }
             Record::Config(value) => {
                 self.configs.insert(value.key(), Arc::new(Versioned { value, created, modified }));
@@ -126,8 +121,8 @@ impl Snapshot {
         known(&mut proxy.destination);
         proxy.upstreams.iter_mut().for_each(|upstream| known(&mut upstream.destination));
         let behind = proxy.destination_id.as_ref().zip(on_node);
-        if let Some((id, _)) = behind.and_then(|(id, (_, entry))| entry.instances.get_key_value(id)) {
-            proxy.destination_id = Some(id.clone());
+        if let Some(behind) = behind.and_then(|(id, (_, entry))| entry.instance(id)) {
+            proxy.destination_id = Some(behind.value.key.id.clone());
         }
     }
 
@@ -135,22 +130,17 @@ impl Snapshot {
         match key {
             RecordKey::Node(name) => {
                 if let Some(entry) = self.nodes.get_mut(name) {
-                    entry.node = None;
+                    Arc::make_mut(entry).node = None;
                 }
                 self.drop_empty(name);
             }
             RecordKey::Instance(instance) => {
-                self.unindex(key);
-                if let Some(entry) = self.nodes.get_mut(&instance.node) {
-                    entry.instances.remove(&instance.id);
-                }
+                self.take_instance(instance);
                 self.drop_empty(&instance.node);
             }
             RecordKey::Check(node, id) => {
-                if let Some(entry) = self.nodes.get_mut(node)
-                    && let Some(old) = entry.checks.remove(id)
-                {
-                    entry.by_owner.remove(&owned_check(&old.value));
+                if let Some(entry) = self.nodes.get_mut(node) {
+                    Arc::make_mut(entry).take_check(id);
                 }
                 self.drop_empty(node);
             }
@@ -170,35 +160,42 @@ impl Snapshot {
     }
 
     fn entry(&mut self, node: &NodeName) -> &mut NodeEntry {
-        self.nodes.entry(node.clone()).or_default()
+        Arc::make_mut(self.nodes.entry(node.clone()).or_default())
     }
 
     fn drop_empty(&mut self, node: &NodeName) {
-        let empty = |e: &NodeEntry| e.node.is_none() && e.instances.is_empty() && e.checks.is_empty();
+        let empty = |e: &Arc<NodeEntry>| e.node.is_none() && e.instances.is_empty() && e.checks.is_empty();
         if self.nodes.get(node).is_some_and(empty) {
             self.nodes.remove(node);
         }
     }
 
-    fn index(&mut self, instance: &ServiceInstance) {
-        self.by_name.entry(instance.name.clone()).or_default().insert(instance.key.clone());
-        if let Some(proxy) = instance.sidecar() {
-            self.by_destination.entry(proxy.destination.clone()).or_default().insert(instance.key.clone());
-            if let Some(port) = instance.port {
-                self.entry(&instance.key.node).by_port.insert((port, Some(instance.key.id.clone())));
-            }
+    /// Puts an instance in every order that it is found by; there is none of its key.
+    fn put_instance(&mut self, instance: &Arc<Versioned<ServiceInstance>>) {
+        let value = &instance.value;
+        insert_into(&mut self.by_name, &value.name, instance);
+        if let Some(proxy) = value.sidecar() {
+            insert_into(&mut self.by_destination, &proxy.destination, instance);
+        }
+        let entry = self.entry(&value.key.node);
+        entry.instances.insert(Arc::clone(instance));
+        if has_place(value) {
+            entry.by_port.insert(Arc::clone(instance));
         }
     }
 
-    fn unindex(&mut self, key: &RecordKey) {
-        let RecordKey::Instance(key) = key else { return };
+    /// Takes an instance, if it is there, out of all of them.
+    fn take_instance(&mut self, key: &InstanceKey) {
         let Some(old) = self.instance(key).cloned() else { return };
-        remove_from(&mut self.by_name, &old.value.name, key);
-        if let Some(proxy) = old.value.sidecar() {
-            remove_from(&mut self.by_destination, &proxy.destination, key);
-            if let (Some(port), Some(entry)) = (old.value.port, self.nodes.get_mut(&key.node)) {
-                entry.by_port.remove(&(port, Some(key.id.clone())));
-            }
+        let old = &old.value;
+        remove_from(&mut self.by_name, &old.name, old);
+        if let Some(proxy) = old.sidecar() {
+            remove_from(&mut self.by_destination, &proxy.destination, old);
+        }
+        let entry = self.entry(&key.node);
+        entry.instances.remove(|it| ById::order(it, old));
+        if has_place(old) {
+            entry.by_port.remove(|it| ByPort::order(it, old));
         }
     }
 
@@ -243,6 +240,12 @@ impl Snapshot {
                 subjects.insert(Subject::ConfigList(key.kind));
                 if let Some(entry) = self.config(key) {
                     subjects.insert(config_subject(&entry.value));
+                    // What is shown of a front depends on whether anybody asks for it.
+                    if let ConfigEntry::ServiceResolver(resolver) = &entry.value
+                        && resolver.has_filters()
+                    {
+                        subjects.insert(Subject::Endpoints(resolver.service.clone()));
+                    }
                 }
             }
             RecordKey::CaRoot(_) => {
@@ -256,7 +259,7 @@ impl Snapshot {
     fn touch_checked(&self, node: &NodeName, service: &CheckedService, subjects: &mut BTreeSet<Subject>) {
         subjects.insert(Subject::Node(node.clone()));
         subjects.insert(Subject::Service(service.name.clone()));
-        let instance = self.nodes.get(node).and_then(|entry| entry.instances.get(&service.id));
+        let instance = self.nodes.get(node).and_then(|entry| entry.instance(&service.id));
         if let Some(instance) = instance {
             touch_instance(&instance.value, subjects);
         }
@@ -290,7 +293,7 @@ impl Snapshot {
             Subject::Instance(key) => self.instance(key).is_some(),
             Subject::Service(name) => self.by_name.contains_key(name),
             Subject::Endpoints(name) => self.by_name.contains_key(name) || self.by_destination.contains_key(name),
-            Subject::Routing(name) => self.service_defaults(name).is_some(),
+            Subject::Routing(name) => self.routing(name).next().is_some(),
             Subject::Intentions(name) => self.intentions(name).is_some(),
             Subject::ProxyDefaults
             | Subject::Roots
@@ -311,18 +314,36 @@ impl Snapshot {
     }
 }
 
-fn owned_check(check: &Check) -> OwnedCheck {
-    (check.service.as_ref().map(|service| service.id.clone()), Some(check.id.clone()))
+impl NodeEntry {
+    /// Puts a check in both orders that it is found by; there is none of its identifier.
+    fn put_check(&mut self, check: Arc<Versioned<Check>>) {
+        self.by_owner.insert(Arc::clone(&check));
+        self.checks.insert(check);
+    }
+
+    /// Takes a check, if it is there, out of both.
+    fn take_check(&mut self, id: &CheckId) {
+        let Some(old) = self.check(id).cloned() else { return };
+        self.by_owner.remove(|it| ByOwner::order(it, &old.value));
+        self.checks.remove(|it| it.id.cmp(id));
+    }
 }
 
-fn remove_from(
-    map: &mut imbl::OrdMap<ServiceName, imbl::OrdSet<starling_model::InstanceKey>>,
-    name: &ServiceName,
-    key: &starling_model::InstanceKey,
-) {
-    let Some(set) = map.get_mut(name) else { return };
-    set.remove(key);
-    if set.is_empty() {
+/// Whether an instance is found by its port.
+fn has_place(instance: &ServiceInstance) -> bool {
+    instance.port.is_some() && instance.sidecar().is_some()
+}
+
+type ByService = OrdMap<ServiceName, Arc<Sorted<ByKey>>>;
+
+fn insert_into(map: &mut ByService, name: &ServiceName, instance: &Arc<Versioned<ServiceInstance>>) {
+    Arc::make_mut(map.entry(name.clone()).or_default()).insert(Arc::clone(instance));
+}
+
+fn remove_from(map: &mut ByService, name: &ServiceName, instance: &ServiceInstance) {
+    let Some(sorted) = map.get_mut(name) else { return };
+    Arc::make_mut(sorted).remove(|it| ByKey::order(it, instance));
+    if sorted.is_empty() {
         map.remove(name);
     }
 }
@@ -336,6 +357,9 @@ fn config_subject(entry: &ConfigEntry) -> Subject {
     match entry {
         ConfigEntry::ProxyDefaults(_) => Subject::ProxyDefaults,
         ConfigEntry::ServiceDefaults(entry) => Subject::Routing(entry.service.clone()),
+        ConfigEntry::ServiceResolver(entry) => Subject::Routing(entry.service.clone()),
+        ConfigEntry::ServiceRouter(entry) => Subject::Routing(entry.service.clone()),
+        ConfigEntry::ServiceSplitter(entry) => Subject::Routing(entry.service.clone()),
         ConfigEntry::ServiceIntentions(entry) => Subject::Intentions(entry.destination.clone()),
     }
 }

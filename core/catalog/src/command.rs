@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use starling_model::{
     CaRootRecord, Change, Check, CheckId, ConfigEntry, ConfigEntryKey, ConfigKind, Fence, InstanceId, InstanceKey,
     IntentionSubject, Node, NodeName, Port, Protocol, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults,
-    ServiceInstance, ServiceIntentions, ServiceName, SourceDecision, SourceIntention,
+    ServiceInstance, ServiceIntentions, ServiceName, ServiceRouter, ServiceSplitter, SourceDecision, SourceIntention,
 };
 
 use crate::snapshot::Snapshot;
@@ -148,6 +148,19 @@ pub enum Refusal {
         /// What it would speak.
         protocol: &'static str,
     },
+    /// Routers and splitters need a protocol whose requests can be told apart.
+    #[error(
+        "{kind}/{service} needs requests, but the protocol of {service} would be {protocol}; write \
+         service-defaults/{service} with Protocol http, http2 or grpc, or remove {kind}/{service}"
+    )]
+    RoutingProtocol {
+        /// The kind of the entry.
+        kind: &'static str,
+        /// Its service.
+        service: ServiceName,
+        /// What it would speak.
+        protocol: &'static str,
+    },
     /// An identifier stands twice in one registration.
     #[error("{kind} {id} is in the registration twice")]
     Duplicate {
@@ -207,7 +220,7 @@ pub fn decide(snapshot: &Snapshot, command: &Command) -> Result<Decision, Refusa
             check_removal(snapshot, key)?;
             decision.delete(snapshot, RecordKey::Config(key.clone()));
             decision.see(snapshot, RecordKey::Config(key.clone()));
-            decision.fence(snapshot, key.kind != ConfigKind::ServiceIntentions);
+            decision.fence(snapshot, says_protocols(key.kind));
         }
         Command::PutIntention { destination, intention } => {
             let mut entry = intentions_of(snapshot, destination);
@@ -429,7 +442,7 @@ fn intentions_of(snapshot: &Snapshot, destination: &IntentionSubject) -> Service
     };
     match snapshot.intentions(destination).map(|entry| &entry.value) {
         Some(ConfigEntry::ServiceIntentions(entry)) => entry.clone(),
-        Some(ConfigEntry::ProxyDefaults(_) | ConfigEntry::ServiceDefaults(_)) | None => empty(),
+        Some(_) | None => empty(),
     }
 }
 
@@ -444,7 +457,22 @@ fn check_cas(snapshot: &Snapshot, key: &ConfigEntryKey, cas: Option<Revision>) -
 fn concerns_protocols(entry: &ConfigEntry) -> bool {
     match entry {
         ConfigEntry::ServiceIntentions(entry) => has_permissions(entry),
-        ConfigEntry::ServiceDefaults(_) | ConfigEntry::ProxyDefaults(_) => true,
+        ConfigEntry::ServiceDefaults(_)
+        | ConfigEntry::ProxyDefaults(_)
+        | ConfigEntry::ServiceRouter(_)
+        | ConfigEntry::ServiceSplitter(_) => true,
+        ConfigEntry::ServiceResolver(_) => false,
+    }
+}
+
+/// Whether entries of this kind say what services speak; without one that merely relies on it others are only freer.
+fn says_protocols(kind: ConfigKind) -> bool {
+    match kind {
+        ConfigKind::ServiceDefaults | ConfigKind::ProxyDefaults => true,
+        ConfigKind::ServiceIntentions
+        | ConfigKind::ServiceResolver
+        | ConfigKind::ServiceRouter
+        | ConfigKind::ServiceSplitter => false,
     }
 }
 
@@ -457,38 +485,34 @@ fn check_entry(snapshot: &Snapshot, entry: &ConfigEntry) -> Result<(), Refusal> 
         }
         ConfigEntry::ServiceDefaults(entry) => check_defaults(snapshot, entry),
         ConfigEntry::ProxyDefaults(entry) => check_proxy_defaults(snapshot, Some(entry)),
+        ConfigEntry::ServiceRouter(_) | ConfigEntry::ServiceSplitter(_) => {
+            let protocol = entry.routing_of().map(|service| snapshot.protocol(service)).unwrap_or_default();
+            require_requests(entry, protocol)
+        }
+        ConfigEntry::ServiceResolver(_) => Ok(()),
     }
 }
 
 fn check_removal(snapshot: &Snapshot, key: &ConfigEntryKey) -> Result<(), Refusal> {
     match key.kind {
-        ConfigKind::ServiceIntentions => Ok(()),
+        ConfigKind::ServiceIntentions
+        | ConfigKind::ServiceResolver
+        | ConfigKind::ServiceRouter
+        | ConfigKind::ServiceSplitter => Ok(()),
         ConfigKind::ProxyDefaults => check_proxy_defaults(snapshot, None),
         ConfigKind::ServiceDefaults => match ServiceName::new(&key.name) {
-            Ok(service) => check_defaults(snapshot, &bare_defaults(service)),
+            Ok(service) => check_defaults(snapshot, &ServiceDefaults::bare(service)),
             Err(_) => Ok(()),
         },
     }
 }
 
-fn bare_defaults(service: ServiceName) -> ServiceDefaults {
-    ServiceDefaults {
-        service,
-        protocol: None,
-        local_connect_timeout: None,
-        local_request_timeout: None,
-        max_inbound_connections: None,
-        meta: std::collections::BTreeMap::new(),
-    }
-}
-
 fn check_defaults(snapshot: &Snapshot, entry: &ServiceDefaults) -> Result<(), Refusal> {
-    let subject = IntentionSubject::Service(entry.service.clone());
-    if !has_permissions(&intentions_of(snapshot, &subject)) {
-        return Ok(());
-    }
     let mesh_wide = snapshot.proxy_defaults().and_then(|defaults| defaults.protocol);
-    require_l7(&entry.service, entry.protocol.or(mesh_wide).unwrap_or_default())
+    let protocol = entry.protocol.or(mesh_wide).unwrap_or_default();
+    snapshot.routing(&entry.service).try_for_each(|other| require_requests(other, protocol))?;
+    let subject = IntentionSubject::Service(entry.service.clone());
+    if has_permissions(&intentions_of(snapshot, &subject)) { require_l7(&entry.service, protocol) } else { Ok(()) }
 }
 
 fn check_proxy_defaults(snapshot: &Snapshot, entry: Option<&ProxyDefaults>) -> Result<(), Refusal> {
@@ -501,7 +525,28 @@ fn check_proxy_defaults(snapshot: &Snapshot, entry: Option<&ProxyDefaults>) -> R
             require_l7(service, own.unwrap_or(mesh_wide))?;
         }
     }
+    for kind in [ConfigKind::ServiceRouter, ConfigKind::ServiceSplitter] {
+        for entry in snapshot.configs(kind) {
+            let Some(service) = entry.value.routing_of() else { continue };
+            let own = snapshot.service_defaults(service).and_then(|defaults| defaults.protocol);
+            require_requests(&entry.value, own.unwrap_or(mesh_wide))?;
+        }
+    }
     Ok(())
+}
+
+/// Refuses a router or splitter of a service whose requests cannot be told apart.
+fn require_requests(entry: &ConfigEntry, protocol: Protocol) -> Result<(), Refusal> {
+    let (ConfigEntry::ServiceRouter(ServiceRouter { service, .. })
+    | ConfigEntry::ServiceSplitter(ServiceSplitter { service, .. })) = entry
+    else {
+        return Ok(());
+    };
+    if protocol.is_l7() {
+        return Ok(());
+    }
+    let (kind, service) = (entry.key().kind.as_str(), service.clone());
+    Err(Refusal::RoutingProtocol { kind, service, protocol: protocol.as_str() })
 }
 
 fn has_permissions(entry: &ServiceIntentions) -> bool {

@@ -11,6 +11,7 @@ pub mod fan_out;
 pub mod mesh;
 pub mod receipts;
 pub mod snapshot;
+mod sorted;
 pub mod subject;
 
 pub use apply::{Applied, Event};
@@ -18,7 +19,7 @@ pub use command::{
     Command, Decision, JoinRequest, JoinTokenCommand, JoinTokenRefusal, NameHolder, Refusal, Seen, decide,
 };
 pub use fan_out::{FanOut, SubscriberId};
-pub use mesh::{Front, MeshRead};
+pub use mesh::{Front, Marks, MeshRead};
 pub use receipts::{
     Barrier, ChangeReport, Counts, NodeReport, Progress, ProxyReport, Receipts, Refused, Reporter, ReporterId, Until,
     UntilError,

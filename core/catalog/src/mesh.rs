@@ -3,9 +3,12 @@
 //! Owns what a planner may ask, and what an instance looks like to those who call it. Whoever implements [`MeshRead`]
 //! answers alike for equal catalogs, so plans do not depend on where they are made.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use starling_model::{
-    CheckStatus, IntentionSubject, NodeName, Port, Protocol, ProxyDefaults, Revision, ServiceDefaults, ServiceInstance,
-    ServiceIntentions, ServiceName, Weights,
+    CheckStatus, Filter, IntentionSubject, NodeName, Port, Protocol, ProxyDefaults, Revision, ServiceDefaults,
+    ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter, Weights,
 };
 use starling_model::{ConfigEntry, InstanceKey};
 
@@ -25,6 +28,28 @@ pub struct Front {
     pub weights: Weights,
     /// The worst of its own checks, its node's, and those of the instance behind it.
     pub health: CheckStatus,
+    /// What it belongs to subsets by; `None` where nothing was registered, or its service's resolver tells none apart.
+    pub marks: Option<Arc<Marks>>,
+}
+
+/// What an instance belongs to the subsets of its service by.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Marks {
+    /// Its tags.
+    pub tags: Vec<String>,
+    /// Its metadata.
+    pub meta: BTreeMap<String, String>,
+}
+
+impl Front {
+    /// Whether it passes a subset's filter.
+    #[must_use]
+    pub fn passes(&self, filter: &Filter) -> bool {
+        match &self.marks {
+            Some(marks) => filter.admits(&marks.tags, &marks.meta),
+            None => filter.admits(&[], &BTreeMap::new()),
+        }
+    }
 }
 
 /// What a planner reads.
@@ -49,6 +74,15 @@ pub trait MeshRead {
 
     /// The settings of one service; [`Subject::Routing`].
     fn service_defaults(&self, service: &ServiceName) -> Option<&ServiceDefaults>;
+
+    /// Where the requests to one service go; [`Subject::Routing`].
+    fn service_router(&self, service: &ServiceName) -> Option<&ServiceRouter>;
+
+    /// How the calls of one service are divided; [`Subject::Routing`].
+    fn service_splitter(&self, service: &ServiceName) -> Option<&ServiceSplitter>;
+
+    /// Which instances of one service are called; [`Subject::Routing`].
+    fn service_resolver(&self, service: &ServiceName) -> Option<&ServiceResolver>;
 
     /// The settings of every proxy; [`Subject::ProxyDefaults`].
     fn proxy_defaults(&self) -> Option<&ProxyDefaults>;
@@ -98,15 +132,25 @@ impl MeshRead for Snapshot {
         Self::service_defaults(self, service)
     }
 
+    fn service_router(&self, service: &ServiceName) -> Option<&ServiceRouter> {
+        Self::service_router(self, service)
+    }
+
+    fn service_splitter(&self, service: &ServiceName) -> Option<&ServiceSplitter> {
+        Self::service_splitter(self, service)
+    }
+
+    fn service_resolver(&self, service: &ServiceName) -> Option<&ServiceResolver> {
+        Self::service_resolver(self, service)
+    }
+
     fn proxy_defaults(&self) -> Option<&ProxyDefaults> {
         Self::proxy_defaults(self)
     }
 
     fn intentions(&self, destination: &IntentionSubject) -> Option<&ServiceIntentions> {
-        match &Self::intentions(self, destination)?.value {
-            ConfigEntry::ServiceIntentions(entry) => Some(entry),
-            ConfigEntry::ProxyDefaults(_) | ConfigEntry::ServiceDefaults(_) => None,
-        }
+        let entry = &Self::intentions(self, destination)?.value;
+        if let ConfigEntry::ServiceIntentions(entry) = entry { Some(entry) } else { None }
     }
 
     fn roots_pem(&self) -> Vec<&str> {
@@ -124,6 +168,11 @@ impl Snapshot {
         fronts.then(|| (instance.identity(), self.as_front(instance)))
     }
 
+    /// Whether the instances of a service are told apart by what was registered with them.
+    fn tells_apart(&self, service: &ServiceName) -> bool {
+        Self::service_resolver(self, service).is_some_and(ServiceResolver::has_filters)
+    }
+
     fn as_front(&self, instance: &ServiceInstance) -> Front {
         let key = &instance.key;
         let behind = instance.sidecar().and_then(|proxy| {
@@ -139,8 +188,15 @@ impl Snapshot {
             port: instance.port,
             weights: instance.weights,
             health: self.health(key).0.max(behind.unwrap_or(CheckStatus::Passing)),
+            marks: if self.tells_apart(instance.identity()) { marks(instance) } else { None },
         }
     }
+}
+
+fn marks(instance: &ServiceInstance) -> Option<Arc<Marks>> {
+    let ServiceInstance { tags, meta, .. } = instance;
+    let none = tags.is_empty() && meta.is_empty();
+    (!none).then(|| Arc::new(Marks { tags: tags.clone(), meta: meta.clone() }))
 }
 
 fn is_native_front(instance: &ServiceInstance) -> bool {

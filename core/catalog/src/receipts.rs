@@ -108,9 +108,18 @@ impl Receipts {
         }
     }
 
-    /// A reporter was deregistered or is lost: nothing more is expected of it.
+    /// A reporter was deregistered: nothing more is expected of it, and what it owed does not concern it after all.
     pub fn removed(&mut self, id: ReporterId) -> Vec<Progress> {
-        let progress = self.settle(id, Revision(0), Revision(u64::MAX), |_, _| Outcome::Released);
+        self.retired(id, Outcome::Released)
+    }
+
+    /// A reporter is lost: nothing more is expected of it until it connects anew, but what it owed names it.
+    pub fn lost(&mut self, id: ReporterId) -> Vec<Progress> {
+        self.retired(id, Outcome::Lost)
+    }
+
+    fn retired(&mut self, id: ReporterId, outcome: Outcome) -> Vec<Progress> {
+        let progress = self.settle(id, Revision(0), Revision(u64::MAX), |_, _| outcome);
         self.roll.retire(id, self.oldest());
         progress
     }
@@ -355,7 +364,7 @@ impl Receipts {
         Some(match outcomes.reduce(Outcome::and) {
             Some(Outcome::Applied(_)) => Barrier::Met,
             Some(Outcome::Rejected) => Barrier::Never,
-            Some(Outcome::Pending | Outcome::Released) | None => Barrier::NotYet,
+            Some(Outcome::Pending | Outcome::Released | Outcome::Lost) | None => Barrier::NotYet,
         })
     }
 
@@ -382,13 +391,15 @@ impl Receipts {
                     let said = self.refusals(report.revision, *id);
                     report.rejected.extend(said.into_iter().map(|refused| (name.clone(), refused)));
                 }
-                Outcome::Pending | Outcome::Rejected | Outcome::Released => {}
+                Outcome::Lost if report.lost.len() < names => report.lost.push(name.clone()),
+                Outcome::Pending | Outcome::Rejected | Outcome::Lost | Outcome::Released => {}
             }
         }
         applied.sort_unstable_by(|(us, name), (other_us, other)| other_us.cmp(us).then(name.cmp(other)));
         applied.truncate(names);
         report.applied = applied.into_iter().map(|(us, name)| (name.clone(), u64::from(us))).collect();
         report.pending.sort_unstable();
+        report.lost.sort_unstable();
         report.rejected.sort_by(|(name, _), (other, _)| name.cmp(other));
         report.rejected.truncate(names);
     }

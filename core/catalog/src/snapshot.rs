@@ -1,32 +1,36 @@
 //! The catalog at one revision, with the indexes that readers need.
 //!
-//! Cost model: persistent B-trees (`imbl`); a clone is a handful of reference counts, a write copies one path of
-//! O(log n) small nodes. Readers never block the writer, nor it them.
+//! Cost model: persistent B-trees (`imbl`), and short lists where few records are (`sorted`); a clone is a handful of
+//! reference counts, a write copies one path of O(log n) small nodes. Readers never block the writer, nor it them. Indexes
+//! hold the records, not their names.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 use starling_model::{
     CaRootRecord, Change, Check, CheckId, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, Fence, InstanceId,
     InstanceKey, IntentionSubject, JoinTokenId, JoinTokenRecord, Node, NodeName, Port, Protocol, ProxyDefaults, Record,
-    RecordKey, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, Versioned,
+    RecordKey, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver,
+    ServiceRouter, ServiceSplitter, Versioned,
 };
 
+use crate::sorted::{Order, Sorted};
 use crate::subject::Subject;
 
 /// The catalog at one revision. Cloning is cheap; a clone never changes.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     pub(crate) revision: Revision,
-    pub(crate) nodes: OrdMap<NodeName, NodeEntry>,
+    pub(crate) nodes: OrdMap<NodeName, Arc<NodeEntry>>,
     pub(crate) configs: OrdMap<ConfigEntryKey, Arc<Versioned<ConfigEntry>>>,
     pub(crate) roots: OrdMap<String, Arc<Versioned<CaRootRecord>>>,
     pub(crate) join_tokens: OrdMap<JoinTokenId, Arc<Versioned<JoinTokenRecord>>>,
     pub(crate) fences: OrdMap<Fence, Arc<Versioned<Fence>>>,
     /// Instances by the name they bear.
-    pub(crate) by_name: OrdMap<ServiceName, OrdSet<InstanceKey>>,
+    pub(crate) by_name: OrdMap<ServiceName, Arc<Sorted<ByKey>>>,
     /// Sidecars by the service they stand in front of.
-    pub(crate) by_destination: OrdMap<ServiceName, OrdSet<InstanceKey>>,
+    pub(crate) by_destination: OrdMap<ServiceName, Arc<Sorted<ByKey>>>,
     pub(crate) touched: OrdMap<Subject, Revision>,
     /// Subjects without content, by the revision at which they lost it; the oldest are forgotten first.
     pub(crate) gone: OrdSet<(Revision, Subject)>,
@@ -41,32 +45,99 @@ pub struct Snapshot {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NodeEntry {
     pub(crate) node: Option<Arc<Versioned<Node>>>,
-    pub(crate) instances: OrdMap<InstanceId, Arc<Versioned<ServiceInstance>>>,
-    pub(crate) checks: OrdMap<CheckId, Arc<Versioned<Check>>>,
-    pub(crate) by_owner: OrdSet<OwnedCheck>,
-    pub(crate) by_port: OrdSet<PlacedSidecar>,
+    pub(crate) instances: Sorted<ById>,
+    /// The sidecars among them that have a port.
+    pub(crate) by_port: Sorted<ByPort>,
+    pub(crate) checks: Sorted<ByCheckId>,
+    pub(crate) by_owner: Sorted<ByOwner>,
 }
 
-/// A check by the instance it speaks of; `None` is the node. No identifier comes before all others.
-pub(crate) type OwnedCheck = (Option<InstanceId>, Option<CheckId>);
+/// Instances of one node, by identifier.
+#[derive(Debug)]
+pub(crate) struct ById;
 
-/// A sidecar by the port that it is reached at. No identifier comes before all others.
-pub(crate) type PlacedSidecar = (Port, Option<InstanceId>);
+impl Order for ById {
+    type Record = ServiceInstance;
+    fn order(one: &ServiceInstance, other: &ServiceInstance) -> Ordering {
+        one.key.id.cmp(&other.key.id)
+    }
+}
+
+/// Instances by node and identifier.
+#[derive(Debug)]
+pub(crate) struct ByKey;
+
+impl Order for ByKey {
+    type Record = ServiceInstance;
+    fn order(one: &ServiceInstance, other: &ServiceInstance) -> Ordering {
+        one.key.cmp(&other.key)
+    }
+}
+
+/// Instances of one node by the port that they are reached at, then by identifier.
+#[derive(Debug)]
+pub(crate) struct ByPort;
+
+impl Order for ByPort {
+    type Record = ServiceInstance;
+    fn order(one: &ServiceInstance, other: &ServiceInstance) -> Ordering {
+        (one.port, &one.key.id).cmp(&(other.port, &other.key.id))
+    }
+}
+
+/// Checks of one node, by identifier.
+#[derive(Debug)]
+pub(crate) struct ByCheckId;
+
+impl Order for ByCheckId {
+    type Record = Check;
+    fn order(one: &Check, other: &Check) -> Ordering {
+        one.id.cmp(&other.id)
+    }
+}
+
+/// Checks of one node by the instance they speak of, the node's own first, then by identifier.
+#[derive(Debug)]
+pub(crate) struct ByOwner;
+
+impl Order for ByOwner {
+    type Record = Check;
+    fn order(one: &Check, other: &Check) -> Ordering {
+        (owner(one), &one.id).cmp(&(owner(other), &other.id))
+    }
+}
+
+/// The instance that a check speaks of; `None` is the node.
+fn owner(check: &Check) -> Option<&InstanceId> {
+    check.service.as_ref().map(|service| &service.id)
+}
 
 impl NodeEntry {
+    pub(crate) fn instance(&self, id: &InstanceId) -> Option<&Arc<Versioned<ServiceInstance>>> {
+        self.instances.get(|it| it.key.id.cmp(id))
+    }
+
+    pub(crate) fn check(&self, id: &CheckId) -> Option<&Arc<Versioned<Check>>> {
+        self.checks.get(|it| it.id.cmp(id))
+    }
+
     /// The sidecars that are reached at `port`, by identifier.
     fn sidecars_at(&self, port: Port) -> impl Iterator<Item = &Arc<Versioned<ServiceInstance>>> {
-        let from: PlacedSidecar = (port, None);
-        let placed = self.by_port.range(from..).take_while(move |(other, _)| *other == port);
-        placed.filter_map(|(_, id)| self.instances.get(id.as_ref()?))
+        let placed = self.by_port.from(move |it| at_or_after(it.port.cmp(&Some(port))));
+        placed.take_while(move |it| it.value.port == Some(port))
     }
 
     /// The checks that speak of one instance, or of the node, by identifier.
-    fn owned_by(&self, owner: Option<InstanceId>) -> impl Iterator<Item = &Arc<Versioned<Check>>> {
-        let from: OwnedCheck = (owner.clone(), None);
-        let owned = self.by_owner.range(from..).take_while(move |(other, _)| *other == owner);
-        owned.filter_map(|(_, id)| self.checks.get(id.as_ref()?))
+    fn owned_by(&self, instance: Option<InstanceId>) -> impl Iterator<Item = &Arc<Versioned<Check>>> {
+        let first = instance.clone();
+        let owned = self.by_owner.from(move |it| at_or_after(owner(it).cmp(&first.as_ref())));
+        owned.take_while(move |it| owner(&it.value) == instance.as_ref())
     }
+}
+
+/// How a record lies to the place before all records that are equal to it by the leading part of an order.
+fn at_or_after(leading: Ordering) -> Ordering {
+    leading.then(Ordering::Greater)
 }
 
 /// The health of an instance: its worst check, its node's included.
@@ -134,7 +205,7 @@ impl Snapshot {
 
     /// The instances on a node, by identifier.
     pub fn instances_on(&self, node: &NodeName) -> impl Iterator<Item = &Arc<Versioned<ServiceInstance>>> {
-        self.nodes.get(node).into_iter().flat_map(|entry| entry.instances.values())
+        self.nodes.get(node).into_iter().flat_map(|entry| entry.instances.iter())
     }
 
     /// The sidecars on a node that are reached at `port`, by identifier.
@@ -144,24 +215,24 @@ impl Snapshot {
 
     /// The checks on a node, by identifier; those of its instances included.
     pub fn checks_on(&self, node: &NodeName) -> impl Iterator<Item = &Arc<Versioned<Check>>> {
-        self.nodes.get(node).into_iter().flat_map(|entry| entry.checks.values())
+        self.nodes.get(node).into_iter().flat_map(|entry| entry.checks.iter())
     }
 
     /// One instance.
     #[must_use]
     pub fn instance(&self, key: &InstanceKey) -> Option<&Arc<Versioned<ServiceInstance>>> {
-        self.nodes.get(&key.node)?.instances.get(&key.id)
+        self.nodes.get(&key.node)?.instance(&key.id)
     }
 
     /// One check.
     #[must_use]
     pub fn check(&self, node: &NodeName, id: &CheckId) -> Option<&Arc<Versioned<Check>>> {
-        self.nodes.get(node)?.checks.get(id)
+        self.nodes.get(node)?.check(id)
     }
 
     /// Every check of the mesh, by node and identifier.
     pub fn checks(&self) -> impl Iterator<Item = &Arc<Versioned<Check>>> {
-        self.nodes.values().flat_map(|entry| entry.checks.values())
+        self.nodes.values().flat_map(|entry| entry.checks.iter())
     }
 
     /// The checks that speak of an instance itself, by identifier.
@@ -190,7 +261,7 @@ impl Snapshot {
 
     /// The instances that bear `name`, by node and identifier.
     pub fn instances_of<'a>(&'a self, name: &ServiceName) -> impl Iterator<Item = &'a Arc<Versioned<ServiceInstance>>> {
-        self.by_name.get(name).into_iter().flatten().filter_map(|key| self.instance(key))
+        self.by_name.get(name).into_iter().flat_map(|sorted| sorted.iter())
     }
 
     /// The sidecars that stand in front of `destination`, by node and identifier.
@@ -198,7 +269,7 @@ impl Snapshot {
         &'a self,
         destination: &ServiceName,
     ) -> impl Iterator<Item = &'a Arc<Versioned<ServiceInstance>>> {
-        self.by_destination.get(destination).into_iter().flatten().filter_map(|key| self.instance(key))
+        self.by_destination.get(destination).into_iter().flat_map(|sorted| sorted.iter())
     }
 
     /// Those of them that are on `node`.
@@ -207,12 +278,10 @@ impl Snapshot {
         node: &NodeName,
         destination: &ServiceName,
     ) -> impl Iterator<Item = &'a Arc<Versioned<ServiceInstance>>> {
-        // No identifier sorts before this one.
-        let first = InstanceId::new("!").expect("invariant: an identifier");
-        let from = InstanceKey { node: node.clone(), id: first };
+        let first = |it: &ServiceInstance| at_or_after(it.key.node.cmp(node));
+        let sidecars = self.by_destination.get(destination).map(|sidecars| sidecars.from(first));
         let node = node.clone();
-        let keys = self.by_destination.get(destination).into_iter().flat_map(move |keys| keys.range(from.clone()..));
-        keys.take_while(move |key| key.node == node).filter_map(|key| self.instance(key))
+        sidecars.into_iter().flatten().take_while(move |it| it.value.key.node == node)
     }
 
     /// One config entry.
@@ -231,20 +300,44 @@ impl Snapshot {
     #[must_use]
     pub fn proxy_defaults(&self) -> Option<&ProxyDefaults> {
         let key = ConfigEntryKey { kind: ConfigKind::ProxyDefaults, name: "global".to_owned() };
-        match &self.config(&key)?.value {
-            ConfigEntry::ProxyDefaults(entry) => Some(entry),
-            ConfigEntry::ServiceDefaults(_) | ConfigEntry::ServiceIntentions(_) => None,
-        }
+        if let ConfigEntry::ProxyDefaults(entry) = &self.config(&key)?.value { Some(entry) } else { None }
     }
 
     /// The settings of one service.
     #[must_use]
     pub fn service_defaults(&self, service: &ServiceName) -> Option<&ServiceDefaults> {
-        let key = ConfigEntryKey { kind: ConfigKind::ServiceDefaults, name: service.to_string() };
-        match &self.config(&key)?.value {
-            ConfigEntry::ServiceDefaults(entry) => Some(entry),
-            ConfigEntry::ProxyDefaults(_) | ConfigEntry::ServiceIntentions(_) => None,
-        }
+        let entry = self.of_service(ConfigKind::ServiceDefaults, service)?;
+        if let ConfigEntry::ServiceDefaults(entry) = entry { Some(entry) } else { None }
+    }
+
+    /// Where the requests to one service go.
+    #[must_use]
+    pub fn service_router(&self, service: &ServiceName) -> Option<&ServiceRouter> {
+        let entry = self.of_service(ConfigKind::ServiceRouter, service)?;
+        if let ConfigEntry::ServiceRouter(entry) = entry { Some(entry) } else { None }
+    }
+
+    /// How the calls of one service are divided.
+    #[must_use]
+    pub fn service_splitter(&self, service: &ServiceName) -> Option<&ServiceSplitter> {
+        let entry = self.of_service(ConfigKind::ServiceSplitter, service)?;
+        if let ConfigEntry::ServiceSplitter(entry) = entry { Some(entry) } else { None }
+    }
+
+    /// Which instances of one service are called.
+    #[must_use]
+    pub fn service_resolver(&self, service: &ServiceName) -> Option<&ServiceResolver> {
+        let entry = self.of_service(ConfigKind::ServiceResolver, service)?;
+        if let ConfigEntry::ServiceResolver(entry) = entry { Some(&**entry) } else { None }
+    }
+
+    /// The entries that together say how one service is called.
+    pub fn routing<'a>(&'a self, service: &'a ServiceName) -> impl Iterator<Item = &'a ConfigEntry> {
+        ConfigKind::ROUTING.into_iter().filter_map(move |kind| self.of_service(kind, service))
+    }
+
+    fn of_service(&self, kind: ConfigKind, service: &ServiceName) -> Option<&ConfigEntry> {
+        Some(&self.config(&ConfigEntryKey { kind, name: service.to_string() })?.value)
     }
 
     /// What a service speaks: its service-defaults, else proxy-defaults, else TCP.
@@ -265,9 +358,8 @@ impl Snapshot {
     pub fn intentions_covering(&self, service: &ServiceName) -> impl Iterator<Item = &ServiceIntentions> {
         let own = self.intentions(&IntentionSubject::Service(service.clone()));
         let any = self.intentions(&IntentionSubject::Any);
-        own.into_iter().chain(any).filter_map(|entry| match &entry.value {
-            ConfigEntry::ServiceIntentions(entry) => Some(entry),
-            ConfigEntry::ProxyDefaults(_) | ConfigEntry::ServiceDefaults(_) => None,
+        own.into_iter().chain(any).filter_map(|entry| {
+            if let ConfigEntry::ServiceIntentions(entry) = &entry.value { Some(entry) } else { None }
         })
     }
 
@@ -324,7 +416,7 @@ impl Snapshot {
             Versioned { value: kind(record.value.clone()), created: record.created, modified: record.modified }
         }
         let nodes = self.nodes().map(|r| wrap(r, Record::Node));
-        let instances = self.nodes.values().flat_map(|e| e.instances.values()).map(|r| wrap(r, Record::Instance));
+        let instances = self.nodes.values().flat_map(|e| e.instances.iter()).map(|r| wrap(r, Record::Instance));
         let checks = self.checks().map(|r| wrap(r, Record::Check));
         let configs = self.configs.values().map(|r| wrap(r, Record::Config));
         let roots = self.roots.values().map(|r| wrap(r, Record::CaRoot));

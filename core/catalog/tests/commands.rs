@@ -126,6 +126,31 @@ fn l7_permissions_need_an_l7_protocol_whichever_comes_first() {
 }
 
 #[test]
+fn routers_and_splitters_need_requests_whichever_comes_first() {
+    let split = || put(splitter("web", "api"));
+    let refused = |outcome| matches!(outcome, Err(Refusal::RoutingProtocol { .. }));
+    assert!(refused(run(&registered(), split())));
+
+    let http = run(&registered(), put(defaults("web", Protocol::Http))).expect("written");
+    let guarded = run(&http, split()).expect("written");
+    assert!(refused(run(&guarded, put(defaults("web", Protocol::Tcp)))));
+    let removal = Command::DeleteConfig { key: defaults("web", Protocol::Http).key(), cas: None };
+    assert!(refused(run(&guarded, removal.clone())));
+    run(&guarded, put(defaults("web", Protocol::Grpc))).expect("another protocol of requests");
+
+    let mesh_wide = ProxyDefaults { protocol: Some(Protocol::Http), ..ProxyDefaults::default() };
+    let both = run(&guarded, put(ConfigEntry::ProxyDefaults(mesh_wide))).expect("written");
+    let fallback = run(&both, removal).expect("proxy-defaults still say http");
+    assert!(refused(run(&fallback, put(ConfigEntry::ProxyDefaults(ProxyDefaults::default())))));
+
+    // A resolver tells instances apart, which connections need as well.
+    run(&registered(), put(resolver("web", true))).expect("written");
+    // Two of them that are decided on the same state exclude each other.
+    let decision = decide(&http, &split()).expect("decided");
+    assert!(decision.seen.iter().any(|seen| seen.key == RecordKey::Fence(Fence::Protocols)));
+}
+
+#[test]
 fn a_check_and_set_holds_only_at_its_revision() {
     let snapshot = run(&registered(), put(defaults("web", Protocol::Http))).expect("written");
     let at = snapshot.config(&defaults("web", Protocol::Http).key()).expect("there").modified;

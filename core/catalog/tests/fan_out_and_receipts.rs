@@ -125,6 +125,33 @@ fn a_receipt_moves_from_pending_to_applied_or_rejected() {
 }
 
 #[test]
+fn who_is_lost_is_named_and_not_waited_for() {
+    let mut proxies = Proxies::connected(&["a", "b"]);
+    for name in ["a", "b"] {
+        proxies.applied(name, 1, 0);
+    }
+    let (subjects, affected) = (BTreeSet::from([endpoints("web")]), vec![proxies.ids["a"], proxies.ids["b"]]);
+    proxies.receipts.committed(Revision(2), subjects.clone(), affected, 100);
+    proxies.committed(3, &["b"], 100);
+    proxies.receipts.join(Revision(3), &[Revision(2)]);
+    proxies.applied("a", 2, 150);
+    let told = proxies.receipts.lost(proxies.ids["b"]);
+    assert!(told.contains(&Progress::Settled(Revision(2))), "nobody waits for it: {told:?}");
+    for revision in [2, 3] {
+        let report = proxies.report(revision);
+        assert_eq!(report.lost, [reporter("b")], "it has not applied {revision}");
+        assert_eq!((report.counts.affected, report.counts.pending, report.counts.lost), (1, 0, 1));
+    }
+    assert_eq!(proxies.holds(2, "applied:all"), Barrier::Met, "by all that are there");
+    // It is back, and behind; then it is not lost any more.
+    let back = proxies.receipts.connected(&reporter("b"));
+    proxies.receipts.subscribed(back, Revision(1), &subjects);
+    let report = proxies.report(2);
+    assert_eq!((report.lost, report.pending), (Vec::new(), vec![reporter("b")]));
+    assert_eq!((report.counts.affected, report.counts.lost), (2, 0));
+}
+
+#[test]
 fn the_receipt_of_a_command_in_several_parts_speaks_of_all_of_them() {
     let mut proxies = Proxies::connected(&["a", "b", "c"]);
     proxies.committed(2, &["a", "b"], 100);

@@ -43,6 +43,8 @@ pub struct Head {
     pub(crate) fields: Vec<Field>,
     /// How the end of the body is known.
     pub body: BodyLength,
+    /// `Content-Length` as given; of a response without a body it says how long that would have been.
+    pub content_length: Option<u64>,
     /// Whether the sender allows another message on the connection.
     pub keep_alive: bool,
     /// What the sender wants to speak instead, from `Upgrade`, where `Connection` names it.

@@ -144,7 +144,7 @@ impl RequestHead {
         let Said { length: content_length, chunked, upgrade, fields, .. } = said;
         let body = if chunked { BodyLength::Chunked } else { BodyLength::Exactly(content_length.unwrap_or(0)) };
         let bytes = buffer.split_to(length).freeze();
-        let head = Head { bytes, fields, body, keep_alive, upgrade };
+        let head = Head { bytes, fields, body, content_length, keep_alive, upgrade };
         Ok(Some(Self { head, method, target, authority, version, expects_continue }))
     }
 

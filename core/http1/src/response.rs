@@ -76,9 +76,9 @@ impl ResponseHead {
             None => BodyLength::UntilClose,
         };
         let keep_alive = said.stays(version) && body != BodyLength::UntilClose;
-        let (fields, upgrade) = (said.fields, said.upgrade);
+        let (fields, upgrade, content_length) = (said.fields, said.upgrade, said.length);
         let bytes = buffer.split_to(length).freeze();
-        Ok(Some(Self { head: Head { bytes, fields, body, keep_alive, upgrade }, status, version }))
+        Ok(Some(Self { head: Head { bytes, fields, body, content_length, keep_alive, upgrade }, status, version }))
     }
 
     /// Whether another head follows for the same request.

@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::intention::ServiceIntentions;
 use crate::name::ServiceName;
+use crate::resolver::ServiceResolver;
+use crate::router::ServiceRouter;
+use crate::splitter::ServiceSplitter;
+use crate::upstream_config::{RateLimit, UpstreamConfig};
 
 /// What a service speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default)]
@@ -75,11 +79,28 @@ pub enum ConfigKind {
     ServiceDefaults,
     /// Who may call one service.
     ServiceIntentions,
+    /// Which instances of one service are called.
+    ServiceResolver,
+    /// Where the requests to one service go.
+    ServiceRouter,
+    /// How the calls of one service are divided.
+    ServiceSplitter,
 }
 
 impl ConfigKind {
+    /// The kinds that together say how a service is called.
+    pub const ROUTING: [Self; 4] =
+        [Self::ServiceDefaults, Self::ServiceResolver, Self::ServiceRouter, Self::ServiceSplitter];
+
     /// Every kind, in the order of their names.
-    pub const ALL: [Self; 3] = [Self::ProxyDefaults, Self::ServiceDefaults, Self::ServiceIntentions];
+    pub const ALL: [Self; 6] = [
+        Self::ProxyDefaults,
+        Self::ServiceDefaults,
+        Self::ServiceIntentions,
+        Self::ServiceResolver,
+        Self::ServiceRouter,
+        Self::ServiceSplitter,
+    ];
 
     /// Consul's word for it.
     #[must_use]
@@ -88,6 +109,9 @@ impl ConfigKind {
             Self::ProxyDefaults => "proxy-defaults",
             Self::ServiceDefaults => "service-defaults",
             Self::ServiceIntentions => "service-intentions",
+            Self::ServiceResolver => "service-resolver",
+            Self::ServiceRouter => "service-router",
+            Self::ServiceSplitter => "service-splitter",
         }
     }
 }
@@ -101,7 +125,9 @@ impl FromStr for ConfigKind {
 
 /// A text that is no kind of config entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no config entry kind; it is one of proxy-defaults, service-defaults, service-intentions")]
+#[error(
+    "{0:?} is no config entry kind; it is one of proxy-defaults, service-defaults, service-intentions, service-resolver, service-router, service-splitter"
+)]
 pub struct UnknownKind(pub String);
 
 /// Kind and name, unique in the mesh.
@@ -129,20 +155,38 @@ pub enum ConfigEntry {
     ServiceDefaults(ServiceDefaults),
     /// Who may call one service.
     ServiceIntentions(ServiceIntentions),
+    /// Which instances of one service are called.
+    ServiceResolver(Box<ServiceResolver>),
+    /// Where the requests to one service go.
+    ServiceRouter(ServiceRouter),
+    /// How the calls of one service are divided.
+    ServiceSplitter(ServiceSplitter),
 }
 
 impl ConfigEntry {
     /// Its kind and name.
     #[must_use]
     pub fn key(&self) -> ConfigEntryKey {
+        let (kind, name) = match self {
+            Self::ProxyDefaults(_) => (ConfigKind::ProxyDefaults, "global"),
+            Self::ServiceDefaults(entry) => (ConfigKind::ServiceDefaults, entry.service.as_str()),
+            Self::ServiceIntentions(entry) => (ConfigKind::ServiceIntentions, entry.destination.as_str()),
+            Self::ServiceResolver(entry) => (ConfigKind::ServiceResolver, entry.service.as_str()),
+            Self::ServiceRouter(entry) => (ConfigKind::ServiceRouter, entry.service.as_str()),
+            Self::ServiceSplitter(entry) => (ConfigKind::ServiceSplitter, entry.service.as_str()),
+        };
+        ConfigEntryKey { kind, name: name.to_owned() }
+    }
+
+    /// The service whose routing it is part of, if it is one of those kinds.
+    #[must_use]
+    pub fn routing_of(&self) -> Option<&ServiceName> {
         match self {
-            Self::ProxyDefaults(_) => ConfigEntryKey { kind: ConfigKind::ProxyDefaults, name: "global".to_owned() },
-            Self::ServiceDefaults(entry) => {
-                ConfigEntryKey { kind: ConfigKind::ServiceDefaults, name: entry.service.to_string() }
-            }
-            Self::ServiceIntentions(entry) => {
-                ConfigEntryKey { kind: ConfigKind::ServiceIntentions, name: entry.destination.to_string() }
-            }
+            Self::ServiceDefaults(entry) => Some(&entry.service),
+            Self::ServiceResolver(entry) => Some(&entry.service),
+            Self::ServiceRouter(entry) => Some(&entry.service),
+            Self::ServiceSplitter(entry) => Some(&entry.service),
+            Self::ProxyDefaults(_) | Self::ServiceIntentions(_) => None,
         }
     }
 }
@@ -181,7 +225,30 @@ pub struct ServiceDefaults {
     /// Connections into the service at most (`MaxInboundConnections`).
     #[serde(default)]
     pub max_inbound_connections: Option<u32>,
+    /// Requests that each of its instances takes (`RateLimits`).
+    #[serde(default)]
+    pub rate_limit: Option<RateLimit>,
+    /// How its sidecars call others (`UpstreamConfig`).
+    #[serde(default)]
+    pub upstream_config: Box<UpstreamConfig>,
     /// Free metadata.
     #[serde(default)]
     pub meta: BTreeMap<String, String>,
+}
+
+impl ServiceDefaults {
+    /// An entry that says nothing.
+    #[must_use]
+    pub fn bare(service: ServiceName) -> Self {
+        Self {
+            service,
+            protocol: None,
+            local_connect_timeout: None,
+            local_request_timeout: None,
+            max_inbound_connections: None,
+            rate_limit: None,
+            upstream_config: Box::default(),
+            meta: BTreeMap::new(),
+        }
+    }
 }

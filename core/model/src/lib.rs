@@ -6,17 +6,25 @@
 
 pub mod check;
 pub mod config_entry;
+pub mod filter;
 pub mod intention;
 pub mod join_token;
 pub mod name;
 pub mod node;
+pub mod opaque;
+pub mod percent;
 pub mod record;
 pub mod registration;
+pub mod resolver;
+pub mod router;
 pub mod service;
+pub mod splitter;
 pub mod time;
+pub mod upstream_config;
 
 pub use check::{Check, CheckDefinition, CheckKind, CheckStatus, CheckedService, LIVENESS_CHECK, OUTPUT_BYTES_MAX};
 pub use config_entry::{ConfigEntry, ConfigEntryKey, ConfigKind, Protocol, ProxyDefaults, ServiceDefaults};
+pub use filter::{Filter, FilterError};
 pub use intention::{
     Action, HeaderMatch, HeaderTest, IntentionPermission, IntentionSubject, PathMatch, ServiceIntentions,
     SourceDecision, SourceIntention,
@@ -24,10 +32,22 @@ pub use intention::{
 pub use join_token::{JoinTokenId, JoinTokenIdError, JoinTokenRecord, JoinTokenUse, JoinTokenUses, SecretHash};
 pub use name::{
     CheckId, Datacenter, InstanceId, JoinTokenDescription, NameError, Namespace, NodeName, Port, ServiceName,
-    TrustDomain,
+    SubsetName, TrustDomain,
 };
 pub use node::{Node, NodeId};
+pub use opaque::OpaqueSettings;
+pub use percent::Percent;
 pub use record::{CaRootRecord, Change, Fence, Record, RecordError, RecordKey, Revision, Versioned};
 pub use registration::{CheckSpec, ServiceRegistration};
+pub use resolver::{
+    BalancePolicy, Failovers, HashOn, HashPolicy, LoadBalancer, ServiceResolver, ServiceTarget, Subset,
+};
+pub use router::{
+    Fault, FaultAbort, FaultDelay, HeaderEdits, Mirror, QueryMatch, QueryTest, RedirectPath, RedirectStatus,
+    RequestMatch, RetryBudget, RetryOn, RetryPolicy, RouteAction, RouteDestination, RouteRedirect, ServiceRoute,
+    ServiceRouter,
+};
 pub use service::{InstanceKey, InstanceKind, ServiceInstance, SidecarProxy, TaggedAddress, Upstream, Weights};
+pub use splitter::{ServiceSplit, ServiceSplitter, Splits, SplitsError};
 pub use time::UnixSeconds;
+pub use upstream_config::{PassiveHealthCheck, RateLimit, UpstreamConfig, UpstreamSettings};

@@ -12,6 +12,9 @@ pub const NAME_BYTES_MAX: usize = 128;
 /// Bytes in an instance or check identifier; these are chosen by programs and are longer than names.
 pub const ID_BYTES_MAX: usize = 255;
 
+/// Bytes in the name of a subset: it is a label of the names in TLS, which have 63 bytes at most.
+pub const SUBSET_BYTES_MAX: usize = 63;
+
 /// Why a text is not a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
@@ -50,6 +53,7 @@ pub enum NameError {
 
 const NAME_CHARACTERS: &str = "letters, digits, '-', '_' and '.', beginning and ending with a letter or digit";
 const ID_CHARACTERS: &str = "printable ASCII without spaces, '/', '\\', quotes and '*'";
+const SUBSET_CHARACTERS: &str = "lower-case letters, digits and '-', beginning and ending with a letter or digit";
 const TRUST_DOMAIN_CHARACTERS: &str = "lower-case letters, digits, '-', '_' and '.'";
 
 fn check_name(what: &'static str, text: &str) -> Result<(), NameError> {
@@ -71,6 +75,18 @@ fn check_id(what: &'static str, text: &str) -> Result<(), NameError> {
         Some(character) => Err(NameError::Character { what, text: text.to_owned(), character, allowed: ID_CHARACTERS }),
         None => Ok(()),
     }
+}
+
+fn check_subset(what: &'static str, text: &str) -> Result<(), NameError> {
+    check_length(what, text, SUBSET_BYTES_MAX)?;
+    let last = text.len() - 1;
+    for (index, character) in text.char_indices() {
+        let inner = character == '-' && index != 0 && index != last;
+        if !(character.is_ascii_lowercase() || character.is_ascii_digit() || inner) {
+            return Err(NameError::Character { what, text: text.to_owned(), character, allowed: SUBSET_CHARACTERS });
+        }
+    }
+    Ok(())
 }
 
 fn check_trust_domain(what: &'static str, text: &str) -> Result<(), NameError> {
@@ -191,6 +207,10 @@ text_newtype!(
     CheckId, "check id", check_id
 );
 text_newtype!(
+    /// Some of the instances of a service, as its resolver tells them apart.
+    SubsetName, "subset", check_subset
+);
+text_newtype!(
     /// The authority part of every SPIFFE ID of the mesh (SPIFFE ID specification, section 2.1).
     TrustDomain, "trust domain", check_trust_domain
 );
@@ -245,6 +265,16 @@ mod tests {
         }
         assert!(ServiceName::new(&"a".repeat(NAME_BYTES_MAX)).is_ok());
         assert!(ServiceName::new(&"a".repeat(NAME_BYTES_MAX + 1)).is_err());
+    }
+
+    #[test]
+    fn subsets_are_labels() {
+        for good in ["v1", "canary", "a-b", "1", &"a".repeat(SUBSET_BYTES_MAX)] {
+            assert!(SubsetName::new(good).is_ok(), "{good}");
+        }
+        for bad in ["", "V1", "-v", "v-", "v.1", "v_1", "*", &"a".repeat(SUBSET_BYTES_MAX + 1)] {
+            assert!(SubsetName::new(bad).is_err(), "{bad:?}");
+        }
     }
 
     #[test]

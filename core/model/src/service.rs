@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::name::{InstanceId, NodeName, Port, ServiceName};
+use crate::opaque::OpaqueSettings;
 
 /// Where an instance lives: identifiers are unique on their node only.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -137,7 +138,7 @@ pub struct SidecarProxy {
     pub upstreams: Vec<Upstream>,
     /// Opaque proxy settings as given (`protocol`, `local_connect_timeout_ms`, …).
     #[serde(default)]
-    pub config: serde_json::Map<String, serde_json::Value>,
+    pub config: OpaqueSettings,
 }
 
 /// Reads a list into no more room than it takes: a catalog holds hundreds of thousands of them, most of one entry, for
@@ -163,5 +164,5 @@ pub struct Upstream {
     pub bind_port: Port,
     /// Opaque settings as given (`connect_timeout_ms`, `protocol`, …).
     #[serde(default)]
-    pub config: serde_json::Map<String, serde_json::Value>,
+    pub config: OpaqueSettings,
 }

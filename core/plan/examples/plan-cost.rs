@@ -139,7 +139,7 @@ fn fleet() -> Vec<Change> {
             destination: name.parse().expect("invariant: in the grammar"),
             bind_address: std::net::Ipv4Addr::LOCALHOST.into(),
             bind_port: port(9_000 + index),
-            config: serde_json::Map::new(),
+            config: starling_model::OpaqueSettings::default(),
         });
         let mut instance = sidecar("callers", "caller", caller, upstreams.collect());
         instance.key = key("callers", &format!("caller-{caller}"));
@@ -193,7 +193,7 @@ fn sidecar(node: &str, service: &str, number: usize, upstreams: Vec<Upstream>) -
         local_address: "127.0.0.1".to_owned(),
         local_port: Some(port(8_080)),
         upstreams,
-        config: serde_json::Map::new(),
+        config: starling_model::OpaqueSettings::default(),
     };
     let name = format!("{service}-sidecar-proxy");
     let mut instance = instance(node, &format!("{id}-sidecar-proxy"), &name, InstanceKind::Sidecar(Box::new(proxy)));

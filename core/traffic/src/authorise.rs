@@ -53,6 +53,16 @@ impl<'a> Request<'a> {
         &self.target
     }
 
+    /// The method.
+    #[must_use]
+    pub fn method(&self) -> &'a str {
+        self.method
+    }
+
+    pub(crate) fn headers(&self) -> &'a dyn HeaderFields {
+        self.headers
+    }
+
     /// The normal form of the path, query excluded: what rules are compared with.
     #[must_use]
     pub fn path(&self) -> &str {
@@ -179,8 +189,9 @@ struct Permission {
     headers: Vec<HeaderRule>,
 }
 
+/// A test on a header field, compiled.
 #[derive(Debug, Clone)]
-struct HeaderRule {
+pub(crate) struct HeaderRule {
     name: String,
     /// `None` asks for presence only.
     test: Option<Test>,
@@ -305,7 +316,7 @@ impl Permission {
 
 impl HeaderRule {
     /// `None` if the test cannot be compiled.
-    fn compile(header: &HeaderMatch) -> Option<Self> {
+    pub(crate) fn compile(header: &HeaderMatch) -> Option<Self> {
         let text = |text: &String| Text { bytes: text.clone().into_bytes(), ignore_case: header.ignore_case };
         let test = match &header.test {
             HeaderTest::Present => None,
@@ -323,6 +334,27 @@ impl HeaderRule {
     fn matches(&self, headers: &dyn HeaderFields) -> bool {
         let mut test = |value: &[u8]| self.test.as_ref().is_none_or(|test| test.matches(value));
         headers.any(&self.name, &mut test) != self.invert
+    }
+
+    /// The same, but several fields of the name are tested as one, their values joined by commas (RFC 9110 section 5.3), as
+    /// Envoy's routes do it: which route a request takes is no denial that a value could hide from.
+    pub(crate) fn matches_joined(&self, headers: &dyn HeaderFields) -> bool {
+        let Some(test) = &self.test else { return headers.any(&self.name, &mut |_| true) != self.invert };
+        let (mut fields, mut passed) = (0, false);
+        headers.any(&self.name, &mut |value| {
+            fields += 1;
+            passed = test.matches(value);
+            fields > 1
+        });
+        if fields > 1 {
+            let mut values = Vec::new();
+            headers.any(&self.name, &mut |value| {
+                values.push(value.to_vec());
+                false
+            });
+            passed = test.matches(&values.join(&b','));
+        }
+        passed != self.invert
     }
 }
 

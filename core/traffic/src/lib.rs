@@ -1,4 +1,4 @@
-//! Decisions taken while traffic flows: who may call whom, with which request, in which normalised form.
+//! Decisions taken while traffic flows: who may call whom, with which request, in which normalised form, and where it goes.
 //!
 //! The same code answers `starling can`, the API's intention check and, compiled, Envoy's filters, so that a verdict
 //! shown is the verdict enforced.
@@ -11,10 +11,13 @@ pub mod authorise;
 pub mod path;
 pub mod pattern;
 pub mod policy;
+pub mod route;
+mod route_index;
 mod table;
 
 pub use authorise::{CompiledPolicy, CompiledRules, Decider, HeaderFields, Request, Verdict, authorise};
 pub use path::{PathError, normalise};
 pub use pattern::{PatternError, check_regex};
 pub use policy::{Policy, PolicyRule};
+pub use route::{Forward, MirrorTo, RouteRule, RouteTable, RuleAction, WEIGHT_TOTAL, WeightedTarget, hits};
 pub use table::PolicyTable;

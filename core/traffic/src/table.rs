@@ -9,7 +9,7 @@ use std::sync::Arc;
 use starling_model::{Action, IntentionSubject, ServiceIntentions, ServiceName};
 
 use crate::authorise::{CompiledPolicy, CompiledRules};
-use crate::policy::PolicyRule;
+use crate::policy::{Policy, PolicyRule};
 
 /// Every intention known, ready to decide. Cloning costs two reference counts.
 #[derive(Debug, Clone)]
@@ -26,11 +26,20 @@ impl PolicyTable {
         Self { default, any: Arc::default(), own: Arc::default() }
     }
 
+    /// The policy of one service, as it is.
+    #[must_use]
+    pub fn of_policy(policy: &Policy) -> Self {
+        let (any, own): (Vec<_>, Vec<_>) =
+            policy.rules.iter().cloned().partition(|rule| rule.written_for == IntentionSubject::Any);
+        let own = BTreeMap::from([(policy.destination.clone(), Arc::new(CompiledRules::new(&own)))]);
+        Self { default: policy.default, any: Arc::new(CompiledRules::new(&any)), own: Arc::new(own) }
+    }
+
     /// What is written for `destination` is now this.
     pub fn set(&mut self, destination: &IntentionSubject, entry: Option<&ServiceIntentions>) {
         let compiled = entry.map(|entry| {
             let mut rules: Vec<_> = PolicyRule::of(entry).collect();
-            rules.sort_by(|a, b| b.precedence.cmp(&a.precedence));
+            rules.sort_by_key(|rule| std::cmp::Reverse(rule.precedence));
             Arc::new(CompiledRules::new(&rules))
         });
         match (destination, compiled) {
@@ -61,7 +70,6 @@ mod tests {
     use starling_model::{SourceDecision, SourceIntention};
 
     use super::*;
-    use crate::policy::Policy;
 
     const NAMES: [&str; 4] = ["api", "web", "db", "*"];
 
@@ -109,12 +117,22 @@ mod tests {
                 let called: ServiceName = called.parse().unwrap();
                 let policy = Policy::build(&called, default, entries.values().flatten());
                 let whole = CompiledPolicy::new(&policy);
+                let alone = PolicyTable::of_policy(&policy).policy(&called);
                 for source in ["api", "web", "other"] {
                     let source: ServiceName = source.parse().unwrap();
                     let (found, expected) =
                         (table.policy(&called).authorise(&source, None), whole.authorise(&source, None));
                     prop_assert_eq!(found.action, expected.action, "{} -> {}", source, called);
+                    prop_assert_eq!(alone.authorise(&source, None), expected);
                     prop_assert_eq!(found.rule().is_some(), expected.rule().is_some());
+                    if let (Some(found), Some(expected)) = (found.rule(), expected.rule()) {
+                        let rule = &policy.rules[expected];
+                        let written = (rule.source.to_string(), rule.written_for.to_string());
+                        for (policy, rule) in [(&table.policy(&called), found), (&alone, expected)] {
+                            let (from, to) = policy.written(rule, &source, &called);
+                            prop_assert_eq!((from, to), (&*written.0, &*written.1));
+                        }
+                    }
                 }
             }
         }

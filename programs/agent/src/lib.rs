@@ -6,6 +6,7 @@
 //! [`ServerLink`] alone, so the same code runs inside the server's process and apart from it.
 
 pub mod agent;
+pub mod data_plane;
 pub mod leaves;
 pub mod link;
 pub mod native;

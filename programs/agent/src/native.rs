@@ -10,42 +10,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use starling_catalog::{MeshRead, Subject};
 use starling_model::{InstanceId, InstanceKey, ServiceName};
-use starling_plan::{Endpoints, MeshSettings, Plan, Planner};
+use starling_plan::{Endpoints, MeshSettings, Planner};
+pub use starling_proxy::{Slot, Workload};
 use starling_traffic::PolicyTable;
-
-/// A part that is swapped in place; whoever holds the slot sees the newest.
-#[derive(Debug)]
-pub struct Slot<T>(ArcSwap<T>);
-
-impl<T> Slot<T> {
-    fn new(part: Arc<T>) -> Self {
-        Self(ArcSwap::new(part))
-    }
-
-    /// What is in force.
-    #[must_use]
-    pub fn load(&self) -> Arc<T> {
-        self.0.load_full()
-    }
-
-    fn store(&self, part: Arc<T>) {
-        self.0.store(part);
-    }
-}
-
-/// One workload's own snapshot.
-#[derive(Debug)]
-pub struct Workload {
-    /// Its plan, as of its last making; endpoints and policy may be newer in the slots.
-    pub plan: Plan,
-    /// Where each service that it calls is; by position as in [`Plan::endpoints`].
-    pub endpoints: Vec<Arc<Slot<Endpoints>>>,
-    /// Who may call it: look up the service of the plan's inbound part. What stands in the plan may be older.
-    pub policies: Arc<Slot<PolicyTable>>,
-}
 
 /// Every workload of the node that has no proxy of its own.
 pub struct NativePlane {
@@ -150,7 +119,7 @@ impl NativePlane {
         let mut table = None;
         for subject in subjects.filter(|subject| self.by_subject.contains_key(subject)) {
             if let Subject::Intentions(destination) = subject {
-                let table = table.get_or_insert_with(|| PolicyTable::clone(&self.policies.load()));
+                let table = table.get_or_insert_with(|| PolicyTable::clone(&self.policies.peek()));
                 table.set(destination, mesh.intentions(destination));
             }
         }
@@ -226,7 +195,7 @@ impl NativePlane {
         if let Subject::Endpoints(service) = subject {
             self.endpoints.remove(service);
         } else if let Subject::Intentions(destination) = subject {
-            let mut table = PolicyTable::clone(&self.policies.load());
+            let mut table = PolicyTable::clone(&self.policies.peek());
             table.set(destination, None);
             self.policies.store(Arc::new(table));
         }

@@ -69,6 +69,8 @@ pub struct Proxies(Arc<Inner>);
 struct Inner {
     view: Arc<dyn MeshView>,
     agent: Arc<Agent>,
+    /// Sidecars that a proxy of their own has attached for.
+    outside: watch::Sender<BTreeSet<InstanceId>>,
     shared: Mutex<Shared>,
 }
 
@@ -76,6 +78,8 @@ struct Inner {
 struct Shared {
     planner: Planner,
     renderer: Renderer,
+    /// By service, with their generation.
+    leaves: BTreeMap<ServiceName, (u64, Arc<RenderedLeaf>)>,
     next_feed: u64,
     diagnostics: BTreeMap<u64, Vec<Diagnostic>>,
 }
@@ -93,10 +97,12 @@ impl Proxies {
         let shared = Shared {
             planner: Planner::new(settings),
             renderer: Renderer::new(names),
+            leaves: BTreeMap::new(),
             next_feed: 0,
             diagnostics: BTreeMap::new(),
         };
-        Self(Arc::new(Inner { view, agent, shared: Mutex::new(shared) }))
+        let outside = watch::Sender::default();
+        Self(Arc::new(Inner { view, agent, outside, shared: Mutex::new(shared) }))
     }
 
     /// What is wrong with the registrations of attached proxies, and with what they depend on; each once.
@@ -133,12 +139,105 @@ impl Inner {
         self.lock().diagnostics.remove(&feed);
     }
 
-    fn render(&self, client: Client, plan: &Plan, leaf: &Arc<RenderedLeaf>) -> Arc<ResourceSet> {
-        let mut shared = self.lock();
-        Arc::new(match client {
-            Client::Envoy => shared.renderer.render(plan, Some(leaf)),
-            Client::Grpc => shared.renderer.render_for_grpc(plan),
+}
+
+/// What a feed makes of a plan.
+trait Rendering: Send + Sync + 'static {
+    /// What whoever it feeds is given.
+    type Form: Send + Sync + 'static;
+
+    fn render(&self, proxies: &Inner, plan: &Plan, leaf: &Arc<Leaf>) -> Arc<Self::Form>;
+}
+
+impl Rendering for Client {
+    type Form = ResourceSet;
+
+    fn render(&self, proxies: &Inner, plan: &Plan, leaf: &Arc<Leaf>) -> Arc<ResourceSet> {
+        let mut shared = proxies.lock();
+        Arc::new(match self {
+            Self::Envoy => {
+                let leaf = shared.rendered_leaf(leaf);
+                shared.renderer.render(plan, Some(&leaf))
+            }
+            Self::Grpc => shared.renderer.render_for_grpc(plan),
         })
+    }
+}
+
+/// The native data plane in the agent's own process.
+struct Native;
+
+/// What the native data plane serves a workload from.
+pub(crate) struct NativeForm {
+    pub(crate) plan: Plan,
+    pub(crate) leaf: Arc<Leaf>,
+}
+
+impl Rendering for Native {
+    type Form = NativeForm;
+
+    fn render(&self, _proxies: &Inner, plan: &Plan, leaf: &Arc<Leaf>) -> Arc<NativeForm> {
+        Arc::new(NativeForm { plan: plan.clone(), leaf: Arc::clone(leaf) })
+    }
+}
+
+/// One workload's states for the native data plane, and the way back for its reports.
+pub(crate) struct NativeFeed {
+    pub(crate) states: watch::Receiver<Arc<NativeForm>>,
+    reports: Reports,
+}
+
+impl NativeFeed {
+    /// Everything up to `through` is in force.
+    pub(crate) fn applied(&self, through: Revision) {
+        self.watch().applied(through, false);
+    }
+
+    /// Something of the state at `revision` could not be put in force.
+    pub(crate) fn rejected(&self, revision: Revision, resources: Vec<String>, text: String) {
+        let (type_url, since) = (NATIVE_TYPE.to_owned(), revision);
+        self.watch().rejected(Refused { revision, since, proxy: None, type_url, resources, text });
+        self.watch().applied(revision, true);
+    }
+
+    fn watch(&self) -> Arc<dyn ProxyWatch> {
+        Arc::clone(&self.reports.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// In place of a type URL where the native data plane refuses something.
+const NATIVE_TYPE: &str = "native";
+
+impl Shared {
+    /// A leaf in the form in which it is rendered; the same until it is renewed, so that it is rendered once.
+    fn rendered_leaf(&mut self, leaf: &Arc<Leaf>) -> Arc<RenderedLeaf> {
+        if let Some((generation, rendered)) = self.leaves.get(&leaf.service)
+            && *generation == leaf.generation
+        {
+            return Arc::clone(rendered);
+        }
+        let rendered = Arc::new(RenderedLeaf {
+            certificate_chain_pem: leaf.certificate_chain_pem.clone(),
+            private_key_pem: leaf.private_key_pem.expose().to_owned(),
+        });
+        self.leaves.insert(leaf.service.clone(), (leaf.generation, Arc::clone(&rendered)));
+        rendered
+    }
+}
+
+impl Proxies {
+    /// The sidecars that have a proxy of their own: the native data plane leaves them to it.
+    pub(crate) fn attached_outside(&self) -> watch::Receiver<BTreeSet<InstanceId>> {
+        self.0.outside.subscribe()
+    }
+
+    /// Feeds the native data plane with one sidecar of this node.
+    pub(crate) async fn attach_native(&self, id: &InstanceId) -> Result<NativeFeed, AttachError> {
+        let service = sidecar_of(&self.0, id)?;
+        let feed = Feed::attach(&self.0, id, &service, Native).await?;
+        let reports = Arc::clone(&feed.reports);
+        let states = feed.open().await.map_err(|error| AttachError::Refused { reason: error.to_string() })?;
+        Ok(NativeFeed { states, reports })
     }
 }
 
@@ -167,25 +266,23 @@ fn admit(peer: &Peer, client: Client, service: &ServiceName) -> Result<(), Attac
 #[async_trait]
 impl ProxySource for Proxies {
     async fn attach(&self, node: ProxyNode, peer: Peer) -> Result<ProxyFeed, AttachError> {
-        let proxies = Arc::clone(&self.0);
         let unknown = || AttachError::Unknown { id: node.id.clone() };
         let id = InstanceId::new(&node.id).map_err(|_| unknown())?;
-        let instance = proxies.agent.service(&id).ok_or_else(unknown)?.instance;
-        let Some(sidecar) = instance.sidecar() else {
-            let reason = format!("{id} is an application, not a sidecar; its sidecar is usually {id}-sidecar-proxy");
-            return Err(AttachError::Refused { reason });
-        };
-        let service = sidecar.destination.clone();
-        let client = Client::of(&node);
-        admit(&peer, client, &service)?;
-        let leaves = proxies.agent.leaves().leaf(&service).await;
-        let leaves = leaves.map_err(|error| AttachError::Unavailable { reason: error.to_string() })?;
-        let key = InstanceKey { node: proxies.agent.node().name.clone(), id };
-        let watch: Arc<dyn ProxyWatch> = proxies.view.attach(&key).into();
-        let reports = Arc::new(Mutex::new(Arc::clone(&watch)));
-        let number = proxies.feed_number();
-        let feed = Feed { number, client, watch, reports, key, leaves, proxies, subjects: BTreeSet::new() };
-        feed.open().await.map_err(|error| AttachError::Refused { reason: error.to_string() })
+        let feed = Feed::of_client(&self.0, &id, &peer, Client::of(&node)).await?;
+        if feed.rendering == Client::Envoy {
+            self.0.outside.send_if_modified(|outside| outside.insert(id.clone()));
+        }
+        let (agent, reports) = (Arc::clone(&self.0.agent), Arc::clone(&feed.reports));
+        let resources = feed.open().await.map_err(|error| AttachError::Refused { reason: error.to_string() })?;
+        let mut listening = false;
+        let on_report = Box::new(move |report| {
+            if matches!(report, Report::Applied { .. }) && !std::mem::replace(&mut listening, true) {
+                // Its listeners are up now: the check of them need not wait for its interval.
+                agent.check_now(&id);
+            }
+            pass_on(&**reports.lock().unwrap_or_else(PoisonError::into_inner), report);
+        });
+        Ok(ProxyFeed { resources, on_report })
     }
 }
 
@@ -208,11 +305,11 @@ impl Client {
 /// Where a session's reports go: to the watch of the moment.
 type Reports = Arc<Mutex<Arc<dyn ProxyWatch>>>;
 
-/// One proxy's way from the catalog to its session.
-struct Feed {
+/// One proxy's way from the catalog to whoever serves it.
+struct Feed<R> {
     /// Told apart from other feeds by this, also from earlier ones of the same proxy.
     number: u64,
-    client: Client,
+    rendering: R,
     proxies: Arc<Inner>,
     key: InstanceKey,
     watch: Arc<dyn ProxyWatch>,
@@ -223,26 +320,51 @@ struct Feed {
     subjects: BTreeSet<Subject>,
 }
 
-impl Feed {
-    /// Makes the first set and keeps it new for as long as somebody holds the feed.
-    async fn open(mut self) -> Result<ProxyFeed, PlanError> {
-        let plan = self.plan().await?;
-        let leaf = self.leaf();
-        let (sender, resources) = watch::channel(self.proxies.render(self.client, &plan, &leaf));
-        let (proxies, proxy, reports) = (Arc::clone(&self.proxies), self.key.id.clone(), Arc::clone(&self.reports));
-        let mut listening = false;
-        let on_report = Box::new(move |report| {
-            if matches!(report, Report::Applied { .. }) && !std::mem::replace(&mut listening, true) {
-                // Its listeners are up now: the check of them need not wait for its interval.
-                proxies.agent.check_now(&proxy);
-            }
-            pass_on(&**reports.lock().unwrap_or_else(PoisonError::into_inner), report);
-        });
-        tokio::spawn(self.run(plan, leaf, sender));
-        Ok(ProxyFeed { resources, on_report })
+impl Feed<Client> {
+    /// For a client that comes over a connection.
+    async fn of_client(proxies: &Arc<Inner>, id: &InstanceId, peer: &Peer, client: Client) -> Result<Self, AttachError> {
+        let service = sidecar_of(proxies, id)?;
+        admit(peer, client, &service)?;
+        Self::attach(proxies, id, &service, client).await
+    }
+}
+
+/// The service that a sidecar of this node stands for.
+fn sidecar_of(proxies: &Inner, id: &InstanceId) -> Result<ServiceName, AttachError> {
+    let found = proxies.agent.service(id).ok_or_else(|| AttachError::Unknown { id: id.to_string() })?;
+    let Some(sidecar) = found.instance.sidecar() else {
+        let reason = format!("{id} is an application, not a sidecar; its sidecar is usually {id}-sidecar-proxy");
+        return Err(AttachError::Refused { reason });
+    };
+    Ok(sidecar.destination.clone())
+}
+
+impl<R: Rendering> Feed<R> {
+    async fn attach(
+        proxies: &Arc<Inner>,
+        id: &InstanceId,
+        service: &ServiceName,
+        rendering: R,
+    ) -> Result<Self, AttachError> {
+        let leaves = proxies.agent.leaves().leaf(service).await;
+        let leaves = leaves.map_err(|error| AttachError::Unavailable { reason: error.to_string() })?;
+        let key = InstanceKey { node: proxies.agent.node().name.clone(), id: id.clone() };
+        let watch: Arc<dyn ProxyWatch> = proxies.view.attach(&key).into();
+        let reports = Arc::new(Mutex::new(Arc::clone(&watch)));
+        let (number, proxies) = (proxies.feed_number(), Arc::clone(proxies));
+        Ok(Self { number, rendering, watch, reports, key, leaves, proxies, subjects: BTreeSet::new() })
     }
 
-    async fn run(mut self, mut plan: Plan, mut leaf: Arc<RenderedLeaf>, sender: watch::Sender<Arc<ResourceSet>>) {
+    /// Makes the first state and keeps it new for as long as somebody holds the receiver.
+    async fn open(mut self) -> Result<watch::Receiver<Arc<R::Form>>, PlanError> {
+        let plan = self.plan().await?;
+        let leaf = self.leaf();
+        let (sender, states) = watch::channel(self.rendering.render(&self.proxies, &plan, &leaf));
+        tokio::spawn(self.run(plan, leaf, sender));
+        Ok(states)
+    }
+
+    async fn run(mut self, mut plan: Plan, mut leaf: Arc<Leaf>, sender: watch::Sender<Arc<R::Form>>) {
         loop {
             tokio::select! {
                 // The session ends with the sender, and the proxy keeps what it has. One with another identity has to
@@ -257,14 +379,14 @@ impl Feed {
                 },
                 () = sender.closed() => break,
             }
-            sender.send_replace(self.proxies.render(self.client, &plan, &leaf));
+            sender.send_replace(self.rendering.render(&self.proxies, &plan, &leaf));
         }
         self.proxies.forget(self.number);
     }
 
     /// The plan after `next`; `None` if there is none to come. While the proxy is deregistered its stream stays open and
     /// it serves what it has, so that it is there at once when it is registered again.
-    async fn newer(&mut self, mut next: ProxyNext, sender: &watch::Sender<Arc<ResourceSet>>) -> Option<Plan> {
+    async fn newer(&mut self, mut next: ProxyNext, sender: &watch::Sender<Arc<R::Form>>) -> Option<Plan> {
         loop {
             match next {
                 ProxyNext::Changed => {}
@@ -306,12 +428,8 @@ impl Feed {
         }
     }
 
-    fn leaf(&mut self) -> Arc<RenderedLeaf> {
-        let leaf = self.leaves.borrow_and_update();
-        Arc::new(RenderedLeaf {
-            certificate_chain_pem: leaf.certificate_chain_pem.clone(),
-            private_key_pem: leaf.private_key_pem.expose().to_owned(),
-        })
+    fn leaf(&mut self) -> Arc<Leaf> {
+        Arc::clone(&self.leaves.borrow_and_update())
     }
 }
 

@@ -8,6 +8,7 @@
 //! | [`Passage`] | the servers' HTTP API, for whoever asks this node |
 
 mod cache;
+mod join;
 pub mod mirror;
 pub mod node;
 mod passage;

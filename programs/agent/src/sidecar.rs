@@ -10,8 +10,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use starling_model::{
-    CheckDefinition, CheckId, CheckKind, CheckSpec, CheckStatus, InstanceId, InstanceKind, Node, Port, ServiceInstance,
-    ServiceName, ServiceRegistration, SidecarProxy,
+    CheckDefinition, CheckId, CheckKind, CheckSpec, CheckStatus, InstanceId, InstanceKind, Node, OpaqueSettings, Port,
+    ServiceInstance, ServiceName, ServiceRegistration, SidecarProxy,
 };
 
 use crate::registrations::Service;
@@ -168,7 +168,7 @@ fn plain_proxy(destination: &ServiceName) -> SidecarProxy {
         local_address: "127.0.0.1".to_owned(),
         local_port: None,
         upstreams: Vec::new(),
-        config: serde_json::Map::new(),
+        config: OpaqueSettings::default(),
     }
 }
 

@@ -141,10 +141,10 @@ pub struct ServerCost {
 pub struct Further {
     /// How many there were.
     pub registrations: u32,
-    /// Resident before the first.
-    pub rss_bytes_before: u64,
-    /// Resident after the last.
-    pub rss_bytes_after: u64,
+    /// Allocated before the first: what is resident says little, as new registrations take pages that were free.
+    pub allocated_bytes_before: u64,
+    /// Allocated after the last.
+    pub allocated_bytes_after: u64,
     /// What each added.
     pub bytes_each: f64,
 }
@@ -395,8 +395,8 @@ pub(crate) mod tests {
         report.probes = Some(Probes { sent: 4321, late: 7, failed: 1 });
         report.server.further = Some(Further {
             registrations: 10_000,
-            rss_bytes_before: 300 << 20,
-            rss_bytes_after: 310 << 20,
+            allocated_bytes_before: 300 << 20,
+            allocated_bytes_after: 310 << 20,
             bytes_each: 1048.576,
         });
         report

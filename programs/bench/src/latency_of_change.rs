@@ -72,6 +72,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let progress = Progress::new();
     let envoy = Envoy::find()?;
     let versions = Versions::of(Some(&envoy));
+    args.output.verify()?;
     let fixture = Fixture::start(MeshOptions { envoy: Some(envoy), keep: args.output.keep }, &progress).await?;
     if args.output.keep {
         progress.say(&format!("data and logs are in {}", fixture.mesh.directory().display()));

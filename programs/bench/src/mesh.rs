@@ -20,6 +20,7 @@ use tempfile::TempDir;
 
 use crate::api::Api;
 use crate::connection::{Answer, Connection};
+use crate::process;
 pub(crate) use child::{Child, Pipes};
 pub(crate) use envoy::Envoy;
 pub(crate) use ports::Ports;
@@ -41,6 +42,9 @@ const ENDS_WITH: &str = "STARLING_ENDS_WITH";
 
 /// Where Linux has files that are in memory only.
 const IN_MEMORY: &str = "/dev/shm";
+
+/// Begins the name of a fleet's disks; the process whose they are, and when that was started, follow.
+const DISKS_PREFIX: &str = "starling-bench-disks-";
 
 /// A running mesh. Fields are in the order in which they end.
 pub(crate) struct Mesh {
@@ -211,10 +215,37 @@ pub(crate) fn folder(keep: bool) -> anyhow::Result<TempDir> {
 /// # Errors
 /// When it cannot be made.
 pub(crate) fn disks(keep: bool) -> anyhow::Result<TempDir> {
+    let own = std::process::id();
+    let started = process::started(own).context("this process is not in /proc")?;
+    // What is to be kept is nobody's, so that no later run takes it for what a killed one has left.
+    let prefix = if keep { DISKS_PREFIX.to_owned() } else { format!("{DISKS_PREFIX}{own}-{started}-") };
+    for place in [PathBuf::from(IN_MEMORY), std::env::temp_dir()] {
+        remove_left_over(&place);
+    }
     let mut builder = tempfile::Builder::new();
-    builder.prefix("starling-bench-disks-").disable_cleanup(keep);
+    builder.prefix(&prefix).disable_cleanup(keep);
     let made = builder.tempdir_in(IN_MEMORY).or_else(|_| builder.tempdir());
     made.context("cannot make a temporary folder for the disks of the fleet")
+}
+
+/// Removes the disks of fleets whose process was killed before it could: they take memory for as long as they are there.
+fn remove_left_over(place: &Path) {
+    let Ok(entries) = std::fs::read_dir(place) else { return };
+    for entry in entries.flatten() {
+        if entry.file_name().to_str().is_some_and(|name| is_left_over(name, process::started)) {
+            // What is another user's stays, and is in nobody's way.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Whether a name is that of a fleet's disks whose process is no more; `started` tells when a process that is there was started.
+fn is_left_over(name: &str, started: impl Fn(u32) -> Option<u64>) -> bool {
+    let owner = name.strip_prefix(DISKS_PREFIX).and_then(|rest| {
+        let (id, rest) = rest.split_once('-')?;
+        Some((id.parse().ok()?, rest.split_once('-')?.0.parse().ok()?))
+    });
+    owner.is_some_and(|(id, at): (u32, u64)| started(id) != Some(at))
 }
 
 /// Starts a fake service that answers with `name`, and waits until it is ready.
@@ -284,6 +315,16 @@ mod tests {
         }
         for variable in ["PATH", "HOME", "LD_LIBRARY_PATH", "RUST_LOG"] {
             assert!(!is_of_a_mesh(variable), "{variable}");
+        }
+    }
+
+    #[test]
+    fn disks_of_a_process_that_is_no_more_are_left_over() {
+        let started = |id: u32| (id == 7).then_some(100);
+        assert!(is_left_over("starling-bench-disks-8-100-x1y2", started));
+        assert!(is_left_over("starling-bench-disks-7-99-x1y2", started), "another process has its number now");
+        for other in ["starling-bench-disks-7-100-x1y2", "starling-bench-disks-x1y2", "starling-bench-7-99-x", "else"] {
+            assert!(!is_left_over(other, started), "{other}");
         }
     }
 }

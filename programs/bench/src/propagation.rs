@@ -201,6 +201,13 @@ impl Run {
     /// Starts a server and the processes of a fleet, whose nodes are not yet started. Those of `slow` can be made to read
     /// slowly.
     async fn begin(args: Args, slow: &BTreeSet<u32>) -> anyhow::Result<Self> {
+        ensure!(
+            args.workloads >= args.nodes,
+            "--workloads {} are too few for --nodes {}: each node has one at least, or nothing would tell whether it was reached",
+            args.workloads,
+            args.nodes
+        );
+        args.output.verify()?;
         let progress = Progress::new();
         let (directory, disks) = (mesh::folder(args.output.keep)?, mesh::disks(args.output.keep)?);
         if args.output.keep {

@@ -1,5 +1,6 @@
 //! Reports: what a run found, as JSON for machines and a table for people.
 
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -84,6 +85,18 @@ impl Bar {
 }
 
 impl OutputArgs {
+    /// Finds out before a run, which may take an hour, whether what it finds can be written.
+    ///
+    /// # Errors
+    /// When a place cannot be written; the text names it.
+    pub(crate) fn verify(&self) -> anyhow::Result<()> {
+        if let Some(folder) = &self.report {
+            std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+            verify_writable(&folder.join(FILE_NAME))?;
+        }
+        self.json.as_deref().map_or(Ok(()), verify_writable)
+    }
+
     /// Writes the report as a page into the folder, if there is to be one.
     ///
     /// # Errors
@@ -144,6 +157,17 @@ impl Output {
         }
         Ok(())
     }
+}
+
+/// Opens a file for writing, and leaves it as it was.
+fn verify_writable(path: &Path) -> anyhow::Result<()> {
+    let was_there = path.exists();
+    let opened = OpenOptions::new().append(true).create(true).open(path);
+    opened.with_context(|| format!("cannot write {}", path.display()))?;
+    if !was_there {
+        std::fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// Writes the report wherever it is wanted: as `report.json` into a folder, which is made if need be, and to a file.
@@ -212,5 +236,15 @@ mod tests {
     fn a_place_that_cannot_be_written_is_named() {
         let error = write(&1, None, Some(Path::new("/nowhere/report.json"))).unwrap_err();
         assert!(error.to_string().contains("/nowhere/report.json"), "{error:#}");
+        // And before the run, which leaves no trace of having been looked at.
+        let place = tempfile::tempdir().unwrap();
+        let (here, nowhere) = (place.path().join("own.json"), Path::new("/nowhere/own.json").to_owned());
+        std::fs::write(place.path().join("file"), "").unwrap();
+        let verify =
+            |report, json| OutputArgs { strict: false, keep: false, report, json, output: Output::Table }.verify();
+        verify(Some(place.path().join("folder")), Some(here.clone())).unwrap();
+        assert!(!here.exists() && !place.path().join("folder/report.json").exists());
+        assert!(format!("{:#}", verify(None, Some(nowhere)).unwrap_err()).contains("/nowhere/own.json"));
+        verify(Some(place.path().join("file/folder")), None).unwrap_err();
     }
 }

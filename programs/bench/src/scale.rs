@@ -71,6 +71,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let envoy = if fleet.attached > 0 { Some(Envoy::find()?) } else { None };
     let versions = Versions::of(envoy.as_ref());
     progress.say("starting a server");
+    args.output.verify()?;
     let mut mesh = Mesh::start(MeshOptions { envoy, keep: args.output.keep }).await?;
     if args.output.keep {
         progress.say(&format!("data and logs are in {}", mesh.directory().display()));

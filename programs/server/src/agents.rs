@@ -10,7 +10,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use starling_attach::{Fleet, StreamId, SubscribeError};
+use starling_attach::message::Reached;
+use starling_attach::{Fleet, Lineage, StreamId, SubscribeError};
 use starling_catalog::{Event, Refused, ReporterId, Snapshot, Subject};
 use starling_model::{Change, NodeName, Revision};
 use starling_telemetry::{Counter, Gauge, Registry};
@@ -23,6 +24,8 @@ pub(crate) struct Agents {
     state: Mutex<State>,
     hub: Arc<Hub>,
     liveness: Arc<Liveness>,
+    /// Of the store.
+    lineage: Lineage,
     started: Instant,
     metrics: Metrics,
 }
@@ -51,9 +54,21 @@ struct Metrics {
 }
 
 impl Agents {
-    pub(crate) fn new(hub: Arc<Hub>, liveness: Arc<Liveness>, snapshot: &Snapshot, registry: &Registry) -> Self {
+    pub(crate) fn new(
+        hub: Arc<Hub>,
+        liveness: Arc<Liveness>,
+        lineage: Lineage,
+        snapshot: &Snapshot,
+        registry: &Registry,
+    ) -> Self {
         let state = State { fleet: Fleet::new(snapshot.clone()), attached: BTreeMap::new(), nodes: BTreeMap::new() };
-        Self { state: Mutex::new(state), hub, liveness, started: Instant::now(), metrics: Metrics::new(registry) }
+        let (started, metrics) = (Instant::now(), Metrics::new(registry));
+        Self { state: Mutex::new(state), hub, liveness, lineage, started, metrics }
+    }
+
+    /// The present epoch of the store.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.lineage.current()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -159,22 +174,27 @@ pub struct AgentStream {
 pub struct Superseded;
 
 impl AgentStream {
-    /// Subscribes to subjects, each with what the agent has of it.
+    /// Subscribes to subjects, each with what the agent has of it, having heard so far.
     ///
     /// # Errors
     /// [`SubscribeError`]; nothing is subscribed then.
-    pub fn subscribe(&self, resumes: &[(Subject, Revision)]) -> Result<(), SubscribeError> {
+    pub fn subscribe(
+        &self,
+        mut resumes: Vec<(Subject, Revision)>,
+        reached: Option<&Reached>,
+    ) -> Result<(), SubscribeError> {
         let mut state = self.agents.lock();
         if !state.attached.contains_key(&self.id) {
             return Ok(());
         }
-        state.fleet.subscribe(self.id, resumes)?;
         let at = state.fleet.revision();
+        self.agents.lineage.admit(&mut resumes, reached, at)?;
+        state.fleet.subscribe(self.id, &resumes)?;
         // What is fresh to the agent is sent as it is now; only what it had before may be behind.
         let mut by_revision: BTreeMap<Revision, BTreeSet<Subject>> = BTreeMap::new();
         for (subject, have) in resumes {
-            let as_of = if *have == Revision(0) { at } else { *have };
-            by_revision.entry(as_of).or_default().insert(subject.clone());
+            let as_of = if have == Revision(0) { at } else { have };
+            by_revision.entry(as_of).or_default().insert(subject);
         }
         for (as_of, subjects) in by_revision {
             self.receipts.subscribed(as_of, &subjects);

@@ -8,6 +8,10 @@ use starling_telemetry::{Family, Histogram, Registry, exponential_buckets};
 
 use crate::hub::Hub;
 
+/// Nodes that have a series of their own, the stalest first: more are an outage, of which the two metrics of all say enough,
+/// and a fleet must not fill the memory of whoever collects them.
+const STALE_NODES_MAX: usize = 1_000;
+
 type Share = [(&'static str, &'static str); 1];
 
 /// Time from the commit of a change until a share of those whom it concerns had applied it.
@@ -42,7 +46,7 @@ impl Convergence {
     }
 }
 
-/// Registers how far the slowest is behind, which is looked up when the metrics are read.
+/// Registers who is behind and how far, which is looked up when the metrics are read.
 pub(crate) fn register_staleness(registry: &Registry, hub: &Arc<Hub>) {
     let asked = |of: fn(&Hub) -> f64| {
         let hub: Weak<Hub> = Arc::downgrade(hub);
@@ -54,4 +58,11 @@ pub(crate) fn register_staleness(registry: &Registry, hub: &Arc<Hub>) {
     let help = "Nodes and proxies that have yet to apply a change that concerns them";
     #[expect(clippy::cast_precision_loss, reason = "a fleet has fewer nodes than a double has whole numbers")]
     registry.register_asked("reporters_behind", help, asked(|hub| hub.behind() as f64));
+    let help = "Seconds since the oldest change was committed that this node has yet to apply; of at most 1000 that are \
+                behind, the stalest first";
+    let hub = Arc::downgrade(hub);
+    registry.register_asked_each("node_staleness_seconds", help, "node", move || {
+        let stalest = hub.upgrade().map(|hub| hub.stalest(STALE_NODES_MAX)).unwrap_or_default();
+        stalest.into_iter().map(|(node, stale_for)| (node.to_string(), stale_for.as_secs_f64())).collect()
+    });
 }

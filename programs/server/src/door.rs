@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use starling_attach::message::{AgentSays, Hello, Resume, Subjects, Welcome, decode_subject};
 use starling_attach::{FromServer, SubscribeError};
-use starling_catalog::{Command, JoinTokenCommand, NameHolder, Refused, Snapshot, Subject};
+use starling_catalog::{Command, JoinTokenCommand, JoinTokenRefusal, NameHolder, Refusal, Refused, Snapshot, Subject};
 use starling_identity::JoinToken;
 use starling_model::{Change, InstanceId, InstanceKey, NodeName, Record, Revision};
 use starling_rpc::{AgentDoor, AgentStream, AliasView, CallError, JoinAnswer, JoinRequest, LeafRequest, OwnRecords};
@@ -44,6 +44,7 @@ impl Door {
             datacenter: server.datacenter().to_string(),
             default_allow,
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            epoch: server.agents().epoch(),
         };
         let welcome = FromServer::from(starling_attach::message::ServerSays::Welcome(welcome)).to_bytes();
         Self { server, welcome, own_node: None }
@@ -59,12 +60,21 @@ impl Door {
 impl From<CommitFailure> for CallError {
     fn from(failure: CommitFailure) -> Self {
         match failure {
-            CommitFailure::Refused(refusal) => Self::refused(refusal),
+            CommitFailure::Refused(refusal) => refused(&refusal),
             invalid @ CommitFailure::Invalid(_) => Self::refused(format!("{:#}", anyhow::Error::from(invalid))),
             other @ (CommitFailure::Contended | CommitFailure::Halted(_) | CommitFailure::Store(_)) => {
                 Self::unavailable(format!("{:#}", anyhow::Error::from(other)))
             }
         }
+    }
+}
+
+/// What a refusal is to whoever asked: to be asked again if it passes by itself.
+fn refused(refusal: &Refusal) -> CallError {
+    if matches!(refusal, Refusal::JoinToken(JoinTokenRefusal::NodeAway { .. })) {
+        CallError::unavailable(refusal)
+    } else {
+        CallError::refused(refusal)
     }
 }
 
@@ -143,8 +153,8 @@ impl AgentDoor for Door {
     async fn join(&self, request: JoinRequest) -> Result<JoinAnswer, CallError> {
         let token: JoinToken = request.token.parse().map_err(CallError::refused)?;
         // Who shows nothing that lets it in costs no signature.
-        starling_catalog::decide(&self.server.snapshot(), &self.use_of(&token, &request))
-            .map_err(CallError::refused)?;
+        let decided = starling_catalog::decide(&self.server.snapshot(), &self.use_of(&token, &request));
+        decided.map_err(|refusal| refused(&refusal))?;
         let (node, csr_der) = (request.node.clone(), request.csr_der.clone());
         let leaf = self.sign(move |server| server.issue_agent(&node, &csr_der)).await?;
         // Used only now that there is a certificate to hand out: a request that cannot be signed uses nothing up.
@@ -217,8 +227,10 @@ impl AgentStream for Stream {
             AgentSays::Hello(_) => return Err(CallError::refused("a second hello")),
             AgentSays::Subscribe(subscribe) => {
                 let resumes = subscribe.resumes.iter().map(resume).collect::<Result<Vec<_>, _>>()?;
-                self.stream.subscribe(&resumes).map_err(|error| match error {
-                    SubscribeError::Future { .. } => CallError::BeginAnew { reason: error.to_string() },
+                self.stream.subscribe(resumes, subscribe.reached.as_ref()).map_err(|error| match error {
+                    SubscribeError::Future { .. } | SubscribeError::OtherPast { .. } => {
+                        CallError::BeginAnew { reason: error.to_string() }
+                    }
                     SubscribeError::NotSent(_) | SubscribeError::TooMany | SubscribeError::Foreign(_) => {
                         CallError::refused(error)
                     }

@@ -160,7 +160,7 @@ impl Hub {
         let mut state = self.lock();
         let Some(reporter) = state.receipts.find(&Reporter::Node(node.clone())) else { return };
         state.nodes.remove(&reporter);
-        let progress = state.receipts.removed(reporter);
+        let progress = state.receipts.lost(reporter);
         drop(state);
         self.tell(&progress);
     }
@@ -194,6 +194,20 @@ impl Hub {
     pub(crate) fn staleness(&self) -> Duration {
         let since = self.lock().receipts.owed_since_us();
         since.map(|since| self.age(since)).unwrap_or_default()
+    }
+
+    /// For how long the oldest change waits that each node has yet to apply: of `max` nodes that owe one, the stalest first.
+    pub(crate) fn stalest(&self, max: usize) -> Vec<(NodeName, Duration)> {
+        let mut owed: BTreeMap<NodeName, u64> = BTreeMap::new();
+        for (reporter, report) in self.lock().receipts.reporters() {
+            let Some(since) = report.owes_since_us else { continue };
+            let oldest = owed.entry(reporter.node().clone()).or_insert(since);
+            *oldest = since.min(*oldest);
+        }
+        let mut owed: Vec<_> = owed.into_iter().collect();
+        owed.sort_by_key(|(_, since)| *since);
+        owed.truncate(max);
+        owed.into_iter().map(|(node, since)| (node, self.age(since))).collect()
     }
 
     /// How long ago `us` was on the clock of the receipts.

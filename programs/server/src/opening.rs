@@ -7,10 +7,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use starling_attach::{Epoch, Lineage};
 use starling_catalog::Snapshot;
 use starling_identity::ClusterId;
-use starling_model::NodeName;
-use starling_store::{EmbeddedOptions, EmbeddedStore, ExaminedStore, Store};
+use starling_model::{NodeName, Revision};
+use starling_store::{EmbeddedOptions, EmbeddedStore, ExaminedStore};
 use starling_telemetry::Registry;
 use starling_tls::{CertificateAuthority, OpenError};
 
@@ -150,7 +151,8 @@ impl Opening {
     /// When the disk does not take what is to be written.
     pub async fn start(self, registry: &Registry) -> anyhow::Result<Arc<Server>> {
         let Self { config, store, catalog, authority } = self;
-        let store: Arc<dyn Store> = Arc::new(tokio::task::spawn_blocking(move || store.adopt()).await??);
+        let store = Arc::new(tokio::task::spawn_blocking(move || store.adopt()).await??);
+        let lineage = lineage(&store);
         let authority = match authority {
             Some(authority) => authority,
             None => {
@@ -158,8 +160,14 @@ impl Opening {
                 CertificateAuthority::create(&config.data_dir, &trust_domain, now())?
             }
         };
-        Server::run(config, store, catalog, authority, registry).await
+        Server::run(config, store, catalog, lineage, authority, registry).await
     }
+}
+
+/// The store's openings, as agents are told of them.
+fn lineage(store: &EmbeddedStore) -> Lineage {
+    let epoch = |epoch: &starling_store::Epoch| Epoch { id: epoch.id, after: Revision(epoch.after.0) };
+    Lineage::new(store.epochs().iter().map(epoch).collect())
 }
 
 /// The store is made first of all, so that a start that was interrupted never leaves the others without it.

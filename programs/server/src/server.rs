@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
+use starling_attach::Lineage;
 use starling_catalog::{
     Barrier, ChangeReport, Command, JoinTokenCommand, NodeReport, ProxyReport, Reporter, Snapshot, Subject, Until,
 };
@@ -88,6 +89,7 @@ impl Server {
         config: ServerConfig,
         store: Arc<dyn Store>,
         snapshot: Snapshot,
+        lineage: Lineage,
         authority: CertificateAuthority,
         registry: &Registry,
     ) -> anyhow::Result<Arc<Self>> {
@@ -96,7 +98,7 @@ impl Server {
         let hub = Arc::new(Hub::new(Convergence::new(registry)));
         convergence::register_staleness(registry, &hub);
         let liveness = Arc::new(Liveness::new(config.grace, liveness::alive(&snapshot)));
-        let agents = Arc::new(Agents::new(Arc::clone(&hub), Arc::clone(&liveness), &snapshot, registry));
+        let agents = Arc::new(Agents::new(Arc::clone(&hub), Arc::clone(&liveness), lineage, &snapshot, registry));
         let admission = Admission::new(config.csr);
         let server = Arc::new(Self {
             config,
@@ -223,7 +225,7 @@ impl Server {
         self.hub.attach_node(node)
     }
 
-    /// A node is lost or deregistered: receipts expect nothing more of it until it attaches anew.
+    /// A node is lost: receipts expect nothing more of it until it attaches anew, and name it.
     pub fn remove_node(&self, node: &NodeName) {
         self.hub.remove_node(node);
     }

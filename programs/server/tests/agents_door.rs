@@ -114,7 +114,7 @@ fn register(port: i64) -> Command {
 
 fn subscribe(resumes: impl IntoIterator<Item = (Option<WireSubject>, u64)>) -> AgentSays {
     let resumes = resumes.into_iter().map(|(subject, have)| Resume { subject, have }).collect();
-    AgentSays::Subscribe(Subscribe { resumes })
+    AgentSays::Subscribe(Subscribe { resumes, reached: None })
 }
 
 fn endpoints(service: &str) -> Option<WireSubject> {
@@ -264,7 +264,9 @@ async fn the_name_of_a_node_that_is_away_for_a_moment_is_kept_for_it() {
 
     drop(mesh.server.attach_agent(name).await);
     for id in ["", other_id] {
-        let refused = mesh.join_as(&reusable, "elsewhere", id, csr()).await.expect_err("it is waited for").to_string();
+        let refused = mesh.join_as(&reusable, "elsewhere", id, csr()).await.expect_err("it is waited for");
+        assert!(matches!(refused, CallError::Unavailable { .. }), "who asks again may be let in: {refused}");
+        let refused = refused.to_string();
         assert!(refused.contains(own_id) && refused.contains("counts as lost"), "{refused}");
     }
     mesh.join_as(&reusable, "elsewhere", own_id, csr()).await.expect("it is the same node");
@@ -309,7 +311,7 @@ async fn the_end_of_a_superseded_stream_is_nobody_elses() {
     // It may be given what the superseded one had.
     let neighbour = mesh.server.attach_agent(other.clone()).await;
     let web = Subject::Endpoints("web".parse().expect("a name"));
-    neighbour.subscribe(&[(web, Revision(0))]).expect("subscribed");
+    neighbour.subscribe(vec![(web, Revision(0))], None).expect("subscribed");
     lingering.unsubscribe(&[Subject::Endpoints("web".parse().expect("a name"))]);
     let taken = std::future::poll_fn(|context| lingering.poll_take(context)).await;
     assert!(taken.is_err(), "it takes {taken:?}");

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use starling_catalog::{Command, Reporter, Subject};
-use starling_model::{Change, InstanceKey, InstanceKind, NodeName, Port, Record, ServiceInstance, SidecarProxy};
+use starling_model::{
+    Change, InstanceKey, InstanceKind, NodeName, OpaqueSettings, Port, Record, ServiceInstance, SidecarProxy,
+};
 use starling_server::{CommitFailure, Server, ServerConfig};
 use starling_store::{CommitError, MAX_TRANSACTION_BYTES};
 use starling_telemetry::Registry;
@@ -75,7 +77,7 @@ async fn the_receipt_of_such_a_command_names_the_proxies_of_every_part() {
             local_address: "127.0.0.1".to_owned(),
             local_port: None,
             upstreams: Vec::new(),
-            config: serde_json::Map::new(),
+            config: OpaqueSettings::default(),
         }));
         proxies.push(sidecar.key.clone());
         server.commit(&register(vec![sidecar])).await.expect("committed");

@@ -233,6 +233,9 @@ async fn a_receipt_speaks_of_nodes_and_barriers_wait_for_them() {
     assert_eq!(now("applied:all").await, Some(Barrier::NotYet));
     assert_eq!(metric(&registry, "starling_reporters_behind"), 2.0);
     assert!(metric(&registry, "starling_staleness_seconds_max") > 0.0);
+    let of = |node: usize| format!("starling_node_staleness_seconds{{node=\"{}\"}}", names[node]);
+    assert!(metric(&registry, &of(3)) > 0.0);
+    assert!(!registry.encode().contains(&of(0)), "only nodes that are behind have a series");
     assert_eq!(server.nodes().iter().filter(|(node, stale_for)| node.owes > 0 && !stale_for.is_zero()).count(), 2);
 
     let proxy = Some("web".parse().expect("an id"));
@@ -251,6 +254,11 @@ async fn a_receipt_speaks_of_nodes_and_barriers_wait_for_them() {
     server.remove_node(&names[3]);
     let report = server.change(revision, DEADLINE, 10).await.expect("remembered");
     assert_eq!((report.counts.affected, report.counts.applied, report.counts.rejected), (3, 2, 1));
+    assert_eq!(
+        (report.counts.lost, &*report.lost),
+        (1, &[Reporter::Node(names[3].clone())][..]),
+        "who is lost has not applied it"
+    );
     assert_eq!((&report.rejected[0].0, &report.rejected[0].1.proxy), (&Reporter::Node(names[2].clone()), &proxy));
     assert_eq!(metric(&registry, "starling_reporters_behind"), 0.0);
     assert_eq!(metric(&registry, "starling_change_convergence_seconds_count{quantile=\"0.5\"}"), 1.0);
@@ -301,7 +309,7 @@ async fn the_end_of_an_earlier_stream_of_a_node_is_not_the_end_of_another_nodes(
     drop(earlier);
     assert!(server.is_attached(&"n2".parse().expect("a name")));
     let subject = encode_subject(&endpoints("web"));
-    let subscribe = Subscribe { resumes: vec![Resume { subject, have: 0 }] };
+    let subscribe = Subscribe { resumes: vec![Resume { subject, have: 0 }], reached: None };
     other.handle(AgentSays::Subscribe(subscribe)).expect("subscribed");
     assert_eq!(
         [taken(&*other), taken(&*other), taken(&*other)],

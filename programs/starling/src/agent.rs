@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use starling_agent::AgentConfig;
 use starling_agent::remote::{NodeConfig, RemoteNode};
+use starling_agent::{AgentConfig, data_plane};
 use starling_http_api::parse::Definitions;
 use starling_http_api::{AllowEverything, MeshFacts, Ports};
 use starling_model::Action;
@@ -25,6 +25,7 @@ use servers::Servers;
 
 use crate::descriptors::Shares;
 use crate::environment::Environment;
+use crate::memory;
 use crate::outcome::usage;
 use crate::role::control::ENVOY_VERSIONS;
 use crate::role::definitions::{self, Unavailable};
@@ -88,6 +89,9 @@ impl Running {
         let node = start_node(&args, directory.path.clone(), servers, join_token, &definitions).await?;
         let (node, serving) = (Arc::new(node), Serving::new());
         definitions::register(definitions, &node.agent, Unavailable::IsWaitedFor).await?;
+        if let Some(engine) = args.data_plane.start().context("starting the native data plane")? {
+            serving.spawn_endless(data_plane::run(Arc::clone(&node.agent), node.proxies.clone(), engine)).await;
+        }
         let http = sockets.http.local_addr()?;
         open(&node, &serving, sockets).await?;
         tracing::info!(data_dir = %directory.path.display(), %http, attached = node.is_attached(), "ready");
@@ -176,6 +180,7 @@ fn facts(node: &RemoteNode, sockets: &Sockets) -> anyhow::Result<MeshFacts> {
 
 fn registry(node: &Arc<RemoteNode>) -> Registry {
     let registry = Registry::default();
+    memory::register(&registry);
     let ask = |value: fn(&RemoteNode) -> f64| {
         let node = Arc::downgrade(node);
         move || node.upgrade().map_or(0.0, |node| value(&node))

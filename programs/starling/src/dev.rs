@@ -12,16 +12,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use starling_agent::{Agent, AgentConfig, Proxies};
+use starling_agent::{Agent, AgentConfig, Proxies, data_plane};
 use starling_http_api::parse::Definitions;
 use starling_model::Node;
 use starling_plan::MeshSettings;
+use starling_proxy::Engine;
 use starling_rpc::{LoopbackListener, ProxySource};
 use starling_server::{Opening, ServerConfig};
 use starling_telemetry::Registry;
 
 use crate::descriptors::Shares;
 use crate::dev_args::DevArgs;
+use crate::memory;
 use crate::role::control::{Beside, Control, ServerSockets};
 use crate::role::definitions::{self, Unavailable};
 use crate::role::local_agent::LocalAgent;
@@ -104,6 +106,8 @@ struct Running {
     /// What is opened when everything is registered.
     closed: Option<(Sockets, Vec<Definitions>)>,
     demo: bool,
+    /// The native data plane, if this node has one.
+    engine: Option<Arc<Engine>>,
     serving: Serving,
     /// Last, so that it is removed last.
     data_dir: DataDir,
@@ -117,6 +121,7 @@ impl Running {
         definitions: Vec<Definitions>,
     ) -> anyhow::Result<Self> {
         let registry = Registry::default();
+        memory::register(&registry);
         let (path, name) = (data_dir.path.clone(), node::name(args.node_name.as_ref())?);
         // Everything is read before anything is written, so that a start that is refused leaves all as it was.
         let opening = Opening::examine(ServerConfig::new(path.clone(), args.datacenter.clone())).await?;
@@ -144,8 +149,9 @@ impl Running {
         let link = link::Link { node: name, door: Arc::clone(&control.door) };
         let agent = Arc::new(Agent::start(config, Arc::new(link)).await?);
         let proxies = Proxies::new(Arc::clone(&agent), view, settings);
+        let engine = args.data_plane.start().context("starting the native data plane")?;
         let (closed, serving) = (Some((sockets, definitions)), Serving::new());
-        Ok(Self { control, agent, proxies, node, closed, demo: args.demo, serving, data_dir })
+        Ok(Self { control, agent, proxies, node, closed, demo: args.demo, engine, serving, data_dir })
     }
 
     /// Opens the doors; where xDS in plaintext and the API are then.
@@ -168,6 +174,10 @@ impl Running {
         let Some((sockets, definitions)) = self.closed.take() else { return Ok(()) };
         definitions::write_config_entries(&definitions, &self.control.server).await?;
         definitions::register(definitions, &self.agent, Unavailable::Fails).await?;
+        if let Some(engine) = &self.engine {
+            let serving = data_plane::run(Arc::clone(&self.agent), self.proxies.clone(), Arc::clone(engine));
+            self.serving.spawn_endless(serving).await;
+        }
         let (http, grpc) = self.open(sockets).await?;
         tracing::info!(data_dir = %self.data_dir.path.display(), %http, "ready");
         if !self.demo {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use starling_model::{Datacenter, NodeName};
 
-use crate::role::arguments::{IntentionPolicy, LogArgs};
+use crate::role::arguments::{DataPlaneArgs, IntentionPolicy, LogArgs};
 
 /// Run a whole mesh's control plane in one process: server, agent, API, xDS and DNS
 ///
@@ -59,6 +59,9 @@ pub(crate) struct DevArgs {
     /// Let registrations bring checks that run programs on this node
     #[arg(long)]
     pub(crate) enable_script_checks: bool,
+
+    #[command(flatten)]
+    pub(crate) data_plane: DataPlaneArgs,
 
     #[command(flatten)]
     pub(crate) log: LogArgs,

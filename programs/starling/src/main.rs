@@ -20,6 +20,7 @@ mod dev_args;
 mod environment;
 mod intention;
 mod lifeline;
+mod memory;
 mod nodes;
 mod outcome;
 mod print;
@@ -43,10 +44,6 @@ use crate::arguments::{Arguments, Command, Surroundings};
 use crate::client::ApiArgs;
 use crate::environment::Environment;
 use crate::outcome::{report, usage};
-
-/// Gives memory back after a burst, which the system's allocator rarely does.
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// What programs that run on log unless told otherwise.
 const LOG_OF_PROGRAMS: &str = "info";

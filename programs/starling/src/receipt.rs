@@ -61,6 +61,8 @@ pub(crate) struct Receipt {
     pending: Vec<String>,
     #[serde(default)]
     rejected: Vec<Rejected>,
+    #[serde(default)]
+    lost: Vec<String>,
     /// How it stands with what was waited for.
     until: Option<Standing>,
 }
@@ -71,6 +73,8 @@ pub(crate) struct Counts {
     pub(crate) applied: u64,
     pub(crate) pending: u64,
     pub(crate) rejected: u64,
+    #[serde(default)]
+    pub(crate) lost: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -121,9 +125,10 @@ impl Receipt {
 
     /// Its numbers in one line.
     pub(crate) fn summary(&self) -> String {
-        let Counts { affected, applied, pending, rejected } = self.counts;
+        let Counts { affected, applied, pending, rejected, lost } = self.counts;
+        let lost = if lost > 0 { format!("; {lost} more lost") } else { String::new() };
         format!(
-            "Change {}: {affected} affected, {applied} applied, {pending} pending, {rejected} rejected",
+            "Change {}: {affected} affected, {applied} applied, {pending} pending, {rejected} rejected{lost}",
             self.revision
         )
     }
@@ -147,6 +152,10 @@ impl Receipt {
             print::line(&format!("  pending   {proxy}"))?;
         }
         unnamed("pending", self.counts.pending, self.pending.len())?;
+        for node in &self.lost {
+            print::line(&format!("  lost      {node}"))?;
+        }
+        unnamed("lost", self.counts.lost, self.lost.len())?;
         self.show_refusals()
     }
 

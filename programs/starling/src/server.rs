@@ -12,6 +12,7 @@ pub(crate) use arguments::ServerArgs;
 use settings::Settings;
 
 use crate::descriptors::Shares;
+use crate::memory;
 use crate::role::control::{Control, ServerSockets, failed};
 use crate::role::{self, Interrupts, Role, Serving, doors, node};
 
@@ -43,6 +44,7 @@ impl Running {
         let Settings { datacenter, grace, csr, .. } = settings;
         let config = ServerConfig { data_dir: data_dir.clone(), datacenter, grace, csr };
         let registry = Registry::default();
+        memory::register(&registry);
         let server = Opening::examine(config).await?.start(&registry).await?;
         let own = node::local(node::name(args.node_name.as_ref())?, sockets.grpc_tls.local_addr()?.ip(), &data_dir)?;
         let (http, grpc_tls) = (sockets.http.local_addr()?, sockets.grpc_tls.local_addr()?);

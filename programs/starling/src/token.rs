@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use starling_identity::{JOIN_TOKEN_TTL_MAX, JOIN_TOKEN_TTL_MIN};
 
 use crate::arguments::Surroundings;
 use crate::client::{ApiArgs, Call};
@@ -40,7 +41,7 @@ struct CreateArgs {
     #[arg(long)]
     reusable: bool,
 
-    /// How long it is good, such as 30m or 24h, from a minute to a year
+    /// How long it is good, such as 30m, 24h or 90d, from a minute to a year
     #[arg(long, default_value = "24h", value_name = "TIME", value_parser = lifetime)]
     ttl: Duration,
 
@@ -99,8 +100,15 @@ struct Use {
 }
 
 fn lifetime(text: &str) -> Result<Duration, String> {
-    let parsed = starling_http_api::parse::parse_duration(text);
-    parsed.ok_or_else(|| "must be a number with a unit, such as 30m or 24h".to_owned())
+    // Consul's times know no days, and tokens last for many.
+    let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok());
+    let days = days.map(|days| Duration::from_secs(u64::from(days) * 24 * 60 * 60));
+    let parsed = days.or_else(|| starling_http_api::parse::parse_duration(text));
+    match parsed {
+        None => Err("must be a number with a unit, such as 30m, 24h or 90d".to_owned()),
+        Some(ttl) if (JOIN_TOKEN_TTL_MIN..=JOIN_TOKEN_TTL_MAX).contains(&ttl) => Ok(ttl),
+        Some(_) => Err("must be from a minute (1m) to a year (365d)".to_owned()),
+    }
 }
 
 pub(crate) async fn run(args: TokenArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
@@ -161,6 +169,23 @@ impl Token {
                 "expired".to_owned()
             }
             None => "good".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lifetime_is_from_a_minute_to_a_year_in_days_too() {
+        assert_eq!(lifetime("90d"), lifetime("2160h"));
+        assert_eq!(lifetime("365d"), Ok(JOIN_TOKEN_TTL_MAX));
+        for outside in ["59s", "366d", "400d", "8761h", "4294967295d"] {
+            assert!(lifetime(outside).is_err_and(|said| said.contains("365d")), "{outside}");
+        }
+        for wrong in ["", "d", "1.5d", "-1d", "90"] {
+            assert!(lifetime(wrong).is_err_and(|said| said.contains("unit")), "{wrong}");
         }
     }
 }

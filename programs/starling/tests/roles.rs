@@ -12,9 +12,14 @@ use nix::unistd::Pid;
 const DEADLINE: Duration = Duration::from_secs(20);
 
 fn starling(role: &str, directory: &Path, args: &[&str]) -> Command {
+    starling_at("127.0.0.1:0", role, directory, args)
+}
+
+/// The same, with its TLS door at an address.
+fn starling_at(grpc_tls: &str, role: &str, directory: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_starling"));
     command.arg(role).arg("--data-dir").arg(directory).args(["--http-addr", "127.0.0.1:0"]);
-    command.args(["--dns-addr", "127.0.0.1:0", "--grpc-tls-addr", "127.0.0.1:0", "--grpc-addr", "127.0.0.1:0"]);
+    command.args(["--dns-addr", "127.0.0.1:0", "--grpc-tls-addr", grpc_tls, "--grpc-addr", "127.0.0.1:0"]);
     command.args(args).env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     command
 }
@@ -101,11 +106,69 @@ fn an_agent_that_finds_no_server_says_so_and_ends_when_interrupted() {
     let args = ["--server", address.as_str(), "--join-token", token];
     let waiting = starling("agent", directory.path(), &args).spawn().expect("the binary");
     // It connects, and nobody speaks TLS with it.
-    let (_stream, _) = silent.accept().expect("the agent");
+    let _stream = silent.accept().expect("the agent");
     let start = Instant::now();
     interrupt(&waiting);
     assert_eq!(ended(waiting).status.code(), Some(0));
     assert!(start.elapsed() < Duration::from_secs(5), "it waited for its server");
-    drop((_stream, silent));
-    refused(&mut starling("agent", directory.path(), &args), 1, &format!("joining through {address}"));
+}
+
+/// A process that does not outlive the test.
+struct Running(Child);
+
+impl Running {
+    fn start(mut command: Command) -> Self {
+        Self(command.spawn().expect("the binary"))
+    }
+
+    /// Reads the log until a line says `word`, and answers with that line.
+    fn until(&mut self, word: &str) -> String {
+        let log = BufReader::new(self.0.stderr.as_mut().expect("it is piped"));
+        let mut said = Vec::new();
+        for line in log.lines().map_while(Result::ok) {
+            if line.contains(word) {
+                return line;
+            }
+            said.push(line);
+        }
+        panic!("it ended and never said {word:?}: {said:#?}");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_node_that_is_there_before_its_server_waits_for_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [server_data, agent_data] = ["server", "agent"].map(|name| directory.path().join(name));
+    let mut first = Running::start(starling("server", &server_data, &[]));
+    let ready = first.until("ready");
+    let field = |name: &str| {
+        let (_, rest) = ready.split_once(name).unwrap_or_else(|| panic!("no {name} in {ready}"));
+        rest.split_whitespace().next().expect("a value").trim_matches('"').to_owned()
+    };
+    let (http, agents) = (field("http="), field("grpc_tls="));
+    let mut create = Command::new(env!("CARGO_BIN_EXE_starling"));
+    let created = create.args(["token", "create", "--join", "--http-addr", &http]).output().expect("the binary");
+    let token = String::from_utf8(created.stdout).expect("text").trim().to_owned();
+    interrupt(&first.0);
+    first.0.wait().expect("a child");
+
+    let args = ["--server", &agents, "--node-name", "n1", "--join-token", &token];
+    let mut agent = Running::start(starling("agent", &agent_data, &args));
+    let waits = agent.until("this node is not let in yet");
+    assert!(waits.contains(&format!("joining through {agents}: the server at {agents} cannot be reached")), "{waits}");
+    let mut again = Running::start(starling_at(&agents, "server", &server_data, &[]));
+    again.until("ready");
+    agent.until("ready");
+
+    // What will not pass is not waited for.
+    let args = ["--server", &agents, "--node-name", "n2", "--join-token", &token];
+    refused(&mut starling("agent", &directory.path().join("other"), &args), 1, "node n1 has used it");
 }

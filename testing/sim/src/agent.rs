@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use starling_agent::remote::mirror::Mirror;
-use starling_attach::message::{AgentSays, Hello, ServerSays, decode_subject};
-use starling_attach::{Replica, ReplicaError};
+use starling_attach::message::{AgentSays, Hello, ServerSays, Welcome, decode_subject};
+use starling_attach::{FromServer, Replica, ReplicaError};
 use starling_catalog::Subject;
 use starling_model::{InstanceKey, IntentionSubject, Node, NodeName, Record, Revision};
 use tokio::time::Instant;
@@ -175,7 +175,9 @@ impl Agent {
     pub(crate) fn keep(&mut self) {
         let replica = self.mirror.replica();
         if replica.through() > Revision(0) {
-            self.kept = replica.to_frames();
+            let epoch = replica.reached().map_or(0, |reached| reached.epoch);
+            let welcome = FromServer::from(ServerSays::Welcome(Welcome { epoch, ..Welcome::default() }));
+            self.kept = std::iter::once(welcome.to_bytes()).chain(replica.to_frames()).collect();
         }
     }
 
@@ -197,11 +199,6 @@ impl Agent {
         Replica::from_frames(self.kept.iter().cloned()).context("what is on disk cannot be read")
     }
 
-    /// The newest revision that it may speak of, now or after a restart.
-    pub(crate) fn newest(&self) -> Result<Revision> {
-        Ok(self.mirror.replica().through().max(self.on_disk()?.through()))
-    }
-
     /// Hears what a server says; whether it was a `Through`.
     pub(crate) fn hear(&mut self, says: &ServerSays) -> Result<bool, ReplicaError> {
         let heard = match says {
@@ -214,11 +211,6 @@ impl Agent {
             *newest = (*newest).max(Revision(revision));
         }
         Ok(self.mirror.handle(says)?.is_some())
-    }
-
-    /// Whether more was heard than a `Through` spoke for.
-    pub(crate) fn is_ahead(&self) -> bool {
-        !self.ahead.is_empty()
     }
 
     /// Everything up to its `Through` is heard: it has what the catalog was then, and has not gone back.

@@ -106,7 +106,10 @@ fn numbered(mut entry: ConfigEntry, number: u32) -> ConfigEntry {
         ConfigEntry::ProxyDefaults(entry) => {
             entry.config.insert("number".to_owned(), serde_json::Value::from(number));
         }
-        ConfigEntry::ServiceIntentions(_) => {}
+        ConfigEntry::ServiceResolver(entry) => {
+            entry.connect_timeout = Some(std::time::Duration::from_millis(number.into()));
+        }
+        ConfigEntry::ServiceIntentions(_) | ConfigEntry::ServiceRouter(_) | ConfigEntry::ServiceSplitter(_) => {}
     }
     entry
 }

@@ -3,19 +3,30 @@
 use std::collections::BTreeMap;
 
 use starling_catalog::{Front, MeshRead, Subject};
-use starling_model::{InstanceKey, ProxyDefaults, ServiceDefaults, ServiceIntentions};
+use starling_model::{
+    InstanceKey, ProxyDefaults, ServiceDefaults, ServiceIntentions, ServiceResolver, ServiceRouter, ServiceSplitter,
+};
 
 /// What shows of one subject.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Seen {
     Fronts(BTreeMap<InstanceKey, Front>),
     HasInstances(bool),
-    Routing(Option<ServiceDefaults>),
+    Routing(Box<Routing>),
     Intentions(Option<ServiceIntentions>),
     ProxyDefaults(Option<ProxyDefaults>),
     Roots(Vec<String>),
     /// Of these only that they changed is told.
     Nothing,
+}
+
+/// How a service is called.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Routing {
+    defaults: Option<ServiceDefaults>,
+    router: Option<ServiceRouter>,
+    splitter: Option<ServiceSplitter>,
+    resolver: Option<ServiceResolver>,
 }
 
 impl Seen {
@@ -30,7 +41,12 @@ impl Seen {
                 Self::Fronts(fronts)
             }
             Subject::Service(service) => Self::HasInstances(mesh.has_instances(service)),
-            Subject::Routing(service) => Self::Routing(mesh.service_defaults(service).cloned()),
+            Subject::Routing(service) => Self::Routing(Box::new(Routing {
+                defaults: mesh.service_defaults(service).cloned(),
+                router: mesh.service_router(service).cloned(),
+                splitter: mesh.service_splitter(service).cloned(),
+                resolver: mesh.service_resolver(service).cloned(),
+            })),
             Subject::Intentions(destination) => Self::Intentions(mesh.intentions(destination).cloned()),
             Subject::ProxyDefaults => Self::ProxyDefaults(mesh.proxy_defaults().cloned()),
             Subject::Roots => Self::Roots(mesh.roots_pem().into_iter().map(str::to_owned).collect()),

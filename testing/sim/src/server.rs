@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use starling_attach::message::{AgentSays, Rejected, ServerSays, Subjects, Subscribe, Welcome, decode_subject};
-use starling_attach::{Fleet, FromServer, StreamId, SubscribeError};
+use starling_attach::{Fleet, FromServer, Lineage, StreamId, SubscribeError};
 use starling_catalog::{Receipts, Refused, Reporter, ReporterId, Snapshot, Subject};
 use starling_model::{Change, NodeName, Revision};
 
@@ -13,6 +13,7 @@ use crate::connection::{End, StreamHandle};
 
 pub(crate) struct Server {
     pub snapshot: Snapshot,
+    lineage: Lineage,
     fleet: Fleet,
     receipts: Receipts,
     attached: BTreeMap<StreamId, Attached>,
@@ -42,8 +43,9 @@ pub(crate) enum Taken {
 }
 
 impl Server {
-    pub(crate) fn new(snapshot: Snapshot) -> Self {
+    pub(crate) fn new(snapshot: Snapshot, lineage: Lineage) -> Self {
         Self {
+            lineage,
             fleet: Fleet::new(snapshot.clone()),
             snapshot,
             receipts: Receipts::default(),
@@ -159,13 +161,14 @@ impl Server {
             let subject = resume.subject.as_ref().context("a subscription without a subject")?;
             Ok((decode_subject(subject)?, Revision(resume.have)))
         });
-        let resumes: Vec<_> = resumes.collect::<Result<_>>()?;
+        let mut resumes: Vec<_> = resumes.collect::<Result<_>>()?;
         if !self.is_open(stream) {
             return Ok(None);
         }
-        match self.fleet.subscribe(stream.id, &resumes) {
+        let admitted = self.lineage.admit(&mut resumes, subscribe.reached.as_ref(), self.fleet.revision());
+        match admitted.and_then(|()| self.fleet.subscribe(stream.id, &resumes)) {
             Ok(()) => {}
-            Err(SubscribeError::Future { .. }) => return Ok(Some(End::Anew)),
+            Err(SubscribeError::Future { .. } | SubscribeError::OtherPast { .. }) => return Ok(Some(End::Anew)),
             Err(other) => return Err(other).context("nobody asked for that"),
         }
         let at = self.fleet.revision();
@@ -213,8 +216,9 @@ impl Server {
     }
 
     /// The first frame of a stream.
-    pub(crate) fn welcome() -> Bytes {
-        FromServer::from(ServerSays::Welcome(Welcome::default())).to_bytes()
+    pub(crate) fn welcome(&self) -> Bytes {
+        let epoch = self.lineage.current();
+        FromServer::from(ServerSays::Welcome(Welcome { epoch, ..Welcome::default() })).to_bytes()
     }
 
     /// The nodes that have a stream that is not known to be gone.

@@ -1,6 +1,7 @@
 //! What was committed: every revision, with the changes that led to it, and the revisions that were lost when the store
 //! was set back.
 
+use starling_attach::{Epoch, Lineage};
 use starling_catalog::{Snapshot, Subject};
 use starling_model::{Change, Revision};
 
@@ -14,11 +15,21 @@ pub(crate) struct Store {
     changes: Vec<Vec<Change>>,
     /// What was there before the store was set back.
     lost: Vec<Snapshot>,
+    epochs: Vec<Epoch>,
+    /// How many there ever were.
+    epochs_begun: u64,
 }
 
 impl Store {
     pub(crate) fn new() -> Self {
-        Self { snapshots: vec![Snapshot::default()], changes: vec![Vec::new()], lost: Vec::new() }
+        let epochs = vec![Epoch { id: 1, after: Revision(0) }];
+        let snapshots = vec![Snapshot::default()];
+        Self { snapshots, changes: vec![Vec::new()], lost: Vec::new(), epochs, epochs_begun: 1 }
+    }
+
+    /// What a server that starts now tells agents' pasts by.
+    pub(crate) fn lineage(&self) -> Lineage {
+        Lineage::new(self.epochs.clone())
     }
 
     /// The newest revision.
@@ -33,11 +44,15 @@ impl Store {
         self.changes.push(changes);
     }
 
-    /// Puts an older copy in its place.
+    /// Puts an older copy in its place; opening it begins an epoch.
     pub(crate) fn set_back(&mut self, by: usize) {
         let kept = self.snapshots.len().saturating_sub(by).max(1);
         self.lost.extend(self.snapshots.drain(kept..));
         self.changes.truncate(kept);
+        let head = self.head();
+        self.epochs.retain(|epoch| epoch.id == 1 || epoch.after < head);
+        self.epochs_begun += 1;
+        self.epochs.push(Epoch { id: self.epochs_begun, after: head });
     }
 
     /// The catalog at a revision.

@@ -33,9 +33,10 @@ pub struct World {
 
 impl Default for World {
     fn default() -> Self {
-        let servers = (0..SERVERS).map(|_| Server::new(Snapshot::default())).collect();
+        let store = Store::new();
+        let servers = (0..SERVERS).map(|_| Server::new(Snapshot::default(), store.lineage())).collect();
         let agents = NODES[..AGENTS].iter().map(|node| Agent::new(node)).collect();
-        Self { store: Store::new(), servers, agents, connections: BTreeMap::new(), dialled: 0, now_ms: 0 }
+        Self { store, servers, agents, connections: BTreeMap::new(), dialled: 0, now_ms: 0 }
     }
 }
 
@@ -46,7 +47,7 @@ impl World {
     /// What is wrong after it.
     pub fn take(&mut self, step: &Step) -> Result<()> {
         match step {
-            Step::Commit(changes) => self.commit(changes)?,
+            Step::Commit(changes) => self.store.commit(changes.clone()),
             Step::Follows(server, count) => {
                 for _ in 0..*count {
                     self.follow(*server)?;
@@ -141,23 +142,8 @@ impl World {
         Ok(())
     }
 
-    /// Writes, unless some agent has what a store that was set back has lost: a revision that is used again says nothing of
-    /// which it is, so that whoever sets a store back keeps writers out until everybody has begun anew.
-    fn commit(&mut self, changes: &[starling_model::Change]) -> Result<()> {
-        for agent in &self.agents {
-            if agent.newest()? > self.store.head() {
-                return Ok(());
-            }
-        }
-        self.store.commit(changes.to_vec());
-        Ok(())
-    }
-
-    /// What is under way is lost, too. Not while somebody has heard a part of what is about to be lost: nothing says so.
+    /// What is under way is lost, too.
     fn set_back(&mut self, by: usize) {
-        if self.agents.iter().any(Agent::is_ahead) {
-            return;
-        }
         self.store.set_back(by);
         let is_end = |down: &Down| matches!(down, Down::End(_));
         self.connections.values_mut().for_each(|connection| connection.down.retain(is_end));
@@ -183,7 +169,7 @@ impl World {
     }
 
     fn restart_server(&mut self, server: usize) {
-        self.servers[server] = Server::new(self.store.load());
+        self.servers[server] = Server::new(self.store.load(), self.store.lineage());
         for connection in self.connections.values_mut().filter(|connection| connection.server == server) {
             if !connection.server_gone {
                 connection.server_ends(End::Lost);
@@ -216,7 +202,7 @@ impl World {
         let server = &mut self.servers[connection.server];
         let Some(stream) = connection.stream else {
             connection.stream = Some(server.attach(&self.agents[connection.agent].name));
-            connection.send([Down::Opened, Down::Frame(Server::welcome())]);
+            connection.send([Down::Opened, Down::Frame(server.welcome())]);
             return Ok(());
         };
         if let Some(end) = server.hear(stream, says)? {

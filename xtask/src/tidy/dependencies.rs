@@ -75,9 +75,23 @@ const TABLE: &[Row] = &[
             "adapters/telemetry",
         ],
     },
+    // The data plane: it is given plans, and never sees where they come from.
+    Row {
+        folder: "programs/proxy",
+        may_use: &[
+            "core/model",
+            "core/identity",
+            "core/traffic",
+            "core/http1",
+            "core/plan",
+            "adapters/tls",
+            "adapters/telemetry",
+        ],
+    },
     Row {
         folder: "programs/agent",
         may_use: &[
+            "programs/proxy",
             "core/model",
             "core/identity",
             "core/catalog",
@@ -111,6 +125,7 @@ const TABLE: &[Row] = &[
             "adapters/telemetry",
             "programs/server",
             "programs/agent",
+            "programs/proxy",
             "programs/fake-service",
             "programs/bench",
         ],

@@ -81,7 +81,7 @@ fn proxy(destination: &str) -> InstanceKind {
         local_address: "127.0.0.1".to_owned(),
         local_port: None,
         upstreams: Vec::new(),
-        config: serde_json::Map::new(),
+        config: OpaqueSettings::default(),
     }))
 }
 

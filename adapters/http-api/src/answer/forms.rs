@@ -13,6 +13,8 @@ use starling_model::{
 
 use crate::ports::{Leaf, MeshFacts};
 
+mod routing;
+
 /// An object that is built field by field, with Go's `omitempty` beside plain fields.
 struct Form(Map<String, Value>);
 
@@ -283,6 +285,9 @@ pub(crate) fn config_entry(entry: &Versioned<ConfigEntry>) -> Value {
         ConfigEntry::ProxyDefaults(entry) => proxy_defaults(form, entry),
         ConfigEntry::ServiceDefaults(entry) => service_defaults(form, entry),
         ConfigEntry::ServiceIntentions(entry) => service_intentions(form, entry),
+        ConfigEntry::ServiceResolver(entry) => routing::service_resolver(form, entry),
+        ConfigEntry::ServiceRouter(entry) => routing::service_router(form, entry),
+        ConfigEntry::ServiceSplitter(entry) => routing::service_splitter(form, entry),
     };
     form.indexes(entry.created, entry.modified).end()
 }
@@ -306,19 +311,24 @@ fn service_defaults(form: Form, entry: &ServiceDefaults) -> Form {
         local_connect_timeout,
         local_request_timeout,
         max_inbound_connections,
+        rate_limit,
+        upstream_config,
         meta,
     } = entry;
-    let milliseconds = |timeout: &Option<std::time::Duration>| {
-        timeout.map_or(0, |timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX))
-    };
     form.field("Protocol", protocol.map_or("", starling_model::Protocol::as_str))
         .field("TransparentProxy", json!({}))
         .field("MeshGateway", json!({}))
         .field("Expose", json!({}))
         .nonempty("MaxInboundConnections", max_inbound_connections.unwrap_or(0))
-        .nonempty("LocalConnectTimeoutMs", milliseconds(local_connect_timeout))
-        .nonempty("LocalRequestTimeoutMs", milliseconds(local_request_timeout))
+        .nonempty("LocalConnectTimeoutMs", milliseconds(*local_connect_timeout))
+        .nonempty("LocalRequestTimeoutMs", milliseconds(*local_request_timeout))
+        .nonempty("UpstreamConfig", routing::upstream_config(upstream_config))
+        .nonempty("RateLimits", rate_limit.map_or(Value::Null, routing::rate_limits))
         .nonempty("Meta", texts(meta))
+}
+
+fn milliseconds(timeout: Option<std::time::Duration>) -> u64 {
+    timeout.map_or(0, |timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn service_intentions(form: Form, entry: &ServiceIntentions) -> Form {

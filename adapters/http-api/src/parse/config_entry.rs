@@ -6,19 +6,19 @@
 use std::time::Duration;
 
 use starling_model::{
-    ConfigEntry, ConfigKind, IntentionSubject, Protocol, ProxyDefaults, ServiceDefaults, ServiceIntentions, ServiceName,
+    ConfigEntry, ConfigKind, IntentionSubject, Protocol, ProxyDefaults, ServiceDefaults, ServiceIntentions,
 };
 
 use super::field::{FieldError, Fields};
 use super::intention::parse_sources;
 use super::opaque::{Place, parse_config, protocol_of};
+use super::resolver::{parse_service_resolver, parse_service_splitter};
+use super::router::{named_service, parse_service_router};
 use super::service::parse_mesh_gateway;
+use super::upstream_config::{parse_rate_limits, parse_upstream_config};
 
 /// Consul's kinds that this release does not have; a list of them is empty, a write is refused.
 pub const KINDS_UNSUPPORTED: &[&str] = &[
-    "service-router",
-    "service-splitter",
-    "service-resolver",
     "ingress-gateway",
     "terminating-gateway",
     "mesh",
@@ -50,6 +50,9 @@ pub fn parse_config_entry(mut fields: Fields<'_>) -> Result<ConfigEntry, FieldEr
         ConfigKind::ProxyDefaults => ConfigEntry::ProxyDefaults(parse_proxy_defaults(&mut fields)?),
         ConfigKind::ServiceDefaults => ConfigEntry::ServiceDefaults(parse_service_defaults(&mut fields)?),
         ConfigKind::ServiceIntentions => ConfigEntry::ServiceIntentions(parse_service_intentions(&mut fields)?),
+        ConfigKind::ServiceResolver => ConfigEntry::ServiceResolver(Box::new(parse_service_resolver(&mut fields)?)),
+        ConfigKind::ServiceRouter => ConfigEntry::ServiceRouter(parse_service_router(&mut fields)?),
+        ConfigKind::ServiceSplitter => ConfigEntry::ServiceSplitter(parse_service_splitter(&mut fields)?),
     };
     fields.finish()?;
     Ok(entry)
@@ -94,11 +97,7 @@ fn parse_shared(fields: &mut Fields<'_>) -> Result<(), FieldError> {
 }
 
 fn parse_service_defaults(fields: &mut Fields<'_>) -> Result<ServiceDefaults, FieldError> {
-    let name = fields.required_text("Name")?;
-    if name == "*" {
-        return Err(fields.error("Name", "must be the name of a service, not the wildcard *"));
-    }
-    let service = ServiceName::new(&name).map_err(|error| fields.error("Name", error))?;
+    let service = named_service(fields)?;
     let protocol = match fields.text("Protocol")? {
         Some(text) => {
             let parsed = text.to_ascii_lowercase().parse::<Protocol>();
@@ -110,7 +109,9 @@ fn parse_service_defaults(fields: &mut Fields<'_>) -> Result<ServiceDefaults, Fi
     let local_request_timeout = parse_milliseconds(fields, "LocalRequestTimeoutMs")?;
     let max_inbound_connections = fields.count("MaxInboundConnections")?.filter(|count| *count > 0);
     parse_shared(fields)?;
-    for name in ["ExternalSNI", "UpstreamConfig", "Destination", "BalanceInboundConnections", "RateLimits"] {
+    let rate_limit = parse_rate_limits(fields)?;
+    let upstream_config = Box::new(parse_upstream_config(fields)?);
+    for name in ["ExternalSNI", "Destination", "BalanceInboundConnections"] {
         fields.unsupported(name)?;
     }
     let meta = fields.meta("Meta")?;
@@ -120,6 +121,8 @@ fn parse_service_defaults(fields: &mut Fields<'_>) -> Result<ServiceDefaults, Fi
         local_connect_timeout,
         local_request_timeout,
         max_inbound_connections,
+        rate_limit,
+        upstream_config,
         meta,
     })
 }

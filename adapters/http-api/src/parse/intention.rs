@@ -140,7 +140,7 @@ fn parse_permission(mut fields: Fields<'_>) -> Result<IntentionPermission, Field
     Ok(IntentionPermission { action, path, methods, headers })
 }
 
-fn parse_path(http: &mut Fields<'_>) -> Result<Option<PathMatch>, FieldError> {
+pub(super) fn parse_path(http: &mut Fields<'_>) -> Result<Option<PathMatch>, FieldError> {
     let mut found: Option<(&str, PathMatch)> = None;
     for name in ["PathExact", "PathPrefix", "PathRegex"] {
         let Some(text) = http.text(name)? else { continue };
@@ -168,11 +168,11 @@ fn parse_path(http: &mut Fields<'_>) -> Result<Option<PathMatch>, FieldError> {
     Ok(found.map(|(_, path)| path))
 }
 
-fn check_regex(fields: &Fields<'_>, name: &str, text: &str) -> Result<(), FieldError> {
+pub(super) fn check_regex(fields: &Fields<'_>, name: &str, text: &str) -> Result<(), FieldError> {
     starling_traffic::check_regex(text).map_err(|error| fields.error(name, error))
 }
 
-fn parse_methods(http: &mut Fields<'_>) -> Result<Vec<String>, FieldError> {
+pub(super) fn parse_methods(http: &mut Fields<'_>) -> Result<Vec<String>, FieldError> {
     const METHODS: &[&str] = &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE"];
     let mut seen = BTreeSet::new();
     let mut methods = Vec::new();
@@ -190,7 +190,7 @@ fn parse_methods(http: &mut Fields<'_>) -> Result<Vec<String>, FieldError> {
     Ok(methods)
 }
 
-fn parse_header(mut fields: Fields<'_>) -> Result<HeaderMatch, FieldError> {
+pub(super) fn parse_header(mut fields: Fields<'_>) -> Result<HeaderMatch, FieldError> {
     let name = fields.required_text("Name")?;
     let name = name.to_ascii_lowercase();
     if http::HeaderName::from_bytes(name.as_bytes()).is_err() {

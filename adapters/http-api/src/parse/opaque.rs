@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use starling_catalog::Snapshot;
 use starling_model::{Port, Protocol, ServiceName, SidecarProxy};
 
+use super::duration::parse_duration_value;
 use super::field::{FieldError, Fields, is_zero};
 use super::nearest::nearest;
 
@@ -28,6 +29,10 @@ enum Kind {
     Count,
     /// Such a number of milliseconds.
     Milliseconds,
+    /// A duration, kept as a number of nanoseconds.
+    Duration,
+    /// A whole number up to 100.
+    Percent,
     /// Settings inside it.
     Nested(&'static [Setting]),
 }
@@ -59,6 +64,7 @@ impl Place {
             Self::Upstream => &[
                 ("connect_timeout_ms", Kind::Milliseconds),
                 ("limits", Kind::Nested(LIMITS)),
+                ("passive_health_check", Kind::Nested(PASSIVE_HEALTH_CHECK)),
                 ("protocol", Kind::Protocol),
             ],
             Self::ProxyDefaults => &[
@@ -81,6 +87,14 @@ const LIMITS: &[Setting] = &[
     ("max_concurrent_requests", Kind::Count),
     ("max_connections", Kind::Count),
     ("max_pending_requests", Kind::Count),
+];
+
+const PASSIVE_HEALTH_CHECK: &[Setting] = &[
+    ("base_ejection_time", Kind::Duration),
+    ("enforcing_consecutive_5xx", Kind::Percent),
+    ("interval", Kind::Duration),
+    ("max_ejection_percent", Kind::Percent),
+    ("max_failures", Kind::Count),
 ];
 
 /// Keys of Consul's documentation (Envoy proxy configuration reference, Consul 1.22) that are not acted upon in one of
@@ -199,6 +213,14 @@ fn read_value(path: &str, value: Value, kind: Kind) -> Result<Value, FieldError>
         (Kind::Count, value) => match whole_u32(&value) {
             Some(number) => Ok(number.into()),
             None => Err(wrong(&format!("{value} is no whole number from 0 to {}", u32::MAX))),
+        },
+        (Kind::Duration, value) => {
+            let nanos = parse_duration_value(&value).and_then(|duration| u64::try_from(duration.as_nanos()).ok());
+            nanos.map(Value::from).ok_or_else(|| wrong(&format!("{value} is no duration; write it like \"10s\"")))
+        }
+        (Kind::Percent, value) => match whole_u32(&value).filter(|number| *number <= 100) {
+            Some(number) => Ok(number.into()),
+            None => Err(wrong(&format!("{value} is no whole number from 0 to 100"))),
         },
         (Kind::Nested(settings), Value::Object(nested)) => read(path, nested, settings).map(Value::Object),
         (Kind::Nested(_), _) => Err(wrong(&"must be an object")),

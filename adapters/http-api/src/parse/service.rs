@@ -280,7 +280,7 @@ pub(super) fn parse_proxy(
         (None, Some(parent)) => parent.port,
         (port, _) => port,
     };
-    let config = parse_config(&mut fields, Place::Sidecar)?;
+    let config = parse_config(&mut fields, Place::Sidecar)?.into();
     let upstreams = parse_upstreams(&mut fields, &destination)?;
     fields.only("Mode", &["direct"])?;
     fields.only("MutualTLSMode", &["strict"])?;
@@ -348,7 +348,7 @@ fn parse_upstream(mut fields: Fields<'_>) -> Result<Upstream, FieldError> {
     let bind_port = fields.required_port("LocalBindPort", "must be given")?;
     fields.unsupported("LocalBindSocketPath")?;
     fields.unsupported("LocalBindSocketMode")?;
-    let config = parse_config(&mut fields, Place::Upstream)?;
+    let config = parse_config(&mut fields, Place::Upstream)?.into();
     parse_mesh_gateway(&mut fields)?;
     fields.unsupported("IngressHosts")?;
     fields.ignored(&["CentrallyConfigured"]);

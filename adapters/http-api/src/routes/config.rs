@@ -27,7 +27,7 @@ pub(super) async fn write(api: Arc<Api>, call: Call) -> Outcome {
     match api.catalog.commit(Command::PutConfig { entry, cas }).await {
         Ok(revision) => Ok(Answer::json(json!(true)).written_at(revision)),
         Err(CommitFailure::Refused(Refusal::Cas { .. })) => Ok(Answer::json(json!(false))),
-        Err(CommitFailure::Refused(refusal @ Refusal::ProtocolConflict { .. })) => {
+        Err(CommitFailure::Refused(refusal @ (Refusal::ProtocolConflict { .. } | Refusal::RoutingProtocol { .. }))) => {
             Err(ApiError::bad_request(format!("{conflict_path}: {refusal}")))
         }
         Err(failure) => Err(failure.into()),
@@ -43,6 +43,9 @@ fn conflict_path(entry: &ConfigEntry) -> String {
             let by_request = |decision: &SourceDecision| matches!(decision, SourceDecision::Requests(_));
             let index = entry.sources.iter().position(|source| by_request(&source.decision)).unwrap_or(0);
             format!("Sources[{index}].Permissions")
+        }
+        ConfigEntry::ServiceResolver(_) | ConfigEntry::ServiceRouter(_) | ConfigEntry::ServiceSplitter(_) => {
+            "Name".to_owned()
         }
     }
 }
@@ -79,7 +82,10 @@ pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
     let wrong_name = |error: starling_model::NameError| ApiError::bad_request(format!("Name: {error}"));
     let subject = match kind {
         ConfigKind::ProxyDefaults => Subject::ProxyDefaults,
-        ConfigKind::ServiceDefaults => Subject::Routing(ServiceName::new(name).map_err(wrong_name)?),
+        ConfigKind::ServiceDefaults
+        | ConfigKind::ServiceResolver
+        | ConfigKind::ServiceRouter
+        | ConfigKind::ServiceSplitter => Subject::Routing(ServiceName::new(name).map_err(wrong_name)?),
         ConfigKind::ServiceIntentions => Subject::Intentions(name.parse::<IntentionSubject>().map_err(wrong_name)?),
     };
     let view = view(&*api.catalog, &call, &[subject]).await?;

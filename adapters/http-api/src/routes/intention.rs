@@ -38,10 +38,7 @@ impl Listed<'_> {
 
 fn of_entry(entry: &Versioned<ConfigEntry>) -> impl Iterator<Item = Listed<'_>> {
     let (created, modified) = (entry.created, entry.modified);
-    let entry = match &entry.value {
-        ConfigEntry::ServiceIntentions(entry) => Some(entry),
-        ConfigEntry::ProxyDefaults(_) | ConfigEntry::ServiceDefaults(_) => None,
-    };
+    let entry = if let ConfigEntry::ServiceIntentions(entry) = &entry.value { Some(entry) } else { None };
     entry
         .into_iter()
         .flat_map(move |entry| entry.sources.iter().map(move |source| Listed { entry, source, created, modified }))

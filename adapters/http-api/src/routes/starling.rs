@@ -29,6 +29,7 @@ pub(super) async fn change(api: Arc<Api>, call: Call) -> Outcome {
     let names = call.query.count("names", RECEIPT_NAMES_MAX)?.unwrap_or(RECEIPT_NAMES_DEFAULT);
     let revision = Revision(revision);
     if let Some(wanted) = Wanted::of(&call.query)? {
+        wanted.refuse_unknown_node(&*api.catalog)?;
         let standing = wanted.standing(&*api.catalog, revision, &call.stopping).await;
         let mut form = receipt(&api, revision, Duration::ZERO, names).await?;
         form["until"] = standing.to_string().into();
@@ -51,7 +52,7 @@ async fn receipt(api: &Api, revision: Revision, wait: Duration, names: usize) ->
 }
 
 fn change_form(report: &ChangeReport) -> Value {
-    let ChangeReport { revision, counts, latency, reached, applied, pending, rejected } = report;
+    let ChangeReport { revision, counts, latency, reached, applied, pending, rejected, lost } = report;
     let named = applied.iter().map(|(who, _)| who).chain(pending).chain(rejected.iter().map(|(who, _)| who));
     let affected: BTreeSet<&Reporter> = named.collect();
     let applied = applied.iter().map(|(who, us)| json!({"proxy": who.to_string(), "latency_us": us}));
@@ -64,11 +65,13 @@ fn change_form(report: &ChangeReport) -> Value {
             "applied": counts.applied,
             "pending": counts.pending,
             "rejected": counts.rejected,
+            "lost": counts.lost,
         },
         "affected": affected.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "applied": applied.collect::<Vec<_>>(),
         "pending": pending.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "rejected": rejected.collect::<Vec<_>>(),
+        "lost": lost.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "latency_us": {
             "p50": latency.map(|latency| latency.p50),
             "p90": latency.map(|latency| latency.p90),

@@ -20,6 +20,7 @@ use redb::{Database, DatabaseError, ReadableDatabase, StorageBackend, TableDefin
 
 use super::acknowledged::{self, Acknowledged};
 use super::disk::Disk;
+use super::epochs::{self, Epoch};
 use super::lock::{DirectoryLock, Holder};
 use super::{DIRECTORY_MODE, FILE_MODE, StoreId, sync_directory};
 use crate::transaction::Revision;
@@ -182,6 +183,7 @@ pub(super) struct Opened {
     pub(super) directory: PathBuf,
     pub(super) id: StoreId,
     pub(super) revision: Revision,
+    pub(super) epochs: Vec<Epoch>,
 }
 
 /// Whether a directory has a database, good or not.
@@ -228,8 +230,10 @@ impl Examined {
     pub(super) fn adopt(self) -> Result<Opened, OpenError> {
         let Examined { database, disk, lock, directory, id, revision } = self;
         disk.adopt().map_err(|source| OpenError::io(&directory.join(FILE_NAME), "write", source))?;
+        let epochs = epochs::begin(&database, revision)
+            .map_err(|error| OpenError::io(&directory.join(FILE_NAME), "write", io::Error::other(error)))?;
         let acknowledged = Acknowledged::open(&directory, revision)?;
-        Ok(Opened { database, acknowledged, lock, directory, id, revision })
+        Ok(Opened { database, acknowledged, lock, directory, id, revision, epochs })
     }
 }
 

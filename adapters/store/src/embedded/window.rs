@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
@@ -21,11 +22,13 @@ const TAKE_AT_ONCE: usize = 256;
 /// reference counts and one write.
 const TRANSACTION_OVERHEAD_BYTES: usize = 160;
 
-/// Most transactions and most bytes that a window keeps, whichever is reached first.
+/// Most transactions and most bytes that a window keeps, and how long, whichever is reached first. The age is looked at when
+/// something is published.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WindowLimits {
     pub(super) transactions: usize,
     pub(super) bytes: usize,
+    pub(super) age: Duration,
 }
 
 #[derive(Debug)]
@@ -40,10 +43,16 @@ pub(super) struct Window {
 #[derive(Debug)]
 struct Recent {
     /// Contiguous, the last one being `published`.
-    kept: VecDeque<Committed>,
+    kept: VecDeque<Kept>,
     bytes: usize,
     published: Revision,
     end: Option<End>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    committed: Committed,
+    since: Instant,
 }
 
 /// Why nothing more will be published.
@@ -84,21 +93,27 @@ impl Window {
     /// Makes durable transactions visible.
     pub(super) fn publish(&self, group: Vec<Committed>) {
         let mut recent = self.lock();
+        let now = Instant::now();
         for committed in group {
             debug_assert_eq!(committed.revision, recent.published.next());
             recent.published = committed.revision;
             recent.bytes += weight(&committed);
-            recent.kept.push_back(committed);
+            recent.kept.push_back(Kept { committed, since: now });
         }
-        while recent.kept.len() > 1
-            && (recent.kept.len() > self.limits.transactions || recent.bytes > self.limits.bytes)
-        {
+        while recent.kept.len() > 1 && self.is_over(&recent, now) {
             if let Some(dropped) = recent.kept.pop_front() {
-                recent.bytes -= weight(&dropped);
+                recent.bytes -= weight(&dropped.committed);
             }
         }
         drop(recent);
         self.bell.send_replace(());
+    }
+
+    fn is_over(&self, recent: &Recent, now: Instant) -> bool {
+        let old = |oldest: &Kept| now.duration_since(oldest.since) > self.limits.age;
+        recent.kept.len() > self.limits.transactions
+            || recent.bytes > self.limits.bytes
+            || recent.kept.front().is_some_and(old)
     }
 
     /// Ends all watches, once they have taken what is there. The first reason stands.
@@ -142,7 +157,7 @@ impl Window {
         }
         // Not beyond the end: a watch may begin a moment before its revision is published.
         let skip = usize::try_from(seen.0 - oldest.0).unwrap_or(usize::MAX).min(recent.kept.len());
-        taken.extend(recent.kept.range(skip..).take(TAKE_AT_ONCE).cloned());
+        taken.extend(recent.kept.range(skip..).take(TAKE_AT_ONCE).map(|kept| kept.committed.clone()));
         if taken.is_empty() {
             match &recent.end {
                 Some(End::Closed) => return Err(WatchError::Closed),

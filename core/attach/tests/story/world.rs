@@ -6,16 +6,16 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
-use starling_attach::message::{ServerSays, Whole, decode_subject, encode_subject};
+use starling_attach::message::{Reached, ServerSays, Welcome, Whole, decode_subject, encode_subject};
 use starling_attach::projection::{content, encode_item};
-use starling_attach::{Fleet, FromServer, Published, Replica, ReplicaError, StreamId, SubscribeError};
+use starling_attach::{Epoch, Fleet, FromServer, Lineage, Published, Replica, ReplicaError, StreamId, SubscribeError};
 use starling_catalog::{Snapshot, Subject};
 use starling_model::{Change, ConfigKind, IntentionSubject, NodeName, Revision};
 
 /// What an agent has said and the server has not read.
 #[derive(Debug, Clone)]
 pub enum Asks {
-    Subscribe(Vec<(Subject, Revision)>),
+    Subscribe(Vec<(Subject, Revision)>, Option<Reached>),
     Unsubscribe(Vec<Subject>),
 }
 
@@ -32,6 +32,10 @@ pub struct Agent {
 
 pub struct World {
     pub snapshot: Snapshot,
+    /// Of the store, one for each time that the server came up.
+    pub epochs: Vec<Epoch>,
+    /// How many there ever were.
+    epochs_begun: u64,
     pub fleet: Fleet,
     pub agents: BTreeMap<String, Agent>,
     pub now_ms: u64,
@@ -40,7 +44,20 @@ pub struct World {
 impl World {
     pub fn new() -> Self {
         let snapshot = Snapshot::default();
-        Self { fleet: Fleet::new(snapshot.clone()), snapshot, agents: BTreeMap::new(), now_ms: 0 }
+        let fleet = Fleet::new(snapshot.clone());
+        let mut world =
+            Self { fleet, snapshot, epochs: Vec::new(), epochs_begun: 0, agents: BTreeMap::new(), now_ms: 0 };
+        world.begin_epoch();
+        world
+    }
+
+    fn begin_epoch(&mut self) {
+        self.epochs_begun += 1;
+        self.epochs.push(Epoch { id: self.epochs_begun, after: self.snapshot.revision() });
+    }
+
+    fn lineage(&self) -> Lineage {
+        Lineage::new(self.epochs.clone())
     }
 
     pub fn commit(&mut self, changes: &[Change]) -> Published {
@@ -53,9 +70,17 @@ impl World {
     pub fn restart(&mut self) {
         self.snapshot = Snapshot::load(self.snapshot.revision(), self.snapshot.records());
         self.fleet = Fleet::new(self.snapshot.clone());
+        self.begin_epoch();
         for agent in self.agents.values_mut() {
             agent.hang_up();
         }
+    }
+
+    /// The server ends, and comes back with a copy of its store that was made when this was the state.
+    pub fn set_back(&mut self, copy: Snapshot) {
+        self.epochs.retain(|epoch| epoch.id == 1 || epoch.after < copy.revision());
+        self.snapshot = copy;
+        self.restart();
     }
 
     pub fn agent(&mut self, name: &str) -> &mut Agent {
@@ -64,6 +89,7 @@ impl World {
 
     /// Attaches an agent's stream, and says what it has; the earlier stream is given up.
     pub fn connect(&mut self, name: &str) {
+        let epoch = self.lineage().current();
         let agent = self.agents.get_mut(name).unwrap();
         if let Some(earlier) = agent.stream.take() {
             self.fleet.remove(earlier);
@@ -71,7 +97,8 @@ impl World {
         agent.hang_up();
         agent.stream = Some(self.fleet.attach(agent.node.clone()));
         let resumes = agent.replica.resumes();
-        agent.up.push_back(Asks::Subscribe(resumes));
+        agent.up.push_back(Asks::Subscribe(resumes, agent.replica.reached()));
+        agent.replica.handle(&ServerSays::Welcome(Welcome { epoch, ..Welcome::default() })).unwrap();
     }
 
     /// The connection is gone, with all that was under way.
@@ -86,10 +113,14 @@ impl World {
 
     /// The server reads one thing that an agent asked.
     pub fn server_reads(&mut self, name: &str) -> Result<Option<Asks>, SubscribeError> {
+        let lineage = self.lineage();
         let agent = self.agents.get_mut(name).unwrap();
-        let (Some(stream), Some(asks)) = (agent.stream, agent.up.pop_front()) else { return Ok(None) };
-        match &asks {
-            Asks::Subscribe(resumes) => self.fleet.subscribe(stream, resumes)?,
+        let (Some(stream), Some(mut asks)) = (agent.stream, agent.up.pop_front()) else { return Ok(None) };
+        match &mut asks {
+            Asks::Subscribe(resumes, reached) => {
+                lineage.admit(resumes, reached.as_ref(), self.fleet.revision())?;
+                self.fleet.subscribe(stream, resumes)?;
+            }
             Asks::Unsubscribe(subjects) => self.fleet.unsubscribe(stream, subjects),
         }
         Ok(Some(asks))
@@ -135,7 +166,7 @@ impl Agent {
 
     pub fn wants(&mut self, subject: &Subject) {
         if self.replica.want(subject) && self.stream.is_some() {
-            self.up.push_back(Asks::Subscribe(vec![(subject.clone(), Revision(0))]));
+            self.up.push_back(Asks::Subscribe(vec![(subject.clone(), Revision(0))], None));
         }
     }
 
@@ -144,6 +175,14 @@ impl Agent {
         if self.stream.is_some() {
             self.up.push_back(Asks::Unsubscribe(vec![subject.clone()]));
         }
+    }
+
+    /// Comes back with what is on its disk.
+    pub fn restart(&mut self) {
+        self.hang_up();
+        let epoch = self.replica.reached().map_or(0, |reached| reached.epoch);
+        let welcome = FromServer::from(ServerSays::Welcome(Welcome { epoch, ..Welcome::default() })).to_bytes();
+        self.replica = Replica::from_frames([welcome].into_iter().chain(self.replica.to_frames())).unwrap();
     }
 
     /// Reads one frame from the wire.

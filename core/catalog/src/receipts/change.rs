@@ -63,13 +63,16 @@ pub(super) enum Outcome {
     Rejected,
     /// It was removed before it had reported: the change does not concern it after all.
     Released,
+    /// It was lost before it had reported, and is not waited for. What it has in force nobody knows.
+    Lost,
 }
 
 /// Outcomes as stored: a latency or, above the longest that is told apart (71 minutes), one of the others.
 const PENDING: u32 = u32::MAX;
 const REJECTED: u32 = u32::MAX - 1;
 const RELEASED: u32 = u32::MAX - 2;
-const LATENCY_US_MAX: u32 = u32::MAX - 3;
+const LOST: u32 = u32::MAX - 3;
+const LATENCY_US_MAX: u32 = u32::MAX - 4;
 
 impl Outcome {
     pub(super) fn applied_after(us: u64) -> Self {
@@ -82,6 +85,7 @@ impl Outcome {
             Self::Applied(us) => us,
             Self::Rejected => REJECTED,
             Self::Released => RELEASED,
+            Self::Lost => LOST,
         }
     }
 
@@ -90,6 +94,7 @@ impl Outcome {
             PENDING => Self::Pending,
             REJECTED => Self::Rejected,
             RELEASED => Self::Released,
+            LOST => Self::Lost,
             us => Self::Applied(us),
         }
     }
@@ -99,6 +104,7 @@ impl Outcome {
         match (self, next) {
             (Self::Rejected, _) | (_, Self::Rejected) => Self::Rejected,
             (Self::Pending, _) | (_, Self::Pending) => Self::Pending,
+            (Self::Lost, _) | (_, Self::Lost) => Self::Lost,
             (earlier, Self::Released) => earlier,
             (Self::Applied(_) | Self::Released, later) => later,
         }
@@ -108,7 +114,7 @@ impl Outcome {
 /// How many reporters a change concerns, and how far they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Those that it concerns: the sum of the others.
+    /// Those that it concerns and that are not lost: the sum of the next three.
     pub affected: usize,
     /// Have applied it.
     pub applied: usize,
@@ -116,20 +122,22 @@ pub struct Counts {
     pub pending: usize,
     /// Refused it.
     pub rejected: usize,
+    /// Were lost before they had applied or refused it. Nobody waits for them, and no share is a share of them.
+    pub lost: usize,
 }
 
 impl Counts {
     pub(super) fn add(&mut self, outcome: Outcome) {
         if let Some(count) = self.of(outcome) {
             *count += 1;
-            self.affected += 1;
+            self.affected += usize::from(outcome != Outcome::Lost);
         }
     }
 
     fn subtract(&mut self, outcome: Outcome) {
         if let Some(count) = self.of(outcome) {
             *count -= 1;
-            self.affected -= 1;
+            self.affected -= usize::from(outcome != Outcome::Lost);
         }
     }
 
@@ -138,6 +146,7 @@ impl Counts {
             Outcome::Pending => Some(&mut self.pending),
             Outcome::Applied(_) => Some(&mut self.applied),
             Outcome::Rejected => Some(&mut self.rejected),
+            Outcome::Lost => Some(&mut self.lost),
             Outcome::Released => None,
         }
     }
@@ -192,7 +201,7 @@ impl Change {
         self.counts
     }
 
-    /// Everyone whom it concerns.
+    /// Everyone whom it concerns, the lost among them.
     pub(super) fn outcomes(&self) -> impl Iterator<Item = (u32, Outcome)> {
         let all = self.members.iter().zip(self.outcomes.iter().map(|stored| Outcome::of(*stored)));
         all.filter(|(_, outcome)| *outcome != Outcome::Released)
@@ -212,7 +221,7 @@ impl Change {
                 self.counts.add(outcome);
                 true
             }
-            Err(position) if self.outcomes[position] == RELEASED => {
+            Err(position) if [RELEASED, LOST].contains(&self.outcomes[position]) => {
                 self.replace(position, outcome);
                 true
             }

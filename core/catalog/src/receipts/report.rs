@@ -25,6 +25,8 @@ pub struct ChangeReport {
     pub pending: Vec<Reporter>,
     /// By name, those that refused it, and what each, or each proxy of it, said; so many as were asked for.
     pub rejected: Vec<(Reporter, Arc<Refused>)>,
+    /// By name, those that were lost before they had applied or refused it; so many as were asked for.
+    pub lost: Vec<Reporter>,
 }
 
 impl ChangeReport {

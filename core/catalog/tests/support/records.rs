@@ -44,7 +44,7 @@ pub fn sidecar(node: &str, id: &str, name: &str, destination: &str, port: i64) -
         local_address: "127.0.0.1".to_owned(),
         local_port: None,
         upstreams: Vec::new(),
-        config: serde_json::Map::new(),
+        config: OpaqueSettings::default(),
     };
     ServiceInstance { kind: InstanceKind::Sidecar(Box::new(proxy)), ..instance(node, id, name, port) }
 }
@@ -70,13 +70,31 @@ pub fn check(node: &str, id: &str, service: Option<(&str, &str)>, status: CheckS
 
 pub fn defaults(service: &str, protocol: Protocol) -> ConfigEntry {
     ConfigEntry::ServiceDefaults(ServiceDefaults {
-        service: service.parse().unwrap(),
         protocol: Some(protocol),
-        local_connect_timeout: None,
-        local_request_timeout: None,
-        max_inbound_connections: None,
-        meta: BTreeMap::new(),
+        ..ServiceDefaults::bare(service.parse().unwrap())
     })
+}
+
+/// A resolver with a subset `blue` of those with that tag, or of all.
+pub fn resolver(service: &str, by_tag: bool) -> ConfigEntry {
+    let filter = by_tag.then(|| "Service.Tags contains blue".parse().unwrap());
+    let subset = Subset { filter, only_passing: false };
+    let mut entry = ServiceResolver::bare(service.parse().unwrap());
+    entry.subsets.insert("blue".parse().unwrap(), subset);
+    ConfigEntry::ServiceResolver(Box::new(entry))
+}
+
+/// A splitter that sends everything to another service.
+pub fn splitter(service: &str, to: &str) -> ConfigEntry {
+    let split = ServiceSplit {
+        weight: Percent::ALL,
+        service: Some(to.parse().unwrap()),
+        subset: None,
+        request_headers: HeaderEdits::default(),
+        response_headers: HeaderEdits::default(),
+    };
+    let splits = Splits::try_from(vec![split]).unwrap();
+    ConfigEntry::ServiceSplitter(ServiceSplitter { service: service.parse().unwrap(), splits, meta: BTreeMap::new() })
 }
 
 pub fn connection(source: &str, action: Action) -> SourceIntention {

@@ -319,6 +319,7 @@ fn defaults(args: &[&str]) -> ServiceDefaults {
         local_request_timeout: milliseconds("local_request_timeout_ms"),
         max_inbound_connections: options.get("max_inbound_connections").map(|text| text.parse().unwrap()),
         meta: BTreeMap::new(),
+        ..ServiceDefaults::bare(args[0].parse().unwrap())
     }
 }
 

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use starling_model::{NodeName, Port, ServiceName, UnixSeconds, Weights};
+use starling_model::{NodeName, OpaqueSettings, Port, ServiceName, UnixSeconds, Weights};
 
 use super::health::OUTPUT_WRITE_INTERVAL;
 use super::*;
@@ -83,7 +83,7 @@ fn with_sidecar(mut given: ServiceRegistration) -> ServiceRegistration {
         local_address: "127.0.0.1".to_owned(),
         local_port: None,
         upstreams: Vec::new(),
-        config: serde_json::Map::new(),
+        config: OpaqueSettings::default(),
     }));
     given.sidecar = Some(Box::new(nested));
     given

@@ -66,8 +66,7 @@ fn parse(mut bytes: Bytes) -> Option<Kept> {
         }
         frames.push(bytes.split_to(length));
     }
-    let mut frames = frames.into_iter();
-    let ServerSays::Welcome(welcome) = FromServer::from_bytes(frames.next()?).ok()? else { return None };
+    let ServerSays::Welcome(welcome) = FromServer::from_bytes(frames.first()?.clone()).ok()? else { return None };
     let replica = Replica::from_frames(frames).ok()?;
     Some(Kept { welcome, replica })
 }
@@ -83,8 +82,8 @@ pub(crate) async fn keep(path: PathBuf, welcome: Welcome, mirror: Arc<Mirror>) {
         if known.0 == Revision(0) || written == Some(known) {
             continue;
         }
-        let (target, frame) = (path.clone(), FromServer::from(ServerSays::Welcome(welcome.clone())).to_bytes());
-        let writing = tokio::task::spawn_blocking(move || write(&target, frame, &replica)).await;
+        let (target, welcome) = (path.clone(), welcome.clone());
+        let writing = tokio::task::spawn_blocking(move || write(&target, welcome, &replica)).await;
         match writing.map_err(io::Error::other).and_then(|done| done) {
             Ok(()) => written = Some(known),
             Err(error) => tracing::warn!(path = %path.display(), %error, "what was heard cannot be kept"),
@@ -93,7 +92,10 @@ pub(crate) async fn keep(path: PathBuf, welcome: Welcome, mirror: Arc<Mirror>) {
 }
 
 /// Replaces the file as a whole.
-fn write(path: &Path, welcome: Bytes, replica: &Replica) -> io::Result<()> {
+fn write(path: &Path, welcome: Welcome, replica: &Replica) -> io::Result<()> {
+    // Of the store that the replica is of, whichever it was at the welcome.
+    let epoch = replica.reached().map_or(0, |reached| reached.epoch);
+    let welcome = FromServer::from(ServerSays::Welcome(Welcome { epoch, ..welcome })).to_bytes();
     let partial = path.with_extension("partial");
     let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
     let mut bytes = Vec::new();
@@ -109,7 +111,7 @@ fn write(path: &Path, welcome: Bytes, replica: &Replica) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use starling_attach::message::{Through, Whole, encode_subject};
+    use starling_attach::message::{Reached, Through, Whole, encode_subject};
     use starling_catalog::{MeshRead, Subject};
 
     use super::*;
@@ -120,15 +122,17 @@ mod tests {
         let path = directory.path().join(FILE);
         assert!(read(&path).is_none());
         let mut replica = Replica::default();
+        replica.handle(&ServerSays::Welcome(Welcome { epoch: 5, ..Welcome::default() })).expect("heard");
         replica.want(&Subject::ProxyDefaults);
         let subject = encode_subject(&Subject::ProxyDefaults);
         let whole = Whole { subject, revision: 7, items: Vec::new() };
         replica.handle(&ServerSays::Whole(whole)).expect("applied");
         replica.handle(&ServerSays::Through(Through { revision: 9, ..Through::default() })).expect("applied");
         let welcome = Welcome { trust_domain: "t.consul".to_owned(), ..Welcome::default() };
-        write(&path, FromServer::from(ServerSays::Welcome(welcome.clone())).to_bytes(), &replica).expect("written");
+        write(&path, welcome.clone(), &replica).expect("written");
         let kept = read(&path).expect("readable");
-        assert_eq!(kept.welcome, welcome);
+        assert_eq!(kept.welcome, Welcome { epoch: 5, ..welcome });
+        assert_eq!(kept.replica.reached(), Some(Reached { epoch: 5, revision: 9 }));
         assert!(kept.replica.knows(&Subject::ProxyDefaults));
         assert_eq!(kept.replica.revision(), Revision(9));
         let bytes = fs::read(&path).expect("there");

@@ -166,8 +166,9 @@ impl Mirror {
         state.told = None;
         state.hold_until = None;
         state.refusals().for_each(Refusals::tell_anew);
-        let resumes = Arc::make_mut(&mut state.replica).resumes();
-        AgentSays::Subscribe(Subscribe { resumes: resumes.iter().filter_map(resume).collect() })
+        let replica = Arc::make_mut(&mut state.replica);
+        let (resumes, reached) = (replica.resumes(), replica.reached());
+        AgentSays::Subscribe(Subscribe { resumes: resumes.iter().filter_map(resume).collect(), reached })
     }
 
     /// The server knows nothing of what this mirror has: everything is asked for anew.
@@ -207,8 +208,8 @@ impl Mirror {
         }
         let join = mem::take(&mut state.subscribe);
         if !join.is_empty() {
-            let resumes = join.into_iter().map(|subject| (subject, Revision(0)));
-            says.push(AgentSays::Subscribe(Subscribe { resumes: resumes.filter_map(|r| resume(&r)).collect() }));
+            let resumes = join.into_iter().filter_map(|subject| resume(&(subject, Revision(0)))).collect();
+            says.push(AgentSays::Subscribe(Subscribe { resumes, reached: None }));
         }
         let mut refused: Vec<_> = state.refusals().flat_map(Refusals::take_untold).collect();
         refused.sort_by_key(|rejected| rejected.revision);

@@ -9,11 +9,10 @@ use anyhow::{Context, bail};
 use starling_attach::Replica;
 use starling_attach::message::Welcome;
 use starling_catalog::{MeshRead, Subject};
-use starling_identity::{Identity, JoinToken, Layout, renew_at};
+use starling_identity::{Identity, Layout, renew_at};
 use starling_model::{Action, InstanceId, IntentionSubject, Namespace, Node, Revision};
 use starling_plan::MeshSettings;
-use starling_rpc::{JoinRequest, ServerClient};
-use starling_tls::{AgentIdentity, AgentIdentityError, LeafKey, agent_client_config, join_client_config};
+use starling_tls::{AgentIdentity, AgentIdentityError, LeafKey, agent_client_config};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -21,9 +20,10 @@ use crate::agent::{Agent, AgentConfig, WallClock};
 use crate::native::{NativePlane, Workload};
 use crate::proxies::Proxies;
 use crate::remote::cache;
+use crate::remote::join::{PATIENCE, join};
 use crate::remote::mirror::{Mirror, View};
 use crate::remote::passage::Passage;
-use crate::remote::uplink::{CONNECT_TIMEOUT, Listener, RemoteLink, Uplink, UplinkConfig, run};
+use crate::remote::uplink::{Listener, RemoteLink, Uplink, UplinkConfig, run};
 
 /// After a renewal that failed; there is a third of the certificate's lifetime for further attempts.
 const RENEWAL_RETRY: Duration = Duration::from_secs(30);
@@ -221,12 +221,18 @@ fn settings(welcome: &Welcome) -> anyhow::Result<MeshSettings> {
 
 /// The identity on disk, or else that of a node that joins.
 async fn identity(config: &NodeConfig, node: &Node, data_dir: &Path) -> anyhow::Result<AgentIdentity> {
+    let token = config.join_token.as_deref();
     let identity = match AgentIdentity::load(data_dir) {
-        Err(AgentIdentityError::Absent { .. }) => join(config, node, data_dir).await?,
+        Err(AgentIdentityError::Absent { .. }) => join(&config.servers, token, node, data_dir, PATIENCE).await?,
         loaded => {
             let known = loaded?;
             let expired_at = known.credentials.validity().not_after();
-            if expired_at < (config.agent.clock)() { join_again(config, node, data_dir, known).await } else { known }
+            if expired_at < (config.agent.clock)() {
+                // It has proxies to serve meanwhile.
+                or_expired(join(&config.servers, token, node, data_dir, Duration::ZERO).await, node, known)
+            } else {
+                known
+            }
         }
     };
     let known_as = identity.credentials.identity();
@@ -238,8 +244,8 @@ async fn identity(config: &NodeConfig, node: &Node, data_dir: &Path) -> anyhow::
 
 /// The identity of a node that was away until its certificate had expired: a new one, if it is let in again. Otherwise it
 /// serves its proxies from what it kept, and no server takes it in.
-async fn join_again(config: &NodeConfig, node: &Node, data_dir: &Path, expired: AgentIdentity) -> AgentIdentity {
-    match join(config, node, data_dir).await {
+fn or_expired(joined: anyhow::Result<AgentIdentity>, node: &Node, expired: AgentIdentity) -> AgentIdentity {
+    match joined {
         Ok(identity) => identity,
         Err(error) => {
             tracing::error!(
@@ -251,33 +257,6 @@ async fn join_again(config: &NodeConfig, node: &Node, data_dir: &Path, expired: 
             expired
         }
     }
-}
-
-async fn join(config: &NodeConfig, node: &Node, data_dir: &Path) -> anyhow::Result<AgentIdentity> {
-    let Some(text) = &config.join_token else {
-        bail!("node {} has no certificate yet; give it a join token (starling token create --join)", node.name);
-    };
-    let token: JoinToken = text.parse().context("the join token")?;
-    let tls = Arc::new(join_client_config(token.root)?);
-    let key = LeafKey::generate()?;
-    let mut last = None;
-    for server in &config.servers {
-        let request = JoinRequest {
-            token: text.clone(),
-            node: node.name.clone(),
-            node_id: node.id.parse().unwrap_or_default(),
-            csr_der: key.csr_der()?,
-        };
-        let joined = async {
-            let client = ServerClient::connect(server, Arc::clone(&tls), CONNECT_TIMEOUT).await?;
-            anyhow::Ok(client.join(&request).await?)
-        };
-        match joined.await {
-            Ok(answer) => return Ok(AgentIdentity::save(data_dir, &answer.leaf.chain_pem, &key, &answer.roots_pem)?),
-            Err(error) => last = Some(error.context(format!("joining through {server}"))),
-        }
-    }
-    Err(last.unwrap_or_else(|| anyhow::anyhow!("no server was named")))
 }
 
 fn tls_of(identity: &AgentIdentity) -> anyhow::Result<rustls::ClientConfig> {

@@ -347,18 +347,4 @@ fn hear(says: &ServerSays, mirror: &Mirror, listener: &dyn Listener) -> Result<(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_stream_that_was_good_for_a_while_is_followed_at_once() {
-        let mut retries = Retries::default();
-        // Opened and welcomed, then turned away; or superseded as soon as all was told.
-        let pauses: Vec<_> = [None, Some(Duration::ZERO), None, Some(GOOD_AFTER / 2), None, None, None]
-            .map(|heard| retries.after(heard).as_millis())
-            .into();
-        assert_eq!(pauses, [0, 100, 200, 400, 800, 1600, 2000]);
-        assert_eq!(retries.after(Some(GOOD_AFTER)), Duration::ZERO);
-        assert_eq!(retries.after(None), RETRY_FIRST);
-    }
-}
+mod tests;

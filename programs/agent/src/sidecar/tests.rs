@@ -58,7 +58,7 @@ fn upstream(name: &str, address: &str, number: i64) -> Upstream {
         destination: ServiceName::new(name).unwrap(),
         bind_address: address.parse().unwrap(),
         bind_port: port(number),
-        config: serde_json::Map::new(),
+        config: OpaqueSettings::default(),
     }
 }
 

@@ -10,7 +10,7 @@ use starling_agent::{Agent, AgentConfig, system_clock};
 use starling_model::service::InstanceKey;
 use starling_model::{
     CheckDefinition, CheckId, CheckKind, CheckSpec, CheckStatus, Datacenter, InstanceId, InstanceKind, Node, NodeName,
-    Port, ServiceInstance, ServiceName, ServiceRegistration, SidecarProxy, Weights,
+    OpaqueSettings, Port, ServiceInstance, ServiceName, ServiceRegistration, SidecarProxy, Weights,
 };
 
 use crate::fake_server::FakeServer;
@@ -83,7 +83,7 @@ pub fn with_sidecar(mut given: ServiceRegistration) -> ServiceRegistration {
         local_address: "127.0.0.1".to_owned(),
         local_port: None,
         upstreams: Vec::new(),
-        config: serde_json::Map::new(),
+        config: OpaqueSettings::default(),
     }));
     given.sidecar = Some(Box::new(nested));
     given

@@ -15,7 +15,7 @@ use starling_agent::{
     Registered, WriteError, system_clock,
 };
 use starling_model::{
-    Action, Datacenter, InstanceId, InstanceKey, InstanceKind, Node, NodeName, Port, Revision,
+    Action, Datacenter, InstanceId, InstanceKey, InstanceKind, Node, NodeName, OpaqueSettings, Port, Revision,
     ServiceInstance, ServiceName, ServiceRegistration, SidecarProxy, Upstream, Weights,
 };
 use tokio::sync::watch;
@@ -233,7 +233,7 @@ fn registrations_of(workload: &Workload, node: &NodeName, restless: bool) -> any
     let port = |port: u16| Port::try_from(i64::from(port));
     let upstream = |name, bind_address| {
         let (destination, bind_port) = (ServiceName::new(name)?, port(workload.port)?);
-        anyhow::Ok(Upstream { destination, bind_address, bind_port, config: serde_json::Map::new() })
+        anyhow::Ok(Upstream { destination, bind_address, bind_port, config: OpaqueSettings::default() })
     };
     let mut upstreams = vec![upstream(COMMON_UPSTREAM, UPSTREAM_ADDRESS)?];
     if restless {
@@ -245,7 +245,7 @@ fn registrations_of(workload: &Workload, node: &NodeName, restless: bool) -> any
         local_address: Ipv4Addr::LOCALHOST.to_string(),
         local_port: Some(port(workload.port)?),
         upstreams,
-        config: serde_json::Map::new(),
+        config: OpaqueSettings::default(),
     };
     let instance = |id: InstanceId, name: ServiceName, kind: InstanceKind, port: Port| ServiceInstance {
         key: InstanceKey { node: node.clone(), id },

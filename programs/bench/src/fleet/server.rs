@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -119,6 +120,17 @@ impl Server {
             frames_encoded: of("starling_agent_frames_encoded_total")?,
             bytes_sent: of("starling_agent_bytes_sent_total")?,
         })
+    }
+
+    /// Memory that it has in use.
+    ///
+    /// # Errors
+    /// When it does not tell.
+    pub(crate) async fn allocated_bytes(&self) -> anyhow::Result<u64> {
+        let text = self.api().read_text("/v1/agent/metrics?format=prometheus").await?;
+        let bytes = counter(&text, "starling_memory_allocated_bytes").context("the server does not tell its memory")?;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes are whole and not negative")]
+        Ok(bytes as u64)
     }
 
     /// CPU time that it has used.

@@ -23,7 +23,7 @@ The report (report.json with --report, --json PATH, or -o json) is an object wit
                   frames_encoded_per_change, bytes_sent_per_change,
                   receipts_ms_per_change (of that CPU, for the receipt; without its transport),
                   restarts.{steady_rss_bytes,peak_rss_bytes},
-                  further.{registrations, rss_bytes_before, rss_bytes_after, bytes_each}
+                  further.{registrations, allocated_bytes_before, allocated_bytes_after, bytes_each}
   fleet           rss_bytes
   rollout         seconds, and of these join_seconds, register_seconds, leaves_seconds
   faults          slow_readers.{nodes, bytes_per_second, p99_ms_without, p99_ms_with, p99_ratio, server_rss_bytes_before,

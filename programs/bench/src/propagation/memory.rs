@@ -12,7 +12,6 @@ use serde_json::json;
 use crate::api::{Api, Call};
 use crate::fleet::Server;
 use crate::fleet_report::Further;
-use crate::process;
 use crate::progress::Progress;
 use crate::shape::{self, COMMON_UPSTREAM};
 
@@ -31,7 +30,7 @@ const PORTS_FIRST: [u32; 3] = [10_000, 20_000, 25_000];
 /// Registrations of an instance: its own, and its sidecar's.
 const EACH: u32 = 2;
 
-/// Memory is at rest when it was not less than before for so long: the allocator gives back what is free bit by bit.
+/// Memory is at rest when it was not less than before for so long: what has come in is still being worked on.
 const RESTS_AFTER: Duration = Duration::from_secs(5);
 
 /// Longest wait for that.
@@ -51,7 +50,7 @@ pub(super) async fn of_further_registrations(
     progress: &Progress,
 ) -> anyhow::Result<Further> {
     progress.say("letting the server come to rest");
-    let rss_bytes_before = at_rest(server.pid()).await?;
+    let allocated_bytes_before = at_rest(server).await?;
     let services = shape::services(workloads);
     {
         let mut phase = progress.phase("further registrations", u64::from(registrations));
@@ -68,12 +67,12 @@ pub(super) async fn of_further_registrations(
         tokio::join!(clients, shown).0?;
     }
     progress.say("letting the server come to rest");
-    let rss_bytes_after = at_rest(server.pid()).await?;
+    let allocated_bytes_after = at_rest(server).await?;
     Ok(Further {
         registrations,
-        rss_bytes_before,
-        rss_bytes_after,
-        bytes_each: each(rss_bytes_before, rss_bytes_after, registrations),
+        allocated_bytes_before,
+        allocated_bytes_after,
+        bytes_each: each(allocated_bytes_before, allocated_bytes_after, registrations),
     })
 }
 
@@ -125,13 +124,13 @@ fn calls(number: u32, services: &[String]) -> [Call; EACH as usize] {
     })
 }
 
-/// The memory of a process once it is at rest.
-async fn at_rest(pid: u32) -> anyhow::Result<u64> {
+/// The memory that a server has in use once it is at rest.
+async fn at_rest(server: &Server) -> anyhow::Result<u64> {
     let deadline = Instant::now() + REST_MAX;
-    let (mut least, mut since) = (process::resident(pid)?, Instant::now());
+    let (mut least, mut since) = (server.allocated_bytes().await?, Instant::now());
     while since.elapsed() < RESTS_AFTER && Instant::now() < deadline {
         tokio::time::sleep(LOOK_PAUSE).await;
-        let now = process::resident(pid)?;
+        let now = server.allocated_bytes().await?;
         if now < least {
             (least, since) = (now, Instant::now());
         }

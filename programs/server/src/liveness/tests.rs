@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
+use starling_attach::Lineage;
 use starling_identity::ClusterId;
 use starling_model::{Node, RecordKey, Revision};
 use starling_store::{CommitError, EmbeddedOptions, EmbeddedStore, LoadError, Store, Transaction, Watch, WatchError};
 use starling_telemetry::Registry;
 use starling_tls::CertificateAuthority;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use super::*;
 use crate::agents::AgentStream;
@@ -24,11 +25,14 @@ struct Gated {
     gate: Semaphore,
     waiting: AtomicUsize,
     failures: AtomicUsize,
+    /// When it was last asked to commit, and how often.
+    asked: watch::Sender<(Instant, usize)>,
 }
 
 #[async_trait]
 impl Store for Gated {
     async fn commit(&self, transaction: Transaction) -> Result<starling_store::Revision, CommitError> {
+        self.asked.send_modify(|(at, times)| (*at, *times) = (Instant::now(), *times + 1));
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let passed = self.gate.acquire().await.expect("it is never closed");
         self.waiting.fetch_sub(1, Ordering::SeqCst);
@@ -59,19 +63,31 @@ struct World {
 
 impl World {
     async fn start() -> Self {
+        Self::start_with(Duration::from_millis(20)).await
+    }
+
+    async fn start_with(grace: Duration) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let mut config = ServerConfig::new(directory.path().to_owned(), "dc1".parse().expect("a name"));
-        config.grace = Duration::from_millis(20);
+        config.grace = grace;
         let path = directory.path().join("store");
         let inner =
             EmbeddedStore::examine(&path, EmbeddedOptions::default()).expect("nothing").adopt().expect("a store");
         let (gate, waiting, failures) = (Semaphore::new(1), AtomicUsize::new(0), AtomicUsize::new(0));
-        let store = Arc::new(Gated { inner, gate, waiting, failures });
+        let asked = watch::Sender::new((Instant::now(), 0));
+        let store = Arc::new(Gated { inner, gate, waiting, failures, asked });
         let trust_domain = ClusterId::from_random(7).trust_domain();
         let authority = CertificateAuthority::create(directory.path(), &trust_domain, crate::server::now());
         let catalog = starling_catalog::Snapshot::default();
-        let server =
-            Server::run(config, Arc::clone(&store) as _, catalog, authority.expect("a CA"), &Registry::default()).await;
+        let server = Server::run(
+            config,
+            Arc::clone(&store) as _,
+            catalog,
+            Lineage::default(),
+            authority.expect("a CA"),
+            &Registry::default(),
+        )
+        .await;
         let world = Self {
             server: server.expect("it runs"),
             store,
@@ -164,4 +180,47 @@ async fn of_a_node_that_is_not_in_the_catalog_nothing_is_written() {
     let before = world.server.snapshot().revision();
     world.server.write_liveness(&"n2".parse().expect("a name")).await;
     assert_eq!(world.server.snapshot().revision(), before);
+}
+
+/// By a clock that stands still while somebody works: what is left of the second that a loss may take beyond the grace is
+/// the disk's and the wire's.
+#[tokio::test]
+async fn a_node_is_written_as_lost_as_soon_as_its_grace_is_over_and_not_before() {
+    let grace = Duration::from_secs(10);
+    let world = World::start_with(grace).await;
+    let stream = world.attach().await;
+    let (first, others) = (world.node.clone(), 100);
+    let mut asked = world.store.asked.subscribe();
+    tokio::time::pause();
+    let gone = Instant::now();
+    drop(stream);
+    asked.changed().await.expect("it is there");
+    assert_soon_after(grace, asked.borrow_and_update().0 - gone);
+    tokio::time::resume();
+    world.until_status(CheckStatus::Critical).await;
+
+    // As soon for many as for one; and a second later where the store failed.
+    let names = (0..others).map(|number| format!("rack-{number}").parse::<NodeName>().expect("a name"));
+    let mut streams = Vec::new();
+    for node in names.chain([first]) {
+        let Some(record) = world.server.snapshot().node(&world.node).map(|node| node.value.clone()) else { panic!() };
+        let changes = vec![Change::Put(Record::Node(Node { name: node.clone(), ..record }))];
+        world.server.commit(&Command::Node { name: node.clone(), changes }).await.expect("committed");
+        streams.push(world.server.attach_agent(node).await);
+    }
+    let before = asked.borrow_and_update().1;
+    world.store.failures.store(1, Ordering::SeqCst);
+    tokio::time::pause();
+    let gone = Instant::now();
+    drop(streams);
+    asked.wait_for(|(_, times)| *times == before + others + 1).await.expect("it is there");
+    assert_soon_after(grace, asked.borrow_and_update().0 - gone);
+    asked.wait_for(|(_, times)| *times == before + others + 2).await.expect("it is there");
+    assert_soon_after(grace + RETRY, asked.borrow_and_update().0 - gone);
+}
+
+/// Each timer on the way goes off at the next whole millisecond.
+#[track_caller]
+fn assert_soon_after(due: Duration, was: Duration) {
+    assert!(due <= was && was <= due + Duration::from_millis(10), "{was:?} instead of {due:?}");
 }

@@ -8,7 +8,7 @@ use starling_model::{Datacenter, NodeName};
 use crate::client::address::host_and_port;
 use crate::environment::Environment;
 use crate::outcome::usage;
-use crate::role::arguments::LogArgs;
+use crate::role::arguments::{DataPlaneArgs, LogArgs};
 
 /// Where servers meet agents unless somebody says otherwise.
 const SERVER_PORT: u16 = 8503;
@@ -73,6 +73,9 @@ pub(crate) struct AgentArgs {
     /// Let registrations bring checks that run programs on this node
     #[arg(long)]
     pub(super) enable_script_checks: bool,
+
+    #[command(flatten)]
+    pub(crate) data_plane: DataPlaneArgs,
 
     #[command(flatten)]
     pub(crate) log: LogArgs,

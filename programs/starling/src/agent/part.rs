@@ -35,9 +35,14 @@ fn snapshot(replica: &Replica) -> Snapshot {
     let defaults = replica.proxy_defaults().cloned().map(ConfigEntry::ProxyDefaults);
     let services = replica.subjects().filter_map(|subject| {
         let Subject::Routing(service) = subject else { return None };
-        replica.service_defaults(service).cloned().map(ConfigEntry::ServiceDefaults)
+        Some([
+            replica.service_defaults(service).cloned().map(ConfigEntry::ServiceDefaults),
+            replica.service_resolver(service).cloned().map(Box::new).map(ConfigEntry::ServiceResolver),
+            replica.service_router(service).cloned().map(ConfigEntry::ServiceRouter),
+            replica.service_splitter(service).cloned().map(ConfigEntry::ServiceSplitter),
+        ])
     });
-    records.extend(defaults.into_iter().chain(services).map(Record::Config));
+    records.extend(defaults.into_iter().chain(services.flatten().flatten()).map(Record::Config));
     let changes: Vec<_> = records.into_iter().map(Change::Put).collect();
     Snapshot::default().apply(replica.through().max(Revision(1)), &changes).snapshot
 }

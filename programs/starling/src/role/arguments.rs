@@ -1,8 +1,11 @@
 //! Arguments that several programs have.
 
+use std::sync::Arc;
+
 use clap::ValueEnum;
 use serde::Deserialize;
 use starling_model::Action;
+use starling_proxy::Engine;
 use starling_telemetry::{LogError, LogFormat, start_log};
 
 /// What is logged, and how.
@@ -24,6 +27,41 @@ impl LogArgs {
     /// As [`start_log`].
     pub(crate) fn start(&self) -> Result<(), LogError> {
         start_log(&self.log_level, self.log_format.into())
+    }
+}
+
+/// Which proxies serve the sidecars of this node.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DataPlaneArgs {
+    /// Who serves the sidecars of this node: this process, but for those that attach a proxy of their own, or Envoys alone
+    #[arg(long, value_enum, default_value_t, value_name = "PLANE")]
+    data_plane: DataPlane,
+
+    /// Threads of the native data plane; without it, one for each CPU of this process
+    #[arg(long, value_name = "N", env = "STARLING_PROXY_WORKERS", value_parser = clap::value_parser!(u16).range(1..=512))]
+    proxy_workers: Option<u16>,
+}
+
+/// A data plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum DataPlane {
+    /// In this process; nothing has to be started for a sidecar
+    #[default]
+    Native,
+    /// Envoys, each started by `starling connect envoy`
+    Envoy,
+}
+
+impl DataPlaneArgs {
+    pub(crate) fn is_native(&self) -> bool {
+        self.data_plane == DataPlane::Native
+    }
+
+    /// Starts the native data plane, if that is the one.
+    pub(crate) fn start(&self) -> std::io::Result<Option<Arc<Engine>>> {
+        let cpus = || std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+        let workers = self.proxy_workers.map_or_else(cpus, usize::from);
+        self.is_native().then(|| Engine::start(workers).map(Arc::new)).transpose()
     }
 }
 

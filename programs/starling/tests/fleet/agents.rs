@@ -1,6 +1,7 @@
 //! Agents: the real uplink and mirror, without workloads of their own.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -55,13 +56,13 @@ impl Listener for Ear {
 }
 
 impl Agents {
-    /// So many agents, each with a certificate of its own.
-    pub(crate) fn start(count: usize, server: &Server, relay: &Relay) -> Self {
+    /// Agents of these numbers, each with a certificate of its own.
+    pub(crate) fn start(numbers: Range<usize>, server: &Server, relay: &Relay) -> Self {
         let authority = server.authority();
         let mut running = JoinSet::new();
-        let mut mirrors = Vec::with_capacity(count);
+        let mut mirrors = Vec::with_capacity(numbers.len());
         let witness = Arc::new(Witness::default());
-        for number in 0..count {
+        for number in numbers {
             let node: NodeName = format!("n{number}").parse().expect("a name");
             let tls = watch::Sender::new(tls(&authority, &node));
             let own = [

@@ -27,7 +27,7 @@ async fn hundreds_of_agents_resume_where_they_were_and_survive_a_killed_server()
         server.register(instance, FIRST_PORT + instance).await;
     }
     let relay = Relay::start(&server.agents_address).await;
-    let agents = Agents::start(AGENTS, &server, &relay);
+    let agents = Agents::start(0..AGENTS, &server, &relay);
     agents.until_current(&server, DEADLINE).await;
 
     // A change while all are connected: an item, and the word that this was all.
@@ -67,4 +67,37 @@ async fn hundreds_of_agents_resume_where_they_were_and_survive_a_killed_server()
     );
     assert!(after.frames <= ((2 + agents::SUBJECTS) * AGENTS) as u64, "{after:?}");
     agents.assert_never_went_back();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_notice_that_a_store_was_set_back_and_written_past_what_they_have() {
+    let mut server = Server::start().await;
+    for instance in 0..3 {
+        server.register(instance, FIRST_PORT + instance).await;
+    }
+    server.kill();
+    let copy = server.copy_store();
+    server.start_again().await;
+    let (relay, other_relay) = (Relay::start(&server.agents_address).await, Relay::start(&server.agents_address).await);
+    let agents = Agents::start(0..4, &server, &relay);
+    for instance in 3..6 {
+        server.register(instance, FIRST_PORT + instance).await;
+    }
+    agents.until_current(&server, DEADLINE).await;
+
+    relay.cut();
+    server.kill();
+    server.restore_store(copy.path());
+    server.start_again().await;
+    // Whoever subscribes now has the server remember what happens from here on, so that it could resume the others.
+    let others = Agents::start(4..6, &server, &other_relay);
+    others.until_current(&server, DEADLINE).await;
+    for instance in 10..20 {
+        server.register(instance, FIRST_PORT + instance).await;
+    }
+    others.until_current(&server, DEADLINE).await;
+    relay.mend();
+    agents.until_current(&server, DEADLINE).await;
+    let there: Vec<_> = server.ports().await.into_iter().map(|(instance, _)| instance).collect();
+    assert_eq!(there, (0..3).chain(10..20).collect::<Vec<_>>(), "what was lost is lost everywhere");
 }

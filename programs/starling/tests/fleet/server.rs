@@ -40,6 +40,27 @@ impl Server {
         Self { agents_address, http, child, data }
     }
 
+    /// Kills it, and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("a child");
+    }
+
+    /// A copy of its store, while it does not run.
+    pub(crate) fn copy_store(&self) -> tempfile::TempDir {
+        let copy = tempfile::tempdir().expect("a directory");
+        copy_files(&self.data.path().join("store"), copy.path());
+        copy
+    }
+
+    /// Puts a copy in the place of its store, while it does not run.
+    pub(crate) fn restore_store(&self, copy: &Path) {
+        let store = self.data.path().join("store");
+        std::fs::remove_dir_all(&store).expect("its store");
+        std::fs::create_dir(&store).expect("a directory");
+        copy_files(copy, &store);
+    }
+
     /// Starts it again with the same data and addresses.
     pub(crate) async fn start_again(&mut self) {
         (self.child, ..) = spawn(self.data.path(), &self.http, &self.agents_address);
@@ -144,6 +165,13 @@ impl Drop for Server {
         // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    for file in std::fs::read_dir(from).expect("a directory") {
+        let file = file.expect("a file");
+        std::fs::copy(file.path(), to.join(file.file_name())).expect("copied");
     }
 }
 

@@ -245,12 +245,8 @@ fn a_proxy_that_is_away_owes_what_it_has_not_applied() {
 /// The whole of a subject, other than before.
 fn told_of(subject: &Subject, revision: u64) -> Whole {
     let entry = ServiceDefaults {
-        service: ServiceName::new("api").unwrap(),
-        protocol: None,
-        local_connect_timeout: None,
-        local_request_timeout: None,
-        max_inbound_connections: None,
         meta: BTreeMap::from([("revision".to_owned(), revision.to_string())]),
+        ..ServiceDefaults::bare(ServiceName::new("api").unwrap())
     };
     let item = Item::Entry(ConfigEntry::ServiceDefaults(entry));
     Whole { subject: encode_subject(subject), revision, items: vec![encode_item(&ItemKey::Sole, Some(&item))] }

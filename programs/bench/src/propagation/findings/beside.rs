@@ -52,11 +52,11 @@ fn growth_line(growth: &Growth, report: &FleetReport) -> String {
 }
 
 fn further_line(further: &Further) -> String {
-    let Further { registrations, rss_bytes_before, rss_bytes_after, bytes_each } = further;
+    let Further { registrations, allocated_bytes_before, allocated_bytes_after, bytes_each } = further;
     format!(
-        "{registrations} further registrations: server from {} to {}, {bytes_each:.0} bytes each",
-        table::mebibytes(*rss_bytes_before),
-        table::mebibytes(*rss_bytes_after)
+        "{registrations} further registrations: server from {} in use to {}, {bytes_each:.0} bytes each",
+        table::mebibytes(*allocated_bytes_before),
+        table::mebibytes(*allocated_bytes_after)
     )
 }
 
@@ -78,7 +78,7 @@ mod tests {
             "| deregistration |       2 |                30.0 |               35.2 |    35.2 |",
             "with 5 nodes and 100 workloads a change takes 20.0 ms until the last, and 12.0 ms CPU",
             "with 50 nodes 180.0 ms, 9.0 times as long, and 7.5 times the CPU",
-            "10000 further registrations: server from 300.0 MiB to 310.0 MiB, 1049 bytes each",
+            "10000 further registrations: server from 300.0 MiB in use to 310.0 MiB, 1049 bytes each",
         ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }

@@ -1,0 +1,155 @@
+//! The native data plane of this node: every sidecar that has no proxy of its own is served in the agent's process.
+//!
+//! One task a sidecar: it takes each newer state of the sidecar's feed, puts it in force in the engine, and reports that.
+//! Whoever attaches from outside for a sidecar, an Envoy or a proxy process, takes it over until the agent ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use starling_model::InstanceId;
+use starling_proxy::{Engine, Keys, Workload};
+use starling_rpc::AttachError;
+use starling_tls::{Credentials, LeafKey, TrustRoots};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use crate::agent::Agent;
+use crate::proxies::{NativeFeed, NativeForm, Proxies};
+
+/// After a certificate that could not be had, or a listener that somebody else holds.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Serves the sidecars of this node; returns when the agent does not change any more.
+pub async fn run(agent: Arc<Agent>, proxies: Proxies, engine: Arc<Engine>) {
+    let mut changes = agent.changes();
+    let mut outside = proxies.attached_outside();
+    let mut served: BTreeMap<InstanceId, Sidecar> = BTreeMap::new();
+    loop {
+        changes.borrow_and_update();
+        let taken: BTreeSet<_> = outside.borrow_and_update().clone();
+        let sidecars = agent.services().into_iter().filter(|local| local.instance.sidecar().is_some());
+        let wanted: BTreeSet<_> = sidecars.map(|local| local.instance.key.id).filter(|id| !taken.contains(id)).collect();
+        let gone: Vec<_> = served.keys().filter(|id| !wanted.contains(*id)).cloned().collect();
+        for id in gone {
+            if let Some(sidecar) = served.remove(&id) {
+                sidecar.0.abort();
+            }
+            engine.remove(&id).await;
+        }
+        for id in wanted {
+            served.entry(id.clone()).or_insert_with(|| Sidecar::start(id, &agent, &proxies, &engine));
+        }
+        let more = tokio::select! {
+            changed = changes.changed() => changed,
+            changed = outside.changed() => changed,
+        };
+        if more.is_err() {
+            return;
+        }
+    }
+}
+
+/// The task that serves one sidecar; it ends with this.
+struct Sidecar(JoinHandle<()>);
+
+impl Drop for Sidecar {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Sidecar {
+    fn start(id: InstanceId, agent: &Arc<Agent>, proxies: &Proxies, engine: &Arc<Engine>) -> Self {
+        let (agent, proxies, engine) = (Arc::clone(agent), proxies.clone(), Arc::clone(engine));
+        Self(tokio::spawn(async move {
+            loop {
+                match proxies.attach_native(&id).await {
+                    Ok(feed) => follow(&id, &agent, feed, &engine).await,
+                    // Deregistered meanwhile.
+                    Err(AttachError::Unknown { .. } | AttachError::Refused { .. }) => {}
+                    Err(error @ AttachError::Unavailable { .. }) => {
+                        tracing::warn!(sidecar = %id, %error, "no certificate for a sidecar yet; trying again");
+                    }
+                }
+                sleep(AGAIN_AFTER).await;
+            }
+        }))
+    }
+}
+
+/// Puts each state of a feed in force, until there is none to come.
+async fn follow(id: &InstanceId, agent: &Agent, mut feed: NativeFeed, engine: &Engine) {
+    let mut serving = Serving::default();
+    let mut checked = false;
+    loop {
+        let form = Arc::clone(&feed.states.borrow_and_update());
+        let again = match serving.put_in_force(id, &form, engine).await {
+            Ok(()) => {
+                feed.applied(form.plan.revision);
+                if !std::mem::replace(&mut checked, true) {
+                    // Its listeners are up now: the check of them need not wait for its interval.
+                    agent.check_now(id);
+                }
+                false
+            }
+            Err(error) => {
+                tracing::warn!(sidecar = %id, error = %format!("{error:#}"), "a sidecar is not served as planned");
+                feed.rejected(form.plan.revision, vec![id.to_string()], format!("{error:#}"));
+                true
+            }
+        };
+        tokio::select! {
+            changed = feed.states.changed() => if changed.is_err() {
+                return;
+            },
+            () = sleep(AGAIN_AFTER), if again => {}
+        }
+    }
+}
+
+/// What was last put in force of a sidecar.
+#[derive(Default)]
+struct Serving {
+    keys: Option<(u64, Vec<String>, Arc<Keys>)>,
+    workload: Option<Arc<Workload>>,
+}
+
+impl Serving {
+    async fn put_in_force(&mut self, id: &InstanceId, form: &NativeForm, engine: &Engine) -> anyhow::Result<()> {
+        let keys = self.keys(form)?;
+        let workload = Arc::new(Workload::following(self.workload.as_deref(), form.plan.clone()));
+        let errors = engine.serve(id, &workload, &keys).await;
+        self.workload = Some(workload);
+        match errors.first() {
+            None => Ok(()),
+            Some(error) => anyhow::bail!("{error}"),
+        }
+    }
+
+    /// The sidecar's keys: a renewed certificate replaces the one in them, other roots make other keys.
+    fn keys(&mut self, form: &NativeForm) -> anyhow::Result<Arc<Keys>> {
+        let (leaf, roots) = (&form.leaf, &form.plan.trust.roots_pem);
+        match &mut self.keys {
+            Some((generation, of, keys)) if of == roots => {
+                if *generation != leaf.generation {
+                    keys.renew(credentials(form)?);
+                    *generation = leaf.generation;
+                }
+                Ok(Arc::clone(keys))
+            }
+            _ => {
+                let trusted = TrustRoots::from_pem(roots.iter().map(String::as_str)).context("the mesh's roots")?;
+                let keys = Arc::new(Keys::new(credentials(form)?, trusted)?);
+                self.keys = Some((leaf.generation, roots.clone(), Arc::clone(&keys)));
+                Ok(keys)
+            }
+        }
+    }
+}
+
+fn credentials(form: &NativeForm) -> anyhow::Result<Credentials> {
+    let key = LeafKey::from_pem(form.leaf.private_key_pem.expose()).context("the sidecar's key")?;
+    Credentials::new(&form.leaf.certificate_chain_pem, &key).context("the sidecar's certificate")
+}

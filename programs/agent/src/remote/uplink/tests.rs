@@ -1,0 +1,167 @@
+//! The uplink by itself, and against a server that answers by a script.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::net::Ipv4Addr;
+use std::task::{Context, Poll};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use starling_attach::message::AgentSays;
+use starling_attach::{FromServer, Replica};
+use starling_identity::{ClusterId, Identity, IssuanceRules};
+use starling_model::{Datacenter, UnixSeconds};
+use starling_rpc::{
+    AgentDoor, AgentStream, AliasView as WireView, CONNECTIONS_MAX, Doors, JoinAnswer, JoinRequest,
+    OwnRecords as WireRecords,
+};
+use starling_tls::{
+    CertificateAuthority, CredentialSlot, Credentials, IssuedLeaf as TlsLeaf, LeafKey, TrustRoots, agent_client_config,
+    agent_server_config,
+};
+use tokio::task::JoinSet;
+
+use super::*;
+
+/// Longer than anything here takes; reached only when a test fails.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+#[test]
+fn only_a_stream_that_was_good_for_a_while_is_followed_at_once() {
+    let mut retries = Retries::default();
+    // Opened and welcomed, then turned away; or superseded as soon as all was told.
+    let pauses: Vec<_> = [None, Some(Duration::ZERO), None, Some(GOOD_AFTER / 2), None, None, None]
+        .map(|heard| retries.after(heard).as_millis())
+        .into();
+    assert_eq!(pauses, [0, 100, 200, 400, 800, 1600, 2000]);
+    assert_eq!(retries.after(Some(GOOD_AFTER)), Duration::ZERO);
+    assert_eq!(retries.after(None), RETRY_FIRST);
+}
+
+/// A server that is compared with: it notes since when, and fails as often as it is told to.
+#[derive(Default)]
+struct Script {
+    asked: Mutex<Vec<Option<Revision>>>,
+    failures: Mutex<VecDeque<CallError>>,
+}
+
+/// A stream that welcomes, and then says nothing.
+struct Silent(Mutex<Option<Bytes>>);
+
+impl AgentStream for Silent {
+    fn handle(&self, _: AgentSays) -> Result<(), CallError> {
+        Ok(())
+    }
+
+    fn poll_take(&self, _: &mut Context<'_>) -> Poll<Result<Vec<Bytes>, CallError>> {
+        let welcome = self.0.lock().expect("whole").take();
+        welcome.map_or(Poll::Pending, |welcome| Poll::Ready(Ok(vec![welcome])))
+    }
+}
+
+fn unasked<T>() -> Result<T, CallError> {
+    Err(CallError::refused("nobody asks that here"))
+}
+
+#[async_trait]
+impl AgentDoor for Script {
+    fn attach(&self, _: NodeName, _: Hello) -> Result<Arc<dyn AgentStream>, CallError> {
+        let welcome = FromServer::from(ServerSays::Welcome(Welcome::default())).to_bytes();
+        Ok(Arc::new(Silent(Mutex::new(Some(welcome)))))
+    }
+
+    async fn commit(&self, _: &NodeName, _: Vec<Change>) -> Result<Revision, CallError> {
+        unasked()
+    }
+
+    async fn own_records(&self, _: &NodeName, since: Option<Revision>) -> Result<WireRecords, CallError> {
+        self.asked.lock().expect("whole").push(since);
+        match self.failures.lock().expect("whole").pop_front() {
+            Some(error) => Err(error),
+            None => Ok(WireRecords { revision: Revision(7), records: None, again_after_s: 0 }),
+        }
+    }
+
+    async fn issue_leaves(
+        &self,
+        _: &NodeName,
+        _: Vec<LeafRequest>,
+    ) -> Result<Vec<Result<TlsLeaf, CallError>>, CallError> {
+        unasked()
+    }
+
+    async fn renew(&self, _: &NodeName, _: Vec<u8>) -> Result<TlsLeaf, CallError> {
+        unasked()
+    }
+
+    fn follow_checks(&self, _: &NodeName, _: Option<&InstanceId>) -> BoxStream<'static, WireView> {
+        stream::empty().boxed()
+    }
+
+    async fn join(&self, _: JoinRequest) -> Result<JoinAnswer, CallError> {
+        unasked()
+    }
+}
+
+struct Deaf;
+
+impl Listener for Deaf {
+    fn welcomed(&self, _: &Welcome) {}
+
+    fn heard(&self, _: &BTreeSet<starling_catalog::Subject>) {}
+}
+
+/// Serves the script, and connects to it.
+async fn connected(script: &Arc<Script>, tasks: &mut JoinSet<()>) -> Arc<Uplink> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let domain = ClusterId::from_random(7).trust_domain();
+    let now = UnixSeconds(SystemTime::UNIX_EPOCH.elapsed().expect("a clock that is set").as_secs());
+    let authority = CertificateAuthority::create(directory.path(), &domain, now).expect("a CA");
+    let roots = TrustRoots::new([authority.root()]).expect("a root");
+    let (datacenter, rules): (Datacenter, _) = ("dc1".parse().expect("a name"), IssuanceRules::default());
+    let key = LeafKey::generate().expect("a key");
+    let csr = key.csr_der().expect("a request");
+    let own = authority.issue_server(&csr, &datacenter, &[Ipv4Addr::LOCALHOST.into()], &rules, now);
+    let own = Credentials::new(&own.expect("a certificate").chain_pem, &key).expect("it fits");
+    let tls = Arc::new(agent_server_config(CredentialSlot::new(own), &roots).expect("a configuration"));
+    let listener = starling_rpc::listen((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
+    let address = listener.local_addr().expect("its address").to_string();
+    let doors = Doors { agents: Some(Arc::clone(script) as _), ..Doors::default() };
+    tasks.spawn(async move {
+        let served = starling_rpc::serve_tls(listener, tls, doors, CONNECTIONS_MAX, std::future::pending());
+        served.await.expect("it serves");
+    });
+    let node: NodeName = "n1".parse().expect("a name");
+    let leaf = authority.issue_agent(&csr, &datacenter, &node, &rules, now).expect("a certificate");
+    let credentials = Credentials::new(&leaf.chain_pem, &key).expect("it fits");
+    let server = Identity::Server { trust_domain: domain, datacenter };
+    let tls = watch::Sender::new(Arc::new(agent_client_config(credentials, &roots, server).expect("a configuration")));
+    let config = UplinkConfig { servers: vec![address], node, tls: tls.subscribe() };
+    let uplink = Uplink::new();
+    let mut up = uplink.client.subscribe();
+    let mirror = Mirror::new(Replica::default(), []);
+    tasks.spawn(run(config, Arc::clone(&uplink), mirror, Arc::new(Deaf)));
+    let connected = tokio::time::timeout(DEADLINE, up.wait_for(Option::is_some)).await;
+    connected.expect("it connects").expect("it runs");
+    uplink
+}
+
+#[tokio::test]
+async fn a_connection_counts_as_compared_over_once_a_comparison_has_come_back() {
+    let (script, mut tasks) = (Arc::new(Script::default()), JoinSet::new());
+    let link = RemoteLink(connected(&script, &mut tasks).await);
+    script.failures.lock().expect("whole").push_back(CallError::unavailable("not now"));
+    // Of what was agreed on elsewhere this server may know another past; one that failed agreed on nothing.
+    link.own_records(Some(Revision(5))).await.expect_err("it fails");
+    link.own_records(Some(Revision(5))).await.expect("compared");
+    link.own_records(Some(Revision(7))).await.expect("compared");
+    assert_eq!(*script.asked.lock().expect("whole"), [None, None, Some(Revision(7))]);
+}
+
+#[tokio::test]
+async fn a_first_comparison_that_names_no_revision_counts_as_well() {
+    let (script, mut tasks) = (Arc::new(Script::default()), JoinSet::new());
+    let link = RemoteLink(connected(&script, &mut tasks).await);
+    link.own_records(None).await.expect("compared");
+    link.own_records(Some(Revision(7))).await.expect("compared");
+    assert_eq!(*script.asked.lock().expect("whole"), [None, Some(Revision(7))]);
+}

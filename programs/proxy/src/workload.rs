@@ -1,0 +1,76 @@
+//! What the engine is given to serve: one workload's plan, and slots for what changes most.
+//!
+//! A request loads what it needs from the slots when it needs it, so a swap is in force for the next request of every
+//! connection, and costs the workloads that share the slot nothing.
+
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Guard};
+use starling_model::Action;
+use starling_plan::{Endpoints, Plan};
+use starling_traffic::PolicyTable;
+
+/// A part that is swapped in place; whoever holds the slot sees the newest.
+#[derive(Debug)]
+pub struct Slot<T>(ArcSwap<T>);
+
+impl<T> Slot<T> {
+    /// Holds `part`.
+    #[must_use]
+    pub fn new(part: Arc<T>) -> Self {
+        Self(ArcSwap::new(part))
+    }
+
+    /// What is in force, to be kept.
+    #[must_use]
+    pub fn load(&self) -> Arc<T> {
+        self.0.load_full()
+    }
+
+    /// What is in force, to be looked at; cheaper than [`Slot::load`].
+    #[must_use]
+    pub fn peek(&self) -> Guard<Arc<T>> {
+        self.0.load()
+    }
+
+    /// Puts `part` in force.
+    pub fn store(&self, part: Arc<T>) {
+        self.0.store(part);
+    }
+}
+
+/// One workload's snapshot.
+#[derive(Debug)]
+pub struct Workload {
+    /// Its plan, as of its last making; endpoints and policies may be newer in the slots.
+    pub plan: Plan,
+    /// Where each service that it calls is; by position as in [`Plan::endpoints`].
+    pub endpoints: Vec<Arc<Slot<Endpoints>>>,
+    /// Who may call it: look up the service of the plan's inbound part. What stands in the plan may be older.
+    pub policies: Arc<Slot<PolicyTable>>,
+}
+
+impl Workload {
+    /// A workload by itself, every part as its plan has it. Slots are those of `before`, so that its connections to
+    /// services that it still calls are kept.
+    #[must_use]
+    pub fn following(before: Option<&Self>, plan: Plan) -> Self {
+        let slot = |part: &Arc<Endpoints>| {
+            let old = before.and_then(|before| {
+                let place = before.plan.endpoints.iter().position(|old| old.cluster == part.cluster)?;
+                before.endpoints.get(place)
+            });
+            match old {
+                Some(slot) => {
+                    slot.store(Arc::clone(part));
+                    Arc::clone(slot)
+                }
+                None => Arc::new(Slot::new(Arc::clone(part))),
+            }
+        };
+        let endpoints = plan.endpoints.iter().map(slot).collect();
+        let refuse = || PolicyTable::new(Action::Deny);
+        let table = plan.inbound.as_ref().map_or_else(refuse, |inbound| PolicyTable::of_policy(&inbound.policy));
+        Self { plan, endpoints, policies: Arc::new(Slot::new(Arc::new(table))) }
+    }
+}
