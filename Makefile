@@ -18,8 +18,7 @@ TOOLS := $(CURDIR)/.tools
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 
 # The profile of `make demo`. A debug build is there in half the time of a release build (thin LTO of the whole tree),
-# and shares its objects with `make test`; the demo's data plane is Envoy, which is optimised either way.
-# `make demo PROFILE=release` shows the control plane at full speed.
+# and shares its objects with `make test`. `make demo PROFILE=release` shows it at full speed.
 PROFILE ?= dev
 
 # What `make bench` runs, and where it leaves its reports: `make bench SCENARIOS="propagation churn"` runs these alone.
@@ -29,19 +28,22 @@ options_of_propagation := --growth
 options_of_payload := --payload-endpoints 1000 --changes 10 --further 0
 REPORTS ?= $(TARGET)/bench
 
+# The fuzz targets, each a parser of outside bytes, and how long each is run.
+FUZZED := request response body path
+FUZZ_SECONDS ?= 60
+
 # What the tests and the demo run against; a path in the environment wins.
 export STARLING_ENVOY ?= $(TOOLS)/bin/envoy
 export STARLING_PYTHON ?= $(TOOLS)/venv/bin/python
 export STARLING_BIN ?= $(TARGET)/debug/starling
 export PATH := $(TOOLS)/bin:$(PATH)
 
-.PHONY: help demo test check fmt bench golden install clean machine
+.PHONY: help demo test check fmt bench bench-proxy conformance fuzz golden install clean machine
 
 help: ## list these commands
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
-demo: machine ## install Envoy and bring up a mesh of four services with live traffic; Ctrl-C ends it
-	@$(XTASK) install envoy
+demo: machine ## bring up a mesh of four services with live traffic; Ctrl-C ends it
 	exec $(CARGO) run --locked --profile $(PROFILE) --bin starling -- dev --demo
 
 test: machine ## install Envoy, grpcio and nft, then run every test
@@ -68,6 +70,24 @@ bench: machine ## release build, then every benchmark at full size (some 40 minu
 	@# All run, whichever misses a bar.
 	code=0; $(foreach run,$(SCENARIOS),$(TARGET)/release/starling bench $(if $(filter payload,$(run)),propagation,$(run)) \
 		--strict --report $(REPORTS)/$(run) $(options_of_$(run)) || code=1; )exit $$code
+
+bench-proxy: machine ## release build, then the native data plane against Envoy (some 8 minutes); fails when a bar is missed
+	@$(XTASK) install envoy
+	$(CARGO) build --locked --release --bin starling
+	@mkdir -p $(REPORTS)
+	$(TARGET)/release/starling bench proxy --json $(REPORTS)/proxy.json
+
+conformance: machine ## install h2spec (needs Go), then ask the native data plane what HTTP/2 demands
+	@$(XTASK) install h2spec envoy
+	$(CARGO) build --locked --workspace --bins
+	$(CARGO) test --locked --package starling-e2e --features conformance --test conformance
+
+fuzz: machine ## install cargo-fuzz (needs a nightly Rust), then fuzz every parser of outside bytes for a minute
+	@$(XTASK) install cargo-fuzz
+	@# Inputs of new coverage stay in the target folder; what shows a bug, or a new kind of input, is kept by hand.
+	$(foreach parser,$(FUZZED),mkdir -p $(TARGET)/fuzz/corpus/$(parser); CARGO_TARGET_DIR=$(TARGET)/fuzz \
+		$(CARGO) +nightly fuzz run --fuzz-dir fuzz $(parser) $(TARGET)/fuzz/corpus/$(parser) fuzz/corpus/$(parser) \
+		-- -max_total_time=$(FUZZ_SECONDS) -max_len=4096;)
 
 golden: machine ## rewrite the expected output of the scenario tests; review the diff
 	STARLING_GOLDEN=rewrite $(CARGO) test --locked --workspace --exclude starling-e2e

@@ -11,7 +11,9 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 
 mod cargo_deny;
+mod cargo_fuzz;
 mod envoy;
+mod h2spec;
 mod nftables;
 mod python;
 
@@ -24,6 +26,10 @@ pub(crate) enum Tool {
     Grpcio,
     /// cargo-deny, which checks licences, sources and bans: `.tools/bin/cargo-deny`.
     CargoDeny,
+    /// cargo-fuzz, which drives the fuzz targets: `.tools/bin/cargo-fuzz`.
+    CargoFuzz,
+    /// h2spec, which asks servers about HTTP/2: `.tools/bin/h2spec`.
+    H2spec,
     /// The system's nft, by which packets are lost.
     Nftables,
 }
@@ -52,6 +58,8 @@ pub(crate) fn run(root: &Path, tools: &[Tool]) -> anyhow::Result<()> {
             Tool::Envoy => envoy::install(&place).context("install Envoy")?,
             Tool::Grpcio => python::install_grpcio(&place).context("install grpcio")?,
             Tool::CargoDeny => cargo_deny::install(&place).context("install cargo-deny")?,
+            Tool::CargoFuzz => cargo_fuzz::install(&place).context("install cargo-fuzz")?,
+            Tool::H2spec => h2spec::install(&place).context("install h2spec")?,
             Tool::Nftables => nftables::install(),
         }
     }

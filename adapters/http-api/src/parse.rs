@@ -1,5 +1,6 @@
 //! Untrusted bytes into valid values: one parser for API bodies and for definition files.
 
+mod access_log;
 pub mod catalog;
 pub mod check;
 pub mod config_entry;

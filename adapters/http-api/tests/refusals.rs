@@ -280,7 +280,29 @@ const CONFIGS: &[(&str, &str)] = &[
     ),
     (
         r#"{"Kind": "proxy-defaults", "AccessLogs": {"Enabled": true, "Type": "file"}}"#,
-        "AccessLogs.Type: \"file\" is not supported in this release; leave it out",
+        "AccessLogs.Path: must be given with Type \"file\"",
+    ),
+    (
+        r#"{"Kind": "proxy-defaults", "AccessLogs": {"Type": "syslog"}}"#,
+        "AccessLogs.Type: \"syslog\" is none of \"stdout\", \"stderr\" and \"file\"",
+    ),
+    (r#"{"Kind": "proxy-defaults", "AccessLogs": {"Path": "/tmp/log"}}"#, "AccessLogs.Path: is for Type \"file\" only"),
+    (
+        r#"{"Kind": "proxy-defaults", "AccessLogs": {"TextFormat": "%STREAM_ID% %REQ(a)%"}}"#,
+        "AccessLogs.TextFormat: the operator %STREAM_ID% is not supported",
+    ),
+    (
+        r#"{"Kind": "proxy-defaults", "AccessLogs": {"JSONFormat": "{\"a\": \"%DURATION\"}"}}"#,
+        "AccessLogs.JSONFormat: has a field \"a\": the % at byte 0 begins no operator that ends in %; write %% for the sign itself",
+    ),
+    (r#"{"Kind": "proxy-defaults", "AccessLogs": {"JSONFormat": "[1]"}}"#, "AccessLogs.JSONFormat: is no JSON object"),
+    (
+        r#"{"Kind": "proxy-defaults", "AccessLogs": {"JSONFormat": "{}", "TextFormat": "a"}}"#,
+        "AccessLogs.TextFormat: contradicts JSONFormat; give one of them",
+    ),
+    (
+        r#"{"Kind": "proxy-defaults", "AccessLogs": {"Filter": "some"}}"#,
+        "AccessLogs.Filter: \"some\" is none of \"all\", \"errors\" and \"1/N\"",
     ),
     (r#"{"Kind": "service-defaults"}"#, "Name: must be given"),
     (r#"{"Kind": "service-defaults", "Name": "*"}"#, "Name: must be the name of a service, not the wildcard *"),

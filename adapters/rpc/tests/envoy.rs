@@ -18,7 +18,7 @@ use http::{Http, start_app};
 use hyper::StatusCode;
 use mesh::{Authority, DEADLINE, LOCALHOST, Server, Source, World, names, permission};
 use rustls::pki_types::pem::PemObject;
-use starling_model::{Action, PathMatch, Protocol, SourceDecision};
+use starling_model::{AccessLog, Action, LogForm, LogTarget, PathMatch, Protocol, SourceDecision};
 use starling_xds::{Flavour, Report};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -134,6 +134,59 @@ async fn http_through_two_sidecars_delta() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn http_through_two_sidecars_sotw() {
     http_through_two_sidecars(Flavour::Sotw).await;
+}
+
+/// Every operator that an access log may ask for.
+const OPERATORS: &str = "%START_TIME% %START_TIME(%Y-%m-%dT%H:%M:%S.%3f%z)% %REQ(:METHOD)% %REQ(X-NONE?:PATH)% %REQ(USER-AGENT):5% \
+    %RESP(CONTENT-TYPE?:STATUS)% %PATH% %PATH(NQ)% %PATH(NQ:PATH)% %PATH(WQ:ORIG_OR_PATH)% %PROTOCOL% %RESPONSE_CODE% \
+    %RESPONSE_CODE_DETAILS% %RESPONSE_FLAGS% %BYTES_RECEIVED% %BYTES_SENT% %DURATION% %UPSTREAM_HOST% %UPSTREAM_CLUSTER% \
+    %UPSTREAM_TRANSPORT_FAILURE_REASON% %DOWNSTREAM_REMOTE_ADDRESS% %DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT% \
+    %DOWNSTREAM_DIRECT_REMOTE_ADDRESS% %DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT% %DOWNSTREAM_LOCAL_ADDRESS% \
+    %DOWNSTREAM_PEER_URI_SAN% %REQUESTED_SERVER_NAME% %ROUTE_NAME% %CONNECTION_TERMINATION_DETAILS% 100%%";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_access_log_is_written_as_it_is_asked_for() {
+    let mut mesh = Mesh::start(Flavour::Delta, Protocol::Http, start_app().await).await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("access.log");
+    let log = |filter: &str, form: LogForm| {
+        let (filter, target) = (filter.parse().unwrap(), LogTarget::File(path.clone()));
+        Arc::new(AccessLog { enabled: Some(true), filter, target, form: Some(form), without_listeners: false })
+    };
+    let text = |template: &str| LogForm::Text(template.parse().unwrap());
+    let only_public = permission(Action::Allow, PathMatch::Prefix("/public/".to_owned()));
+    mesh.world.decide(SourceDecision::Requests(vec![only_public]));
+    mesh.world.access_log = log("errors", text("%REQ(:PATH)% %RESPONSE_CODE% %DOWNSTREAM_PEER_URI_SAN%"));
+    mesh.turn().await;
+    let mut connection = Http::connect(mesh.world.outbound).await;
+    assert_eq!(connection.get("/public/a").await.status, StatusCode::OK);
+    assert_eq!(connection.get("/secret").await.status, StatusCode::FORBIDDEN);
+    let uri = names().identity_of(&mesh::service("web"));
+    let expected = ["/secret 403 -".to_owned(), format!("/secret 403 {uri}")];
+    assert_eq!(sorted_lines(&path, 2).await, expected);
+
+    mesh.world.access_log = log("1/1", text(OPERATORS));
+    mesh.turn().await;
+    let mut connection = Http::connect(mesh.world.outbound).await;
+    assert_eq!(connection.get("/public/b").await.status, StatusCode::OK);
+    // The inner one may be called over a connection that it has from before, and logs as it did then.
+    let lines = sorted_lines(&path, 3).await;
+    assert!(lines.iter().any(|line| line.contains("GET /public/b") && line.ends_with(" 100%")), "{lines:?}");
+}
+
+/// The lines of a file in order, once there are so many: it is written in steps.
+async fn sorted_lines(path: &std::path::Path, count: usize) -> Vec<String> {
+    let end = Instant::now() + DEADLINE;
+    loop {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+        if lines.len() >= count {
+            lines.sort();
+            return lines;
+        }
+        assert!(Instant::now() < end, "{text}");
+        tokio::task::yield_now().await;
+    }
 }
 
 /// A TLS client of the public listener, with a certificate of `authority` for `name`.

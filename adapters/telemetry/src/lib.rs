@@ -3,6 +3,8 @@
 //! [`start_log`] sets up `tracing` once per process. [`Registry`] collects metrics; every component registers its own
 //! when it is built, keeps the handles, and pays one atomic addition per event.
 
+mod measured;
+
 use std::fmt;
 use std::io::IsTerminal;
 use std::str::FromStr;
@@ -17,6 +19,9 @@ pub use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Metric;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+
+use measured::Measured;
+pub use measured::{Measure, MeasureFamily, Measurement};
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +105,13 @@ impl Registry {
     ) {
         let mut registry = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         registry.register(format!("starling_{name}"), help, AskedEach { label, ask });
+    }
+
+    /// Adds whole families of metrics, each under `starling_NAME`, that are measured whenever the metrics are read. The
+    /// caller sees to it that series are not too many, and that no name is given by anybody else.
+    pub fn register_measured(&self, measure: impl Fn() -> Vec<MeasureFamily> + Send + Sync + 'static) {
+        let mut registry = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        registry.register_collector(Box::new(Measured(measure)));
     }
 
     /// Every metric in the OpenMetrics text form that Prometheus reads.

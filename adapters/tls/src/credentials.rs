@@ -68,6 +68,13 @@ impl Credentials {
     pub fn validity(&self) -> Validity {
         self.validity
     }
+
+    /// The serial number of the certificate, as hexadecimal pairs with colons.
+    #[must_use]
+    pub fn serial(&self) -> String {
+        let leaf = self.certified.cert.first().and_then(|leaf| parse(leaf).ok());
+        leaf.map(|leaf| leaf.raw_serial_as_string()).unwrap_or_default()
+    }
 }
 
 impl fmt::Debug for Credentials {

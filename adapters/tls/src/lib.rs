@@ -35,4 +35,4 @@ pub use credentials::{CredentialSlot, Credentials, CredentialsError};
 pub use key::{KeyError, LeafKey, SecretPem, random_secret};
 pub use peer::{Caller, PeerError, peer_identity, valid_until};
 pub use request::RequestError;
-pub use roots::{RootError, TrustRoots};
+pub use roots::{RootError, RootSummary, TrustRoots};

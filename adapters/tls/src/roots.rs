@@ -56,6 +56,20 @@ pub enum RootError {
 pub struct TrustRoots {
     trust_domain: TrustDomain,
     store: Arc<RootCertStore>,
+    summaries: Arc<[RootSummary]>,
+}
+
+/// What there is to say of one root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RootSummary {
+    /// Its identifier, as in the catalog.
+    pub id: String,
+    /// Its common name.
+    pub name: String,
+    /// Its serial number.
+    pub serial: u64,
+    /// When it is valid.
+    pub validity: Validity,
 }
 
 impl TrustRoots {
@@ -90,7 +104,7 @@ impl TrustRoots {
     }
 
     fn of(roots: impl IntoIterator<Item = Result<RootCertificate, RootError>>) -> Result<Self, RootError> {
-        let mut store = RootCertStore::empty();
+        let (mut store, mut summaries) = (RootCertStore::empty(), Vec::new());
         let mut trust_domain: Option<TrustDomain> = None;
         for root in roots {
             let root = root?;
@@ -99,15 +113,27 @@ impl TrustRoots {
             {
                 return Err(RootError::TrustDomains { first, second: root.trust_domain });
             }
+            let (id, name) = (root_id(&root.der), root.name);
+            summaries.push(RootSummary { id, name, serial: root.serial, validity: root.validity });
             store.add(root.der).map_err(|_| RootError::Malformed)?;
         }
-        Ok(Self { trust_domain: trust_domain.ok_or(RootError::Empty)?, store: Arc::new(store) })
+        Ok(Self {
+            trust_domain: trust_domain.ok_or(RootError::Empty)?,
+            store: Arc::new(store),
+            summaries: summaries.into(),
+        })
     }
 
     /// The trust domain of all of them.
     #[must_use]
     pub fn trust_domain(&self) -> &TrustDomain {
         &self.trust_domain
+    }
+
+    /// Each of them.
+    #[must_use]
+    pub fn summaries(&self) -> &[RootSummary] {
+        &self.summaries
     }
 
     pub(crate) fn store(&self) -> Arc<RootCertStore> {

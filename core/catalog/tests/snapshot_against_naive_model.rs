@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use records::*;
-use starling_catalog::{Snapshot, Subject};
+use starling_catalog::{MeshRead, Snapshot, Subject};
 use starling_model::*;
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
@@ -182,7 +182,7 @@ proptest! {
                 let checks: Vec<_> = real.checks_of(&key).map(|c| c.value.id.clone()).collect();
                 prop_assert_eq!(checks, naive.checks_of(&key));
             }
-            for kind in [ConfigKind::ProxyDefaults, ConfigKind::ServiceDefaults, ConfigKind::ServiceIntentions] {
+            for kind in ConfigKind::ALL {
                 let entries: Vec<_> = real.configs(kind).map(|entry| entry.value.clone()).collect();
                 prop_assert_eq!(entries, naive.configs(kind));
             }
@@ -201,5 +201,31 @@ proptest! {
         let caught_up = Snapshot::default().apply(real.revision(), &Snapshot::default().difference(&real)).snapshot;
         let values = |snapshot: &Snapshot| snapshot.records().map(|r| r.value).collect::<Vec<_>>();
         prop_assert_eq!(values(&caught_up), values(&real));
+    }
+}
+
+#[test]
+fn who_is_told_apart_by_tags_shows_them_and_everybody_else_keeps_them() {
+    let fronts = |snapshot: &Snapshot| {
+        let mut tags = Vec::new();
+        snapshot.visit_fronts(&"web".parse().unwrap(), &mut |front| {
+            tags.push(front.marks.as_ref().map(|marks| marks.tags.clone()));
+        });
+        tags
+    };
+    let mut sidecar = sidecar("n1", "w1", "web-sidecar-proxy", "web", 80);
+    sidecar.tags = vec!["blue".to_owned()];
+    let endpoints = Subject::Endpoints("web".parse().unwrap());
+    let mut snapshot = Snapshot::default().apply(Revision(1), &[Change::Put(Record::Instance(sidecar))]).snapshot;
+    assert_eq!(fronts(&snapshot), [None]);
+    let put = |filter| Change::Put(Record::Config(resolver("web", filter)));
+    let shown = Some(vec!["blue".to_owned()]);
+    for (revision, filter, expected, told) in
+        [(2, false, None, false), (3, true, shown.clone(), true), (4, true, shown, true), (5, false, None, true)]
+    {
+        let applied = snapshot.apply(Revision(revision), &[put(filter)]);
+        snapshot = applied.snapshot;
+        assert_eq!(fronts(&snapshot), [expected], "at {revision}");
+        assert_eq!(applied.events.iter().any(|event| event.subject == endpoints), told, "at {revision}");
     }
 }

@@ -241,8 +241,13 @@ fn check_host<'a>(fields: &[httparse::Header<'_>], named: &'a str) -> Result<&'a
 
 /// No user, no path, no white space: characters of a registered name, an address or a port (RFC 3986 section 3.2).
 fn valid_authority(value: &[u8]) -> Result<&[u8], RequestError> {
-    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:[]%".contains(byte);
-    if value.iter().all(plain) { Ok(value) } else { Err(RequestError::Malformed("the host is no host")) }
+    if is_authority(value) { Ok(value) } else { Err(RequestError::Malformed("the host is no host")) }
+}
+
+/// Whether bytes may stand for host and port: no user, no path, no white space.
+#[must_use]
+pub fn is_authority(value: &[u8]) -> bool {
+    value.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:[]%".contains(byte))
 }
 
 fn expectation(fields: &[httparse::Header<'_>], version: u8) -> Result<bool, RequestError> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::access_log::AccessLog;
 use crate::intention::ServiceIntentions;
 use crate::name::ServiceName;
 use crate::resolver::ServiceResolver;
@@ -200,9 +201,9 @@ pub struct ProxyDefaults {
     /// The protocol in `config`, parsed at the door.
     #[serde(default)]
     pub protocol: Option<Protocol>,
-    /// Whether proxies write an access log; on unless said otherwise.
+    /// The access log of proxies.
     #[serde(default)]
-    pub access_logs: Option<bool>,
+    pub access_logs: AccessLog,
     /// Free metadata.
     #[serde(default)]
     pub meta: BTreeMap<String, String>,

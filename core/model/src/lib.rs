@@ -4,6 +4,7 @@
 //! [`Port`] is never 0, a permission has an action. Untrusted bytes become these types once, at a door; behind it nobody
 //! checks again. The crate owns no behaviour beyond construction, ordering and its stored (JSON) form.
 
+pub mod access_log;
 pub mod check;
 pub mod config_entry;
 pub mod filter;
@@ -22,6 +23,7 @@ pub mod splitter;
 pub mod time;
 pub mod upstream_config;
 
+pub use access_log::{AccessLog, LogFilter, LogForm, LogTarget, LogTemplate};
 pub use check::{Check, CheckDefinition, CheckKind, CheckStatus, CheckedService, LIVENESS_CHECK, OUTPUT_BYTES_MAX};
 pub use config_entry::{ConfigEntry, ConfigEntryKey, ConfigKind, Protocol, ProxyDefaults, ServiceDefaults};
 pub use filter::{Filter, FilterError};

@@ -9,8 +9,8 @@ use starling_catalog::Snapshot;
 use starling_identity::Layout;
 use starling_model::{
     Action, CaRootRecord, Change, Check, CheckStatus, ConfigEntry, InstanceKey, InstanceKind, IntentionSubject, Node,
-    Port, Record, Revision, ServiceInstance, ServiceIntentions, SidecarProxy, SourceDecision, SourceIntention,
-    UnixSeconds, Upstream, Weights,
+    OpaqueSettings, Port, Record, Revision, ServiceInstance, ServiceIntentions, SidecarProxy, SourceDecision,
+    SourceIntention, UnixSeconds, Upstream, Weights,
 };
 use starling_plan::{MeshSettings, Planned, Planner, replaced};
 
@@ -139,7 +139,7 @@ fn fleet() -> Vec<Change> {
             destination: name.parse().expect("invariant: in the grammar"),
             bind_address: std::net::Ipv4Addr::LOCALHOST.into(),
             bind_port: port(9_000 + index),
-            config: starling_model::OpaqueSettings::default(),
+            config: OpaqueSettings::default(),
         });
         let mut instance = sidecar("callers", "caller", caller, upstreams.collect());
         instance.key = key("callers", &format!("caller-{caller}"));
@@ -193,7 +193,7 @@ fn sidecar(node: &str, service: &str, number: usize, upstreams: Vec<Upstream>) -
         local_address: "127.0.0.1".to_owned(),
         local_port: Some(port(8_080)),
         upstreams,
-        config: starling_model::OpaqueSettings::default(),
+        config: OpaqueSettings::default(),
     };
     let name = format!("{service}-sidecar-proxy");
     let mut instance = instance(node, &format!("{id}-sidecar-proxy"), &name, InstanceKind::Sidecar(Box::new(proxy)));

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use starling_model::{HeaderTest, IntentionPermission, PathMatch, ServiceName, SourceDecision};
-use starling_traffic::Policy;
+use starling_model::{AccessLog, LogFilter, LogForm, LogTarget, ServiceName};
 
-use crate::plan::{Cluster, Endpoints, Inbound, Limits, Outbound, Plan, Trust};
+use crate::plan::{Cluster, Endpoints, Inbound, Outbound, Plan, Routes, Target, Trust};
+
+mod lines;
+
+use lines::{cluster_lines, endpoint_lines, first_word, inbound_lines, or_none, route_lines};
 
 /// A part of a plan, by name; in the order in which text shows them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,10 +24,12 @@ pub enum PartName {
     Inbound,
     /// A listener for calls.
     Outbound(SocketAddr),
-    /// How a service is called.
-    Cluster(ServiceName),
-    /// Where a service is.
-    Endpoints(ServiceName),
+    /// Where the requests to a service go.
+    Routes(ServiceName),
+    /// How a target is called.
+    Cluster(Target),
+    /// Where a target is.
+    Endpoints(Target),
 }
 
 /// What changed from one plan to another.
@@ -97,6 +101,7 @@ enum Part<'a> {
     Trust(&'a Arc<Trust>),
     Inbound(&'a Arc<Inbound>),
     Outbound(&'a Arc<Outbound>),
+    Routes(&'a Arc<Routes>),
     Cluster(&'a Arc<Cluster>),
     Endpoints(&'a Arc<Endpoints>),
 }
@@ -105,8 +110,9 @@ fn parts(plan: &Plan) -> BTreeMap<PartName, Part<'_>> {
     let mut parts = BTreeMap::from([(PartName::Proxy, Part::Proxy(plan)), (PartName::Trust, Part::Trust(&plan.trust))]);
     parts.extend(plan.inbound.iter().map(|part| (PartName::Inbound, Part::Inbound(part))));
     parts.extend(plan.outbounds.iter().map(|part| (PartName::Outbound(part.bind), Part::Outbound(part))));
-    parts.extend(plan.clusters.iter().map(|part| (PartName::Cluster(part.service.clone()), Part::Cluster(part))));
-    parts.extend(plan.endpoints.iter().map(|part| (PartName::Endpoints(part.service.clone()), Part::Endpoints(part))));
+    parts.extend(plan.routes.iter().map(|part| (PartName::Routes(part.service.clone()), Part::Routes(part))));
+    parts.extend(plan.clusters.iter().map(|part| (PartName::Cluster(part.target()), Part::Cluster(part))));
+    parts.extend(plan.endpoints.iter().map(|part| (PartName::Endpoints(part.target()), Part::Endpoints(part))));
     parts
 }
 
@@ -115,11 +121,12 @@ impl Part<'_> {
     fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Part::Proxy(a), Part::Proxy(b)) => {
-                (&a.proxy, &a.service, a.access_log) == (&b.proxy, &b.service, b.access_log)
+                (&a.proxy, &a.service, &a.access_log) == (&b.proxy, &b.service, &b.access_log)
             }
             (Part::Trust(a), Part::Trust(b)) => Arc::ptr_eq(a, b),
             (Part::Inbound(a), Part::Inbound(b)) => Arc::ptr_eq(a, b),
             (Part::Outbound(a), Part::Outbound(b)) => Arc::ptr_eq(a, b),
+            (Part::Routes(a), Part::Routes(b)) => Arc::ptr_eq(a, b),
             (Part::Cluster(a), Part::Cluster(b)) => Arc::ptr_eq(a, b),
             (Part::Endpoints(a), Part::Endpoints(b)) => Arc::ptr_eq(a, b),
             (
@@ -127,6 +134,7 @@ impl Part<'_> {
                 | Part::Trust(_)
                 | Part::Inbound(_)
                 | Part::Outbound(_)
+                | Part::Routes(_)
                 | Part::Cluster(_)
                 | Part::Endpoints(_),
                 _,
@@ -138,103 +146,40 @@ impl Part<'_> {
         match self {
             Part::Proxy(plan) => vec![
                 format!("{} as {}", plan.proxy, plan.service),
-                format!("access log {}", if plan.access_log { "on" } else { "off" }),
+                format!("access log {}", access_log_line(&plan.access_log)),
             ],
             Part::Trust(trust) => {
                 or_none(trust.roots_pem.iter().map(|pem| format!("root {}", first_word(pem))).collect())
             }
             Part::Inbound(inbound) => inbound_lines(inbound),
             Part::Outbound(outbound) => vec![format!("{} {}", outbound.service, outbound.protocol.as_str())],
+            Part::Routes(routes) => route_lines(routes),
             Part::Cluster(cluster) => cluster_lines(cluster),
-            Part::Endpoints(endpoints) => {
-                let line =
-                    |e: &crate::plan::Endpoint| format!("{} weight {}", SocketAddr::new(e.address, e.port), e.weight);
-                or_none(endpoints.endpoints.iter().map(line).collect())
-            }
+            Part::Endpoints(endpoints) => endpoint_lines(endpoints),
         }
     }
 }
 
-/// Every part has a line, so that one that comes or goes shows.
-fn or_none(lines: Vec<String>) -> Vec<String> {
-    if lines.is_empty() { vec!["none".to_owned()] } else { lines }
-}
-
-/// Enough of a certificate to tell it from another: the first line of its body.
-fn first_word(pem: &str) -> &str {
-    pem.lines().find(|line| !line.starts_with("-----")).unwrap_or_default()
-}
-
-fn inbound_lines(inbound: &Inbound) -> Vec<String> {
-    let Inbound { service, bind, protocol, local_app, max_connections, policy } = inbound;
-    let request = local_app.request_timeout.map_or("none".to_owned(), duration);
-    let mut lines = vec![
-        format!("{bind} {} {service} -> {}:{}", protocol.as_str(), local_app.address, local_app.port),
-        format!("timeouts connect {} request {request}", duration(local_app.connect_timeout)),
-    ];
-    lines.extend(max_connections.map(|max| format!("at most {max} connections")));
-    lines.extend(policy_lines(policy));
-    lines
-}
-
-fn policy_lines(policy: &Policy) -> Vec<String> {
-    let mut lines = Vec::new();
-    for rule in &policy.rules {
-        let head = format!("from {} to {} ({})", rule.source, rule.written_for, rule.precedence);
-        match &rule.decision {
-            SourceDecision::Connection(action) => lines.push(format!("{head}: {}", action.as_str())),
-            SourceDecision::Requests(permissions) => {
-                lines.extend(permissions.iter().map(|permission| format!("{head}: {}", permission_text(permission))));
-            }
-        }
+fn access_log_line(log: &AccessLog) -> String {
+    let AccessLog { enabled, filter, target, form, without_listeners: _ } = log;
+    if *enabled == Some(false) {
+        return "off".to_owned();
     }
-    lines.push(format!("else {}", policy.default.as_str()));
-    lines
-}
-
-fn permission_text(permission: &IntentionPermission) -> String {
-    let mut text = permission.action.as_str().to_owned();
-    match &permission.path {
+    let mut line = "on".to_owned();
+    if *filter != LogFilter::All {
+        line += &format!(", of {filter}");
+    }
+    match target {
+        LogTarget::Stdout => {}
+        LogTarget::Stderr => line += ", to stderr",
+        LogTarget::File(path) => line += &format!(", to {}", path.display()),
+    }
+    match form {
         None => {}
-        Some(PathMatch::Exact(path)) => text.push_str(&format!(" path = {path}")),
-        Some(PathMatch::Prefix(path)) => text.push_str(&format!(" path = {path}…")),
-        Some(PathMatch::Regex(path)) => text.push_str(&format!(" path ~ {path}")),
+        Some(LogForm::Json(fields)) => line += &format!(", as JSON of {} fields", fields.len()),
+        Some(LogForm::Text(template)) => line += &format!(", as {:?}", template.as_str()),
     }
-    if !permission.methods.is_empty() {
-        text.push_str(&format!(" method {}", permission.methods.join("|")));
-    }
-    for header in &permission.headers {
-        let test = match &header.test {
-            HeaderTest::Present => "present".to_owned(),
-            HeaderTest::Exact(value) => format!("= {value}"),
-            HeaderTest::Prefix(value) => format!("= {value}…"),
-            HeaderTest::Suffix(value) => format!("= …{value}"),
-            HeaderTest::Contains(value) => format!("= …{value}…"),
-            HeaderTest::Regex(value) => format!("~ {value}"),
-        };
-        let not = if header.invert { "not " } else { "" };
-        let case = if header.ignore_case { " in any case" } else { "" };
-        text.push_str(&format!(" {not}{} {test}{case}", header.name));
-    }
-    text
-}
-
-fn cluster_lines(cluster: &Cluster) -> Vec<String> {
-    let Cluster { service: _, sni, identity, protocol, connect_timeout, limits } = cluster;
-    let mut lines = vec![
-        format!("{} connect {}", protocol.as_str(), duration(*connect_timeout)),
-        format!("sni {sni}"),
-        format!("identity {identity}"),
-    ];
-    let Limits { connections, pending_requests, concurrent_requests } = limits;
-    let named =
-        [("connections", connections), ("pending requests", pending_requests), ("requests", concurrent_requests)];
-    lines.extend(named.iter().filter_map(|(name, limit)| limit.map(|limit| format!("at most {limit} {name}"))));
-    lines
-}
-
-fn duration(duration: Duration) -> String {
-    format!("{duration:?}")
+    line
 }
 
 impl fmt::Display for PartName {
@@ -244,8 +189,9 @@ impl fmt::Display for PartName {
             Self::Trust => f.write_str("trust"),
             Self::Inbound => f.write_str("inbound"),
             Self::Outbound(bind) => write!(f, "outbound {bind}"),
-            Self::Cluster(service) => write!(f, "cluster {service}"),
-            Self::Endpoints(service) => write!(f, "endpoints {service}"),
+            Self::Routes(service) => write!(f, "routes {service}"),
+            Self::Cluster(target) => write!(f, "cluster {target}"),
+            Self::Endpoints(target) => write!(f, "endpoints {target}"),
         }
     }
 }

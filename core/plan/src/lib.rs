@@ -22,6 +22,9 @@ mod view;
 
 pub use diagnostic::{Diagnostic, Object, Severity};
 pub use diff::{PartDiff, PartName, PlanDiff, describe, diff, replaced};
-pub use plan::{Cluster, Endpoint, Endpoints, Inbound, Limits, LocalApp, Outbound, Plan, Trust};
+pub use parts::routes::OUTBOUND_TIMEOUT;
+pub use plan::{
+    Cluster, Endpoint, Endpoints, FailoverGroup, Inbound, Limits, LocalApp, Outbound, Plan, Routes, Target, Trust,
+};
 pub use planner::{MeshSettings, PlanError, Planned, Planner};
 pub use shelf::Origin;

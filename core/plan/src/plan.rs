@@ -3,13 +3,17 @@
 //! Parts behind an `Arc` are shared by every plan that needs them; two plans hold the same part exactly if the pointers
 //! are equal, so comparing plans costs a pointer comparison per part.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use starling_identity::SpiffeId;
-use starling_model::{InstanceKey, Protocol, Revision, ServiceName};
-use starling_traffic::Policy;
+use starling_model::{
+    AccessLog, BalancePolicy, HeaderEdits, InstanceKey, PassiveHealthCheck, Protocol, RateLimit, RequestMatch,
+    RetryBudget, Revision, ServiceName, SubsetName,
+};
+use starling_traffic::{Forward, Policy, RouteRule, RouteTable, RuleAction, WEIGHT_TOTAL, WeightedTarget};
 
 /// What one proxy must do.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,12 +30,14 @@ pub struct Plan {
     pub inbound: Option<Arc<Inbound>>,
     /// The listeners for the application's calls, ordered by bind address.
     pub outbounds: Vec<Arc<Outbound>>,
-    /// One per service called, ordered by service.
+    /// Where the requests to each service called go, ordered by service.
+    pub routes: Vec<Arc<Routes>>,
+    /// One per target that a route names, ordered by service and subset.
     pub clusters: Vec<Arc<Cluster>>,
-    /// One per service called, ordered by service.
+    /// One per target that a route names, each at the place of its cluster.
     pub endpoints: Vec<Arc<Endpoints>>,
-    /// Whether the proxy writes an access log.
-    pub access_log: bool,
+    /// The access log that the proxy writes.
+    pub access_log: Arc<AccessLog>,
 }
 
 /// The roots that peers' certificates must chain to. Shared by the whole mesh.
@@ -54,6 +60,8 @@ pub struct Inbound {
     pub local_app: LocalApp,
     /// Connections at most; `None` for no limit.
     pub max_connections: Option<u32>,
+    /// Requests that it takes; `None` for no limit. Of no account where requests cannot be told apart.
+    pub rate_limit: Option<RateLimit>,
     /// Who may call.
     pub policy: Arc<Policy>,
 }
@@ -82,21 +90,66 @@ pub struct Outbound {
     pub protocol: Protocol,
 }
 
-/// How a service is called: everything but its endpoints. Shared by every caller that sets nothing of its own.
+/// A service, or a subset of one, as somebody to call: redirects and default subsets have been followed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Target {
+    /// The service.
+    pub service: ServiceName,
+    /// Its subset; `None` is every instance.
+    pub subset: Option<SubsetName>,
+}
+
+/// `SERVICE` or `SUBSET.SERVICE`, as the names in SNI begin.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.subset {
+            Some(subset) => write!(f, "{subset}.{}", self.service),
+            None => self.service.fmt(f),
+        }
+    }
+}
+
+/// Where the requests to a service go. Shared by every caller.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Routes {
+    /// The service called.
+    pub service: ServiceName,
+    /// What is spoken.
+    pub protocol: Protocol,
+    /// The rules; the last one matches everything. Where requests cannot be told apart it is the only one, and only its
+    /// targets count: each connection goes to one of them.
+    pub table: Arc<RouteTable>,
+    /// Everybody that a rule names, in order; each has a cluster.
+    pub targets: Vec<Target>,
+    /// The widest retry budget of a rule, which holds for all of those clusters.
+    pub retry_budget: Option<RetryBudget>,
+}
+
+/// How a target is called: everything but its endpoints. Shared by every caller that sets nothing of its own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cluster {
     /// The service called.
     pub service: ServiceName,
-    /// The name in statistics and SNI: `SERVICE.NAMESPACE.DATACENTER.internal.TRUST-DOMAIN`.
+    /// The subset called.
+    pub subset: Option<SubsetName>,
+    /// The name in statistics and SNI: `[SUBSET.]SERVICE.NAMESPACE.DATACENTER.internal.TRUST-DOMAIN`.
     pub sni: String,
     /// The one identity that its endpoints may present.
     pub identity: SpiffeId,
+    /// The identities that endpoints of failover groups may present, if they are of other services.
+    pub failover_identities: Vec<SpiffeId>,
     /// What is spoken.
     pub protocol: Protocol,
     /// Time to connect.
     pub connect_timeout: Duration,
     /// How much may be under way at once.
     pub limits: Limits,
+    /// How an endpoint is chosen.
+    pub balance: BalancePolicy,
+    /// When an endpoint that fails is left out for a while; `None` for never.
+    pub outlier: Option<PassiveHealthCheck>,
+    /// How many retries may be under way at once; `None` leaves it to the proxy's own default.
+    pub retry_budget: Option<RetryBudget>,
 }
 
 /// What one proxy may have under way towards one service; `None` leaves it to the proxy's own default.
@@ -110,15 +163,71 @@ pub struct Limits {
     pub concurrent_requests: Option<u32>,
 }
 
-/// Where a service is. Shared by every caller; the part that changes most.
+/// Where a target is. Shared by every caller; the part that changes most.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoints {
     /// The service.
     pub service: ServiceName,
+    /// Its subset.
+    pub subset: Option<SubsetName>,
     /// The name of its cluster; equal to [`Cluster::sni`].
     pub cluster: String,
     /// Those in order to be called, ordered by address and port, each once.
     pub endpoints: Vec<Endpoint>,
+    /// Who is called where none of them is left, the first group with anybody in it.
+    pub failover: Vec<FailoverGroup>,
+}
+
+/// Endpoints that are called where all before them are gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailoverGroup {
+    /// Whose they are; they present that service's identity.
+    pub target: Target,
+    /// They, ordered by address and port, each once.
+    pub endpoints: Vec<Endpoint>,
+}
+
+impl Routes {
+    /// Routes of one rule: every request to this cluster, within `timeout`.
+    #[must_use]
+    pub fn to_one(cluster: &Cluster, timeout: Option<Duration>) -> Self {
+        let target = WeightedTarget {
+            cluster: cluster.sni.as_str().into(),
+            weight: WEIGHT_TOTAL,
+            request_headers: HeaderEdits::default(),
+            response_headers: HeaderEdits::default(),
+        };
+        let forward = Forward { targets: vec![target], timeout, ..Forward::default() };
+        let rule = RouteRule { matches: RequestMatch::default(), action: RuleAction::Forward(Box::new(forward)) };
+        Self {
+            service: cluster.service.clone(),
+            protocol: cluster.protocol,
+            table: Arc::new(RouteTable::new(vec![rule])),
+            targets: vec![cluster.target()],
+            retry_budget: None,
+        }
+    }
+}
+
+impl Cluster {
+    /// Who is called.
+    #[must_use]
+    pub fn target(&self) -> Target {
+        Target { service: self.service.clone(), subset: self.subset.clone() }
+    }
+}
+
+impl Endpoints {
+    /// Where who is.
+    #[must_use]
+    pub fn target(&self) -> Target {
+        Target { service: self.service.clone(), subset: self.subset.clone() }
+    }
+
+    /// Every service whose instances they are.
+    pub fn services(&self) -> impl Iterator<Item = &ServiceName> {
+        std::iter::once(&self.service).chain(self.failover.iter().map(|group| &group.target.service))
+    }
 }
 
 /// One address of a service: the public listener of a sidecar, or a natively meshed instance.

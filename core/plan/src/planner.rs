@@ -1,20 +1,20 @@
 //! Makes plans, and remembers the parts that plans share.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use starling_catalog::{MeshRead, Subject};
 use starling_identity::Layout;
 use starling_model::{
-    Action, Datacenter, InstanceKey, Namespace, ServiceInstance, ServiceName, SidecarProxy, TrustDomain,
+    AccessLog, Action, Datacenter, InstanceKey, Namespace, ServiceInstance, ServiceName, SidecarProxy, TrustDomain,
 };
 use starling_traffic::Policy;
 
 use crate::diagnostic::{Diagnostic, Object, Severity};
 use crate::parts::cluster::CallSettings;
-use crate::parts::{cluster, endpoints, inbound, opaque, outbound, policy};
-use crate::plan::{Cluster, Endpoints, Inbound, Outbound, Plan, Trust};
+use crate::parts::{cluster, endpoints, inbound, opaque, outbound, policy, routes};
+use crate::plan::{Cluster, Endpoints, Inbound, Outbound, Plan, Routes, Target, Trust};
 use crate::shelf::{Origin, Shelf};
 use crate::view::View;
 
@@ -64,8 +64,10 @@ pub struct Planner {
     policies: Shelf<ServiceName, Policy>,
     inbounds: Shelf<InstanceKey, Inbound>,
     outbounds: Shelf<(ServiceName, SocketAddr), Outbound>,
-    clusters: Shelf<(ServiceName, CallSettings), Cluster>,
-    endpoints: Shelf<ServiceName, Endpoints>,
+    routes: Shelf<ServiceName, Routes>,
+    clusters: Shelf<(Target, CallSettings), Cluster>,
+    endpoints: Shelf<Target, Endpoints>,
+    access_log: Arc<AccessLog>,
 }
 
 /// A plan in the making: what was read and found so far.
@@ -79,8 +81,17 @@ struct Draft<'a> {
 #[derive(Default)]
 struct Calls {
     outbounds: Vec<Arc<Outbound>>,
-    clusters: Vec<Arc<Cluster>>,
-    endpoints: Vec<Arc<Endpoints>>,
+    routes: Vec<Arc<Routes>>,
+    targets: BTreeMap<Target, Called>,
+}
+
+/// A target that is called.
+struct Called {
+    /// The upstream that was first to name it, and its settings.
+    upstream: ServiceName,
+    settings: CallSettings,
+    cluster: Arc<Cluster>,
+    endpoints: Arc<Endpoints>,
 }
 
 impl Planner {
@@ -91,8 +102,10 @@ impl Planner {
             settings,
             trusts: Shelf::new(),
             policies: Shelf::new(),
+            access_log: Arc::default(),
             inbounds: Shelf::new(),
             outbounds: Shelf::new(),
+            routes: Shelf::new(),
             clusters: Shelf::new(),
             endpoints: Shelf::new(),
         }
@@ -111,6 +124,7 @@ impl Planner {
             + self.policies.len()
             + self.inbounds.len()
             + self.outbounds.len()
+            + self.routes.len()
             + self.clusters.len()
             + self.endpoints.len()
     }
@@ -126,17 +140,19 @@ impl Planner {
         let (instance, node_address) = view.instance(proxy).ok_or_else(|| PlanError::UnknownProxy(proxy.clone()))?;
         let sidecar = instance.sidecar().ok_or_else(|| PlanError::NotASidecar(proxy.clone()))?;
         let mut draft = Draft { mesh, subjects: BTreeSet::new(), diagnostics: BTreeSet::new() };
-        let access_log = view.proxy_defaults().and_then(|entry| entry.access_logs).unwrap_or(true);
+        let access_log = self.access_log(view.proxy_defaults().map(|entry| &entry.access_logs));
         let trust = draft.take(self.trusts.fetch(&(), mesh, build_trust));
         // A proxy that trusts nobody must not listen: it could verify no peer.
         let (inbound, calls) = if trust.roots_pem.is_empty() {
             (None, Calls::default())
         } else {
             let inbound = self.inbound(&mut draft, &mut view, instance, sidecar, node_address);
-            let calls = self.calls(&mut draft, proxy, sidecar, inbound.as_ref().map(|inbound| inbound.bind));
+            let calls = self.calls(&mut draft, &mut view, proxy, sidecar, inbound.as_ref().map(|inbound| inbound.bind));
             (inbound, calls)
         };
         draft.subjects.extend(view.into_read().into_iter().map(|(subject, _)| subject));
+        let (clusters, endpoints) =
+            calls.targets.into_values().map(|called| (called.cluster, called.endpoints)).unzip();
         let plan = Plan {
             revision: mesh.revision(),
             proxy: proxy.clone(),
@@ -144,23 +160,34 @@ impl Planner {
             trust,
             inbound,
             outbounds: calls.outbounds,
-            clusters: calls.clusters,
-            endpoints: calls.endpoints,
+            routes: calls.routes,
+            clusters,
+            endpoints,
             access_log,
         };
         Ok(Planned { plan, diagnostics: draft.diagnostics.into_iter().collect(), subjects: draft.subjects })
     }
 
-    /// Where `service` is as of `mesh`: the part that a plan of one of its callers would hold.
-    pub fn endpoints(&mut self, mesh: &dyn MeshRead, service: &ServiceName) -> (Arc<Endpoints>, Arc<Origin>) {
+    /// Where `target` is as of `mesh`: the part that a plan of one of its callers would hold.
+    pub fn endpoints(&mut self, mesh: &dyn MeshRead, target: &Target) -> (Arc<Endpoints>, Arc<Origin>) {
         let settings = &self.settings;
-        self.endpoints.fetch(service, mesh, |view| endpoints::build(view, service, cluster::sni(settings, service)))
+        self.endpoints.fetch(target, mesh, |view| endpoints::build(view, settings, target))
     }
 
     /// Who may call `service` as of `mesh`: the part that a plan of one of its sidecars would hold.
     fn policy(&mut self, mesh: &dyn MeshRead, service: &ServiceName) -> (Arc<Policy>, Arc<Origin>) {
         let settings = &self.settings;
         self.policies.fetch(service, mesh, |view| policy::build(view, settings, service))
+    }
+
+    /// What is said of the access log, as one part for as long as it stays the same.
+    fn access_log(&mut self, said: Option<&AccessLog>) -> Arc<AccessLog> {
+        match said {
+            Some(said) if *said != *self.access_log => self.access_log = Arc::new(said.clone()),
+            None if *self.access_log != AccessLog::default() => self.access_log = Arc::default(),
+            Some(_) | None => {}
+        }
+        Arc::clone(&self.access_log)
     }
 
     fn inbound(
@@ -192,6 +219,7 @@ impl Planner {
     fn calls(
         &mut self,
         draft: &mut Draft<'_>,
+        view: &mut View<'_>,
         proxy: &InstanceKey,
         sidecar: &SidecarProxy,
         public: Option<SocketAddr>,
@@ -199,9 +227,10 @@ impl Planner {
         let (admitted, diagnostics) = outbound::admit(proxy, &sidecar.upstreams, public);
         draft.diagnostics.extend(diagnostics);
         let mut calls = Calls::default();
+        let caller = view.service_defaults(&sidecar.destination);
         for (bind, upstream) in admitted {
             let service = &upstream.destination;
-            let (settings, diagnostics) = CallSettings::of(proxy, upstream);
+            let (settings, diagnostics) = CallSettings::of(proxy, caller, upstream);
             draft.diagnostics.extend(diagnostics);
             let outbound = self.outbounds.fetch(&(service.clone(), bind), draft.mesh, |view| {
                 (Outbound { service: service.clone(), bind, protocol: view.protocol(service) }, Vec::new())
@@ -211,26 +240,45 @@ impl Planner {
             let spoken = outbound.protocol;
             draft.diagnostics.extend(opaque::misplaced_protocol(proxy, &path, &upstream.config, service, spoken));
             calls.outbounds.push(outbound);
-            match calls.clusters.iter().find(|cluster| cluster.service == *service) {
-                None => self.call(draft, &mut calls, service, &settings),
-                Some(first) if settings == CallSettings::from(&**first) => {}
-                Some(_) => {
-                    draft.diagnostics.insert(second_settings(proxy, service));
-                }
+            let own = &self.settings;
+            let routes = draft.take(self.routes.fetch(service, draft.mesh, |view| routes::build(view, own, service)));
+            let settings = settings.by(&routes);
+            for target in &routes.targets {
+                self.call(draft, &mut calls, (proxy, service), target, &settings);
+            }
+            if calls.routes.iter().all(|other| other.service != *service) {
+                calls.routes.push(routes);
             }
         }
-        calls.clusters.sort_by(|a, b| a.service.cmp(&b.service));
-        calls.endpoints.sort_by(|a, b| a.service.cmp(&b.service));
+        calls.routes.sort_by(|a, b| a.service.cmp(&b.service));
         calls
     }
 
-    fn call(&mut self, draft: &mut Draft<'_>, calls: &mut Calls, service: &ServiceName, settings: &CallSettings) {
+    /// Has `target` called by an upstream of a proxy, unless it is already.
+    fn call(
+        &mut self,
+        draft: &mut Draft<'_>,
+        calls: &mut Calls,
+        (proxy, upstream): (&InstanceKey, &ServiceName),
+        target: &Target,
+        settings: &CallSettings,
+    ) {
+        if let Some(called) = calls.targets.get(target) {
+            if called.settings != *settings {
+                draft.diagnostics.insert(second_settings(proxy, upstream, target, &called.upstream));
+            }
+            return;
+        }
         let own = &self.settings;
-        let key = (service.clone(), *settings);
-        let cluster =
-            self.clusters.fetch(&key, draft.mesh, |view| (cluster::build(view, own, service, settings), Vec::new()));
-        calls.clusters.push(draft.take(cluster));
-        calls.endpoints.push(draft.take(self.endpoints(draft.mesh, service)));
+        let key = (target.clone(), *settings);
+        let cluster = self.clusters.fetch(&key, draft.mesh, |view| cluster::build(view, own, target, settings));
+        let called = Called {
+            upstream: upstream.clone(),
+            settings: *settings,
+            cluster: draft.take(cluster),
+            endpoints: draft.take(self.endpoints(draft.mesh, target)),
+        };
+        calls.targets.insert(target.clone(), called);
     }
 }
 
@@ -262,14 +310,26 @@ fn build_trust(view: &mut View<'_>) -> (Trust, Vec<Diagnostic>) {
     (Trust { roots_pem }, diagnostics)
 }
 
-fn second_settings(proxy: &InstanceKey, service: &ServiceName) -> Diagnostic {
+/// `first` is the upstream that was first to name the target.
+fn second_settings(proxy: &InstanceKey, service: &ServiceName, target: &Target, first: &ServiceName) -> Diagnostic {
+    let (reason, fix) = if service == first {
+        (
+            format!(
+                "{service} is called through several listeners; the settings of the one with the lowest address and port hold for all"
+            ),
+            format!("give every upstream to {service} the same settings"),
+        )
+    } else {
+        (
+            format!("{target} is called through {first} as well, whose settings, retry budget included, hold for both"),
+            format!("give the upstreams to {first} and {service} the same settings"),
+        )
+    };
     Diagnostic {
         object: Object::Instance(proxy.clone()),
         field: format!("Proxy.Upstreams[{service}].Config"),
-        reason: format!(
-            "{service} is called through several listeners; the settings of the one with the lowest address and port hold for all"
-        ),
-        fix: format!("give every upstream to {service} the same settings"),
+        reason,
+        fix,
         severity: Severity::Warning,
     }
 }

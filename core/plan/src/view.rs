@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use starling_catalog::{Front, MeshRead, Subject};
 use starling_model::{
     InstanceKey, IntentionSubject, Protocol, ProxyDefaults, Revision, ServiceDefaults, ServiceInstance,
-    ServiceIntentions, ServiceName,
+    ServiceIntentions, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter,
 };
 
 /// The mesh and the subjects read from it so far.
@@ -48,6 +48,21 @@ impl<'a> View<'a> {
     pub(crate) fn service_defaults(&mut self, service: &ServiceName) -> Option<&'a ServiceDefaults> {
         self.read.insert(Subject::Routing(service.clone()));
         self.mesh.service_defaults(service)
+    }
+
+    pub(crate) fn service_router(&mut self, service: &ServiceName) -> Option<&'a ServiceRouter> {
+        self.read.insert(Subject::Routing(service.clone()));
+        self.mesh.service_router(service)
+    }
+
+    pub(crate) fn service_splitter(&mut self, service: &ServiceName) -> Option<&'a ServiceSplitter> {
+        self.read.insert(Subject::Routing(service.clone()));
+        self.mesh.service_splitter(service)
+    }
+
+    pub(crate) fn service_resolver(&mut self, service: &ServiceName) -> Option<&'a ServiceResolver> {
+        self.read.insert(Subject::Routing(service.clone()));
+        self.mesh.service_resolver(service)
     }
 
     pub(crate) fn proxy_defaults(&mut self) -> Option<&'a ProxyDefaults> {

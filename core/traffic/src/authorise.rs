@@ -59,8 +59,16 @@ impl<'a> Request<'a> {
         self.method
     }
 
-    pub(crate) fn headers(&self) -> &'a dyn HeaderFields {
+    /// Its header fields.
+    #[must_use]
+    pub fn headers(&self) -> &'a dyn HeaderFields {
         self.headers
+    }
+
+    /// As [`Request::target`], to be kept.
+    #[must_use]
+    pub fn into_target(self) -> Cow<'a, str> {
+        self.target
     }
 
     /// The normal form of the path, query excluded: what rules are compared with.
@@ -289,6 +297,24 @@ impl CompiledPolicy {
             }
             None => Verdict { action: self.default, decided_by: Decider::NoPermission { rule } },
         }
+    }
+}
+
+impl CompiledPolicy {
+    /// Source and destination of a rule that covers `source`, as they are written: by name, or `*`.
+    #[must_use]
+    pub fn written<'a>(
+        &self,
+        rule: usize,
+        source: &'a ServiceName,
+        destination: &'a ServiceName,
+    ) -> (&'a str, &'a str) {
+        let (rules, rule, destination) = match rule.checked_sub(self.own.decisions.len()) {
+            None => (&self.own, rule, destination.as_str()),
+            Some(rule) => (&self.any, rule, "*"),
+        };
+        let named = rules.by_source.get(source) == Some(&rule);
+        (if named { source.as_str() } else { "*" }, destination)
     }
 }
 

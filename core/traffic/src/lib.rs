@@ -8,9 +8,13 @@
 //! that rule's permissions; a path already in normal form is recognised in one pass without allocation.
 
 pub mod authorise;
+pub mod balance;
+pub mod eject;
+pub mod limit;
 pub mod path;
 pub mod pattern;
 pub mod policy;
+pub mod retry;
 pub mod route;
 mod route_index;
 mod table;

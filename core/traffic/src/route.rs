@@ -169,7 +169,7 @@ impl RouteRule {
     /// The address to tell a caller who asked for `target` (in normal form, and matched) of `authority` by `scheme`; `None`
     /// if the rule does not redirect.
     ///
-    /// A port of the authority stays, unless another is named or the scheme changes.
+    /// A port of the authority stays, unless another host or port is named, or it is the old scheme's own; as Envoy has it.
     #[must_use]
     pub fn location(&self, scheme: &str, authority: &str, target: &str) -> Option<String> {
         let RuleAction::Redirect(redirect) = &self.action else { return None };
@@ -177,7 +177,7 @@ impl RouteRule {
         let (host, port) = split_port(authority);
         let port = match redirect.port {
             Some(port) => format!(":{port}"),
-            None if redirect.host.is_some() || new_scheme != scheme => String::new(),
+            None if redirect.host.is_some() || (new_scheme != scheme && port == ":80") => String::new(),
             None => port.to_owned(),
         };
         let (_, query) = target.split_at(target.find('?').unwrap_or(target.len()));

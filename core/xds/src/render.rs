@@ -9,9 +9,11 @@ mod access_log;
 mod cache;
 mod cluster;
 mod endpoint;
+mod fault;
 mod grpc;
 mod listener;
 mod proto;
+mod rate_limit;
 mod rbac;
 mod route;
 mod secret;
@@ -21,15 +23,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use starling_identity::{Layout, SpiffeId};
-use starling_model::{Datacenter, Namespace, Protocol, ServiceName, TrustDomain};
-use starling_plan::{Cluster, Endpoints, Inbound, Outbound, Plan, Trust};
+use starling_model::{AccessLog, Datacenter, Namespace, Protocol, ServiceName, TrustDomain};
+use starling_plan::{Cluster, Endpoints, Inbound, Outbound, Plan, Routes, Trust};
 use starling_traffic::Policy;
 
 use crate::resource::{Resource, ResourceSet, Version};
 use cache::{PartCache, address_of};
 
 pub use grpc::CERTIFICATE_PROVIDER;
-pub use route::{OUTBOUND_TIMEOUT, REQUEST_HEADERS_TIMEOUT, STREAM_IDLE_TIMEOUT};
+pub use route::{REQUEST_HEADERS_TIMEOUT, STREAM_IDLE_TIMEOUT};
+pub use starling_plan::OUTBOUND_TIMEOUT;
 
 /// What the names in a policy need to become identities.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +72,9 @@ impl fmt::Debug for Leaf {
     }
 }
 
+/// What the routes of a public listener say beside the policy: protocol, timeout, and requests per second and at once.
+type InboundRouteKey = (Protocol, Option<Duration>, Option<(u32, u32)>);
+
 /// Renders plans, and remembers what it has rendered for as long as the part of the plan lives.
 ///
 /// The memory holds parts weakly: it never keeps one alive, and forgets those that nobody has any more.
@@ -76,18 +82,18 @@ impl fmt::Debug for Leaf {
 pub struct Renderer {
     names: MeshNames,
     clusters: PartCache<Cluster, ()>,
-    outbound_routes: PartCache<Cluster, ()>,
+    outbound_routes: PartCache<Routes, ()>,
     endpoints: PartCache<Endpoints, Version>,
-    /// Keyed by the cluster's address, too: a TCP listener names it.
-    outbound_listeners: PartCache<Outbound, (usize, bool)>,
+    /// Keyed by the address of the routes, too, for a TCP listener names their clusters; 0 for others.
+    outbound_listeners: PartCache<Outbound, (usize, Arc<AccessLog>)>,
     local_apps: PartCache<Inbound, ()>,
-    inbound_listeners: PartCache<Inbound, bool>,
-    inbound_routes: PartCache<Policy, (Protocol, Option<Duration>)>,
+    inbound_listeners: PartCache<Inbound, Arc<AccessLog>>,
+    inbound_routes: PartCache<Policy, InboundRouteKey>,
     inbound_extensions: PartCache<Policy, ()>,
     roots: PartCache<Trust, ()>,
     leaves: PartCache<Leaf, ()>,
     grpc_clusters: PartCache<Cluster, ()>,
-    grpc_listeners: PartCache<Cluster, ()>,
+    grpc_listeners: PartCache<Routes, ()>,
 }
 
 impl Renderer {
@@ -114,7 +120,7 @@ impl Renderer {
     /// Everything that the proxy of this plan may ask for.
     ///
     /// Without a leaf the set has no leaf secret, and the proxy waits for one: its TLS listeners refuse connections
-    /// meanwhile. An outbound listener without a cluster of its service in the plan is left out.
+    /// meanwhile. An outbound listener without routes of its service in the plan is left out.
     #[must_use]
     pub fn render(&mut self, plan: &Plan, leaf: Option<&Arc<Leaf>>) -> ResourceSet {
         let mut resources = Vec::new();
@@ -124,19 +130,19 @@ impl Renderer {
             resources.push(rendered);
         }
         for outbound in &plan.outbounds {
-            let found = plan.clusters.binary_search_by(|cluster| cluster.service.cmp(&outbound.service));
-            let Ok(cluster) = found.map(|index| &plan.clusters[index]) else { continue };
-            let key = (address_of(cluster), plan.access_log);
+            let found = plan.routes.binary_search_by(|routes| routes.service.cmp(&outbound.service));
+            let Ok(routes) = found.map(|index| &plan.routes[index]) else { continue };
+            let l7 = outbound.protocol.is_l7();
+            let key = (if l7 { 0 } else { address_of(routes) }, Arc::clone(&plan.access_log));
             resources.push(
-                self.outbound_listeners
-                    .get(outbound, key, || listener::outbound(outbound, &cluster.sni, plan.access_log)),
+                self.outbound_listeners.get(outbound, key, || listener::outbound(outbound, routes, &plan.access_log)),
             );
-            if outbound.protocol.is_l7() {
-                resources.push(self.outbound_routes.get(cluster, (), || route::outbound(cluster)));
+            if l7 {
+                resources.push(self.outbound_routes.get(routes, (), || route::outbound(routes)));
             }
         }
         if let Some(inbound) = &plan.inbound {
-            self.render_inbound(inbound, plan.access_log, &mut resources);
+            self.render_inbound(inbound, &plan.access_log, &mut resources);
         }
         resources.push(self.roots.get(&plan.trust, (), || secret::roots(&plan.trust)));
         if let Some(leaf) = leaf {
@@ -151,12 +157,14 @@ impl Renderer {
     #[must_use]
     pub fn render_for_grpc(&mut self, plan: &Plan) -> ResourceSet {
         let mut resources = Vec::new();
-        for cluster in plan.clusters.iter().filter(|cluster| cluster.protocol.is_l7()) {
+        for cluster in plan.clusters.iter().filter(|cluster| called_by_request(plan, cluster)) {
             let rendered = self.grpc_clusters.get(cluster, (), || grpc::cluster(cluster));
             resources.push(self.render_endpoints(plan, cluster, rendered.version));
             resources.push(rendered);
-            resources.push(self.grpc_listeners.get(cluster, (), || grpc::listener(cluster)));
-            resources.push(self.outbound_routes.get(cluster, (), || route::outbound(cluster)));
+        }
+        for routes in plan.routes.iter().filter(|routes| routes.protocol.is_l7()) {
+            resources.push(self.grpc_listeners.get(routes, (), || grpc::listener(routes)));
+            resources.push(self.outbound_routes.get(routes, (), || route::outbound(routes)));
         }
         ResourceSet::new(plan.revision, resources)
     }
@@ -164,25 +172,38 @@ impl Renderer {
     /// A cluster without endpoints in the plan gets an empty assignment: a client waits for one that is missing, and
     /// answers 503 at once to one that is empty.
     fn render_endpoints(&mut self, plan: &Plan, cluster: &Cluster, version: Version) -> Arc<Resource> {
-        let found = plan.endpoints.binary_search_by(|endpoints| endpoints.service.cmp(&cluster.service));
+        let target = (&cluster.service, &cluster.subset);
+        let found = plan.endpoints.binary_search_by(|endpoints| (&endpoints.service, &endpoints.subset).cmp(&target));
         match found.map(|index| &plan.endpoints[index]) {
             Ok(endpoints) => self.endpoints.get(endpoints, version, || endpoint::assignment(endpoints, version)),
             Err(_) => Arc::new(endpoint::empty(&cluster.sni, version)),
         }
     }
 
-    fn render_inbound(&mut self, inbound: &Arc<Inbound>, access_log: bool, resources: &mut Vec<Arc<Resource>>) {
+    fn render_inbound(
+        &mut self,
+        inbound: &Arc<Inbound>,
+        access_log: &Arc<AccessLog>,
+        resources: &mut Vec<Arc<Resource>>,
+    ) {
         let (names, policy) = (&self.names, &inbound.policy);
         resources.push(self.local_apps.get(inbound, (), || cluster::local_app(inbound)));
-        resources.push(self.inbound_listeners.get(inbound, access_log, || listener::inbound(inbound, access_log)));
+        resources.push(
+            self.inbound_listeners.get(inbound, Arc::clone(access_log), || listener::inbound(inbound, access_log)),
+        );
         if inbound.protocol.is_l7() {
             let timeout = inbound.local_app.request_timeout;
-            resources.push(
-                self.inbound_routes
-                    .get(policy, (inbound.protocol, timeout), || route::inbound(inbound, timeout, names)),
-            );
+            let limit = inbound.rate_limit.map(|limit| (limit.per_second, limit.burst));
+            let key = (inbound.protocol, timeout, limit);
+            resources.push(self.inbound_routes.get(policy, key, || route::inbound(inbound, timeout, names)));
         } else {
             resources.push(self.inbound_extensions.get(policy, (), || rbac::network_filter(policy, names)));
         }
     }
+}
+
+/// Whether the routes of a service that is called by request name it, whatever it speaks itself.
+fn called_by_request(plan: &Plan, cluster: &Cluster) -> bool {
+    let names = |routes: &&Arc<Routes>| routes.targets.binary_search(&cluster.target()).is_ok();
+    plan.routes.iter().filter(|routes| routes.protocol.is_l7()).any(|routes| names(&routes))
 }

@@ -78,18 +78,36 @@ pub(crate) struct NetworkRbac {
     pub stat_prefix: String,
 }
 
-/// `envoy.extensions.access_loggers.stream.v3.StdoutAccessLog`.
+/// `envoy.extensions.access_loggers.stream.v3.StdoutAccessLog`, and `StderrAccessLog`.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct StdoutAccessLog {
+pub(crate) struct StreamAccessLog {
     #[prost(message, optional, tag = "1")]
     pub log_format: Option<LogFormat>,
 }
 
-/// `envoy.config.core.v3.SubstitutionFormatString` in its JSON form.
+/// `envoy.extensions.access_loggers.file.v3.FileAccessLog`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct FileAccessLog {
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(message, optional, tag = "5")]
+    pub log_format: Option<LogFormat>,
+}
+
+/// `envoy.config.core.v3.SubstitutionFormatString`, in one of the two forms.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct LogFormat {
     #[prost(message, optional, tag = "2")]
     pub json_format: Option<LogFields>,
+    #[prost(message, optional, tag = "5")]
+    pub text_format_source: Option<LogText>,
+}
+
+/// `envoy.config.core.v3.DataSource` with the text in it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct LogText {
+    #[prost(string, optional, tag = "3")]
+    pub inline_string: Option<String>,
 }
 
 /// `google.protobuf.Struct` of strings.

@@ -14,9 +14,10 @@ use envoy_types::pb::google::protobuf::Any;
 use prost::Message;
 use starling_identity::{Layout, SpiffeId, service_sni};
 use starling_model::{
-    Action, Datacenter, InstanceKey, Namespace, Protocol, Revision, ServiceName, SourceDecision, TrustDomain,
+    Action, BalancePolicy, Datacenter, InstanceKey, Namespace, Protocol, Revision, ServiceName, SourceDecision,
+    TrustDomain,
 };
-use starling_plan::{Cluster, Endpoint, Endpoints, Inbound, Limits, LocalApp, Outbound, Plan, Trust};
+use starling_plan::{Cluster, Endpoint, Endpoints, Inbound, Limits, LocalApp, Outbound, Plan, Routes, Trust};
 use starling_traffic::{Policy, PolicyRule};
 use starling_xds::{Leaf, MeshNames, Renderer, Resource, ResourceSet, ResourceType};
 
@@ -37,6 +38,11 @@ fn cluster(name: &str, protocol: Protocol) -> Arc<Cluster> {
     let names = names();
     Arc::new(Cluster {
         service: service(name),
+        subset: None,
+        failover_identities: Vec::new(),
+        balance: BalancePolicy::default(),
+        outlier: None,
+        retry_budget: None,
         sni: service_sni(&service(name), &names.namespace, &names.datacenter, &names.trust_domain),
         identity: SpiffeId::new(names.layout, names.trust_domain, names.namespace, names.datacenter, service(name)),
         protocol,
@@ -47,11 +53,22 @@ fn cluster(name: &str, protocol: Protocol) -> Arc<Cluster> {
 
 fn endpoints(of: &Cluster, port: u16) -> Arc<Endpoints> {
     let endpoint = Endpoint { address: "10.0.0.1".parse().unwrap(), port, weight: 1 };
-    Arc::new(Endpoints { service: of.service.clone(), cluster: of.sni.clone(), endpoints: vec![endpoint] })
+    Arc::new(Endpoints {
+        service: of.service.clone(),
+        subset: None,
+        cluster: of.sni.clone(),
+        endpoints: vec![endpoint],
+        failover: Vec::new(),
+    })
 }
 
 fn outbound(name: &str, port: u16, protocol: Protocol) -> Arc<Outbound> {
     Arc::new(Outbound { service: service(name), bind: ([127, 0, 0, 1], port).into(), protocol })
+}
+
+/// Everything to one cluster.
+fn routes(of: &Cluster) -> Arc<Routes> {
+    Arc::new(Routes::to_one(of, Some(Duration::from_secs(15))))
 }
 
 fn policy() -> Arc<Policy> {
@@ -77,6 +94,7 @@ fn inbound(protocol: Protocol, address: &str, policy: &Arc<Policy>) -> Arc<Inbou
             request_timeout: None,
         },
         max_connections: None,
+        rate_limit: None,
         policy: Arc::clone(policy),
     })
 }
@@ -90,9 +108,10 @@ fn plan() -> Plan {
         trust: Arc::new(Trust { roots_pem: vec!["ROOT".to_owned()] }),
         inbound: Some(inbound(Protocol::Http, "127.0.0.1", &policy())),
         outbounds: vec![outbound("api", 9001, Protocol::Http), outbound("db", 9002, Protocol::Tcp)],
+        routes: vec![routes(&api), routes(&db)],
         endpoints: vec![endpoints(&api, 1), endpoints(&db, 2)],
         clusters: vec![api, db],
-        access_log: true,
+        access_log: Arc::default(),
     }
 }
 
@@ -200,6 +219,7 @@ fn what_is_missing_from_a_plan_does_no_harm() {
     let mut bare = plan();
     bare.endpoints.remove(0);
     bare.clusters.remove(1);
+    bare.routes.remove(1);
     let set = Renderer::new(names()).render(&bare, None);
     let assignment: ClusterLoadAssignment = decode(set.get(ResourceType::Endpoints, &bare.clusters[0].sni).unwrap());
     assert!(assignment.endpoints.is_empty());

@@ -30,7 +30,8 @@ pub async fn run(agent: Arc<Agent>, proxies: Proxies, engine: Arc<Engine>) {
         changes.borrow_and_update();
         let taken: BTreeSet<_> = outside.borrow_and_update().clone();
         let sidecars = agent.services().into_iter().filter(|local| local.instance.sidecar().is_some());
-        let wanted: BTreeSet<_> = sidecars.map(|local| local.instance.key.id).filter(|id| !taken.contains(id)).collect();
+        let wanted: BTreeSet<_> =
+            sidecars.map(|local| local.instance.key.id).filter(|id| !taken.contains(id)).collect();
         let gone: Vec<_> = served.keys().filter(|id| !wanted.contains(*id)).cloned().collect();
         for id in gone {
             if let Some(sidecar) = served.remove(&id) {

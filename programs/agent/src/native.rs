@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use starling_catalog::{MeshRead, Subject};
 use starling_model::{InstanceId, InstanceKey, ServiceName};
-use starling_plan::{Endpoints, MeshSettings, Planner};
+use starling_plan::{Endpoints, MeshSettings, Planner, Target};
 pub use starling_proxy::{Slot, Workload};
 use starling_traffic::PolicyTable;
 
@@ -20,7 +20,9 @@ use starling_traffic::PolicyTable;
 pub struct NativePlane {
     planner: Planner,
     entries: BTreeMap<InstanceId, Entry>,
-    endpoints: BTreeMap<ServiceName, Arc<Slot<Endpoints>>>,
+    endpoints: BTreeMap<Target, Arc<Slot<Endpoints>>>,
+    /// Whose endpoints have instances of a service in them, failover included.
+    targets: BTreeMap<ServiceName, BTreeSet<Target>>,
     policies: Arc<Slot<PolicyTable>>,
     /// Which workloads depend on it. Shared with those who are told of a change.
     by_subject: BTreeMap<Subject, Arc<BTreeSet<InstanceId>>>,
@@ -61,6 +63,7 @@ impl NativePlane {
             planner: Planner::new(settings),
             entries: BTreeMap::new(),
             endpoints: BTreeMap::new(),
+            targets: BTreeMap::new(),
             policies: Arc::new(Slot::new(Arc::new(policies))),
             by_subject: BTreeMap::new(),
             waiting: 0,
@@ -133,10 +136,14 @@ impl NativePlane {
         match subject {
             // Whether a service exists at all decides nothing but what is said of it.
             Subject::Endpoints(service) | Subject::Service(service) => {
-                let Some(slot) = self.endpoints.get(service) else { return true };
-                let (part, origin) = self.planner.endpoints(mesh, service);
-                slot.store(part);
-                origin.subjects().all(|subject| self.by_subject.contains_key(subject))
+                let mut known = true;
+                for target in self.targets.get(service).into_iter().flatten() {
+                    let Some(slot) = self.endpoints.get(target) else { continue };
+                    let (part, origin) = self.planner.endpoints(mesh, target);
+                    slot.store(part);
+                    known &= origin.subjects().all(|subject| self.by_subject.contains_key(subject));
+                }
+                known
             }
             // All of them were set at once.
             Subject::Intentions(_) => true,
@@ -175,13 +182,34 @@ impl NativePlane {
         let Ok(planned) = planned else { return };
         let workload = if subjects.iter().all(known) {
             let plan = planned.plan;
-            let endpoints = plan.endpoints.iter().map(|part| slot(&mut self.endpoints, &part.service, part)).collect();
-            Some(Arc::new(Workload { plan, endpoints, policies: Arc::clone(&self.policies) }))
+            let endpoints = plan.endpoints.iter().map(|part| self.slot(part)).collect();
+            Some(Arc::new(Workload::new(plan, endpoints, Arc::clone(&self.policies))))
         } else {
             before.and_then(|entry| entry.workload)
         };
         self.waiting += usize::from(workload.is_none());
         self.entries.insert(key.id.clone(), Entry { key, subjects, workload });
+    }
+
+    /// The slot of a part, with the part in it.
+    fn slot(&mut self, part: &Arc<Endpoints>) -> Arc<Slot<Endpoints>> {
+        let target = part.target();
+        for service in part.services() {
+            let targets = self.targets.entry(service.clone()).or_default();
+            // What no workload calls any more is held here alone.
+            let endpoints = &mut self.endpoints;
+            targets.retain(|it| {
+                let called = endpoints.get(it).is_some_and(|slot| Arc::strong_count(slot) > 1);
+                if !called {
+                    endpoints.remove(it);
+                }
+                called
+            });
+            targets.insert(target.clone());
+        }
+        let slot = self.endpoints.entry(target).or_insert_with(|| Arc::new(Slot::new(Arc::clone(part))));
+        slot.store(Arc::clone(part));
+        Arc::clone(slot)
     }
 
     fn leave(&mut self, subject: &Subject, id: &InstanceId) {
@@ -193,7 +221,10 @@ impl NativePlane {
         self.by_subject.remove(subject);
         self.moved = true;
         if let Subject::Endpoints(service) = subject {
-            self.endpoints.remove(service);
+            // Those that have it for their failover alone are planned anew: what they fail over to was written anew.
+            for target in self.targets.remove(service).into_iter().flatten().filter(|it| it.service == *service) {
+                self.endpoints.remove(&target);
+            }
         } else if let Subject::Intentions(destination) = subject {
             let mut table = PolicyTable::clone(&self.policies.peek());
             table.set(destination, None);
@@ -202,8 +233,5 @@ impl NativePlane {
     }
 }
 
-fn slot<T>(slots: &mut BTreeMap<ServiceName, Arc<Slot<T>>>, service: &ServiceName, part: &Arc<T>) -> Arc<Slot<T>> {
-    let slot = slots.entry(service.clone()).or_insert_with(|| Arc::new(Slot::new(Arc::clone(part))));
-    slot.store(Arc::clone(part));
-    Arc::clone(slot)
-}
+#[cfg(test)]
+mod tests;

@@ -138,7 +138,6 @@ impl Inner {
     fn forget(&self, feed: u64) {
         self.lock().diagnostics.remove(&feed);
     }
-
 }
 
 /// What a feed makes of a plan.
@@ -322,7 +321,12 @@ struct Feed<R> {
 
 impl Feed<Client> {
     /// For a client that comes over a connection.
-    async fn of_client(proxies: &Arc<Inner>, id: &InstanceId, peer: &Peer, client: Client) -> Result<Self, AttachError> {
+    async fn of_client(
+        proxies: &Arc<Inner>,
+        id: &InstanceId,
+        peer: &Peer,
+        client: Client,
+    ) -> Result<Self, AttachError> {
         let service = sidecar_of(proxies, id)?;
         admit(peer, client, &service)?;
         Self::attach(proxies, id, &service, client).await

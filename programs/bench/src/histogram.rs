@@ -42,22 +42,42 @@ impl Distribution {
         self.microseconds.saturating_record(microseconds.min(MICROSECONDS_MAX));
     }
 
+    /// Adds what another has.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.max = self.max.max(other.max);
+        self.microseconds.add(&other.microseconds).expect("invariant: all have the same bounds");
+    }
+
+    /// How many durations there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.microseconds.len()
+    }
+
+    /// What a share of all took at most, in milliseconds; `None` of nothing.
+    pub(crate) fn at(&self, quantile: f64) -> Option<f64> {
+        let max = self.max.min(Duration::from_micros(MICROSECONDS_MAX));
+        let rounded_up = Duration::from_micros(self.microseconds.value_at_quantile(quantile));
+        (self.count() > 0).then(|| milliseconds(rounded_up.min(max)))
+    }
+
+    /// The mean in milliseconds; `None` of nothing.
+    pub(crate) fn mean(&self) -> Option<f64> {
+        (self.count() > 0).then(|| (self.microseconds.mean()).round() / 1e3)
+    }
+
+    /// Everything recorded: microseconds, and how many took up to that.
+    pub(crate) fn recorded(&self) -> Vec<(u64, u64)> {
+        self.microseconds.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect()
+    }
+
     /// The figures, or `None` of nothing.
     pub(crate) fn summary(&self) -> Option<Summary> {
-        if self.microseconds.is_empty() {
-            return None;
-        }
-        let max = self.max.min(Duration::from_micros(MICROSECONDS_MAX));
-        let at = |quantile| {
-            let rounded_up = Duration::from_micros(self.microseconds.value_at_quantile(quantile));
-            milliseconds(rounded_up.min(max))
-        };
         Some(Summary {
-            count: self.microseconds.len(),
-            p50: at(0.50),
-            p90: at(0.90),
-            p99: at(0.99),
-            max: milliseconds(max),
+            count: self.count(),
+            p50: self.at(0.50)?,
+            p90: self.at(0.90)?,
+            p99: self.at(0.99)?,
+            max: self.at(1.0)?,
         })
     }
 }
@@ -108,6 +128,18 @@ mod tests {
         let summary = distribution.summary().unwrap();
         assert_eq!(summary.p50, 0.0);
         assert!(summary.max >= 3_600_000.0, "{summary:?}");
+    }
+
+    #[test]
+    fn what_is_merged_is_what_was_recorded_together() {
+        let all: Vec<_> = (1..=1000).map(Duration::from_millis).collect();
+        let (even, odd): (Vec<_>, Vec<_>) = all.iter().partition(|it| it.as_millis() % 2 == 0);
+        let mut merged: Distribution = even.into_iter().collect();
+        merged.merge(&odd.into_iter().collect());
+        let together: Distribution = all.into_iter().collect();
+        assert_eq!(merged.summary(), together.summary());
+        assert_eq!((merged.recorded(), merged.mean()), (together.recorded(), together.mean()));
+        assert_eq!(merged.recorded().iter().map(|(_, count)| count).sum::<u64>(), 1000);
     }
 
     #[test]

@@ -4,17 +4,20 @@
 //! it through its public API, and watches it through its traffic. The parts that every scenario uses are `mesh` (processes),
 //! `api` (calls), `probe` (traffic), `verdict` (when it changed), `histogram`, `report` and `table`; a scenario is one module beside them. Scenarios
 //! with a simulated fleet use `fleet`, whose nodes are the agent's own code, and `shape`, `percentiles`, `fleet_report` and
-//! `html`. Nothing else here shares code with what it measures.
+//! `html`. `load` sends requests at a rate. Nothing else here shares code with what it measures, but the reading of
+//! HTTP/1.1.
 //!
 //! What it does not own: the wording of the command line outside `bench`, and the installation of Envoy.
 
 mod api;
 mod connection;
+mod echo;
 mod fleet;
 mod fleet_report;
 mod histogram;
 mod html;
 mod latency_of_change;
+mod load;
 mod machine;
 mod mesh;
 mod percentiles;
@@ -22,6 +25,7 @@ mod probe;
 mod process;
 mod progress;
 mod propagation;
+mod proxy;
 mod published;
 mod receipt;
 mod report;
@@ -35,6 +39,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
+pub use load::{LoadArgs, run as run_load};
 pub use machine::Machine;
 use propagation::Subject;
 pub use report::Versions;
@@ -70,6 +75,11 @@ enum Scenario {
     Churn(propagation::ScenarioArgs),
     /// Measure a change beside nodes that read slowly, and while packets are lost and connections reset
     Faults(propagation::faults::FaultArgs),
+    /// Measure the native data plane against Envoy: requests, CPU, latency, memory, and changes under load
+    Proxy(proxy::Args),
+    /// Be the application behind measured proxies
+    #[command(hide = true)]
+    Echo(echo::Args),
     /// Be a process of a simulated fleet
     #[command(hide = true)]
     Fleet,
@@ -94,6 +104,8 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             Scenario::Reconnect(args) => propagation::run(Subject::Reconnect, args).await,
             Scenario::Churn(args) => propagation::run(Subject::Churn, args).await,
             Scenario::Faults(args) => propagation::faults::run(args).await,
+            Scenario::Proxy(args) => proxy::run(args).await,
+            Scenario::Echo(args) => echo::run(args).await.map(|()| ExitCode::SUCCESS),
             Scenario::Fleet => fleet::process::run_apart().await.map(|()| ExitCode::SUCCESS),
         }
     };

@@ -3,21 +3,32 @@
 //! Workers share nothing on the way of a request. The kernel spreads connections over their sockets (`SO_REUSEPORT`); what
 //! is to be served reaches each of them as an order, and is in force when all have answered.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use starling_model::InstanceId;
+use starling_telemetry::Registry;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::access_log::Sinks;
 use crate::keys::Keys;
-use crate::worker::{ListenError, Order, SideCounts, run};
+use crate::metrics::{Ledger, WorkerMetrics};
+use crate::snapshot::WorkerSnapshot;
+use crate::timeouts::Timeouts;
+use crate::worker::{ListenError, Order, run};
 use crate::workload::Workload;
 
 /// A running engine. Its workers end when it is dropped.
 #[derive(Debug)]
 pub struct Engine {
     workers: Vec<mpsc::UnboundedSender<Order>>,
+    ledger: Arc<Ledger>,
+    sinks: Arc<Sinks>,
+    /// Connections of peers to each workload, counted by all workers together as their limit is one.
+    connections: Mutex<BTreeMap<InstanceId, Arc<AtomicU32>>>,
 }
 
 impl Engine {
@@ -26,24 +37,44 @@ impl Engine {
     /// # Errors
     /// When a thread cannot be had.
     pub fn start(workers: usize) -> io::Result<Self> {
+        Self::start_with(workers, Timeouts::default())
+    }
+
+    /// The same, with other timeouts.
+    ///
+    /// # Errors
+    /// When a thread cannot be had.
+    pub fn start_with(workers: usize, timeouts: Timeouts) -> io::Result<Self> {
+        let (ledger, sinks) = (Arc::<Ledger>::default(), Arc::<Sinks>::default());
         let start = |number: usize| {
+            let counting = (WorkerMetrics::new(Arc::clone(&ledger), number), Arc::clone(&sinks));
             let (orders, received) = mpsc::unbounded_channel();
             let work = move || {
-                if let Err(error) = run(received) {
+                if let Err(error) = run(received, counting, timeouts) {
                     tracing::error!(%error, "a worker of the proxy cannot run");
                 }
             };
             thread::Builder::new().name(format!("proxy-{number}")).spawn(work)?;
             Ok(orders)
         };
-        Ok(Self { workers: (0..workers.max(1)).map(start).collect::<io::Result<_>>()? })
+        let workers = (0..workers.max(1)).map(start).collect::<io::Result<_>>()?;
+        Ok(Self { workers, ledger, sinks, connections: Mutex::default() })
     }
 
     /// Serves a workload, in place of what was served under its name; returns when the next request of every connection is
     /// served by it. Answers with the listeners that could not be had, each once.
     pub async fn serve(&self, id: &InstanceId, workload: &Arc<Workload>, keys: &Arc<Keys>) -> Vec<ListenError> {
-        let order =
-            |done| Order::Serve { id: id.clone(), workload: Arc::clone(workload), keys: Arc::clone(keys), done };
+        let connections = {
+            let mut all = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(all.entry(id.clone()).or_default())
+        };
+        let order = |done| Order::Serve {
+            id: id.clone(),
+            workload: Arc::clone(workload),
+            keys: Arc::clone(keys),
+            connections: Arc::clone(&connections),
+            done,
+        };
         let mut errors = self.ask(order).await.concat();
         errors.sort_by_key(|error| error.address);
         errors.dedup();
@@ -53,11 +84,29 @@ impl Engine {
     /// Serves a workload no more. Its connections end with the request that they carry.
     pub async fn remove(&self, id: &InstanceId) {
         self.ask(|done| Order::Remove { id: id.clone(), done }).await;
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 
-    /// What was counted, by worker and direction of each workload.
-    pub async fn counts(&self) -> Vec<SideCounts> {
-        self.ask(|reply| Order::Counts { reply }).await.concat()
+    /// What every worker is doing.
+    pub async fn snapshot(&self) -> Vec<WorkerSnapshot> {
+        self.ask(|reply| Order::Snapshot { reply }).await
+    }
+
+    /// Takes no more connections, for good; those that stand end with the request that they carry.
+    pub async fn drain(&self) {
+        self.ask(|done| Order::Drain { done }).await;
+    }
+
+    /// What was counted since the engine was started.
+    #[must_use]
+    pub fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+
+    /// Shows what is counted among the metrics of the process.
+    pub fn register(&self, registry: &Registry) {
+        let (ledger, sinks) = (Arc::clone(&self.ledger), Arc::clone(&self.sinks));
+        registry.register_measured(move || ledger.families(&sinks));
     }
 
     /// Gives every worker an order and waits for all answers.

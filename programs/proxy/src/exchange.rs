@@ -12,8 +12,11 @@ use starling_http1::{
     BodyError, BodyLength, BodyReader, Limits, Piece, RequestHead, ResponseError, ResponseHead, put_chunk_head,
     put_field, put_last_chunk,
 };
+use starling_model::HeaderEdits;
 
+use crate::edits::put_fields;
 use crate::stream::Conn;
+use crate::tries::Tries;
 
 /// What waits to be written before more is read.
 const WRITE_AHEAD_BYTES: usize = 64 * 1024;
@@ -33,6 +36,9 @@ pub(crate) enum ExchangeError {
     /// The server broke off within its answer, of which a part may have been passed on.
     #[error("the server broke off")]
     Server,
+    /// The server's answer is one after which the request is tried again.
+    #[error("the server answered {0}")]
+    Again(u16),
     /// The server's answer is not HTTP, or can be understood in two ways.
     #[error(transparent)]
     Response(#[from] ResponseError),
@@ -49,6 +55,7 @@ pub(crate) struct Outcome {
     pub(crate) server_stays: bool,
     /// The server changed to another protocol; what follows is bytes.
     pub(crate) upgraded: bool,
+    pub(crate) head: Option<ResponseHead>,
 }
 
 /// Bytes of a request's body that are kept until it is answered, to be sent again on another connection.
@@ -88,7 +95,21 @@ pub(crate) struct Exchange<'a> {
     /// HTTP/1.0 knows no chunks.
     client_reads_chunks: bool,
     interims: u32,
+    /// What the client would change to, if the server agrees.
+    upgrade: Option<&'a [u8]>,
     limits: &'a Limits,
+    route: Answering<'a>,
+}
+
+/// What the plan says of answers.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Answering<'a> {
+    /// Which of them are not passed on, but asked for again.
+    pub(crate) tries: Option<&'a Tries<'a>>,
+    /// What is done to the head, in this order.
+    pub(crate) edits: &'a [&'a HeaderEdits],
+    /// A cookie to be set.
+    pub(crate) cookie: Option<&'a str>,
 }
 
 impl<'a> Exchange<'a> {
@@ -110,8 +131,32 @@ impl<'a> Exchange<'a> {
             client_keeps: stays,
             client_reads_chunks: head.version == 1,
             interims: 0,
+            upgrade: upgrade_of(head),
             limits,
+            route: Answering::default(),
         }
+    }
+
+    /// Heeds what the plan says of answers.
+    pub(crate) fn answering(self, route: Answering<'a>) -> Self {
+        Self { route, ..self }
+    }
+
+    /// Whether the client has said everything.
+    pub(crate) fn is_request_over(&self) -> bool {
+        self.request.reader.is_over()
+    }
+
+    /// The client's connection is to end after this; it is told so if it has not been told the contrary.
+    pub(crate) fn leave(&mut self) {
+        if self.response.is_none() {
+            self.client_keeps = false;
+        }
+    }
+
+    /// Bytes of bodies moved so far.
+    pub(crate) fn moved(&self) -> u64 {
+        self.request.moved + self.response.as_ref().map_or(0, |(_, body)| body.moved)
     }
 
     /// Whether the client has been told anything.
@@ -125,6 +170,10 @@ impl<'a> Exchange<'a> {
             return Poll::Ready(Err(error));
         }
         while self.response.is_none() {
+            // The client may wait for an interim response before it sends the body.
+            if let Poll::Ready(Err(_)) = self.client.poll_write_out(cx) {
+                return Poll::Ready(Err(ExchangeError::Client));
+            }
             match ResponseHead::take(&mut self.server.read, self.method, self.limits)? {
                 Some(head) => self.begin_response(head)?,
                 None => match std::task::ready!(self.server.poll_fill(cx)) {
@@ -147,8 +196,11 @@ impl<'a> Exchange<'a> {
 
     /// Moves the request; ready when it is over, or the server takes no more.
     fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
-        if self.request_cut || (self.request.reader.is_over() && self.server.is_written_out()) {
+        if self.request_cut {
             return Poll::Ready(Ok(()));
+        }
+        if self.request.reader.is_over() && self.server.is_written_out() {
+            return self.poll_client_gone(cx);
         }
         loop {
             let moved = self.request.pass(&mut self.client.read, &mut self.server.write);
@@ -159,7 +211,7 @@ impl<'a> Exchange<'a> {
                 return Poll::Ready(Ok(()));
             }
             match moved {
-                Moved::All => return Poll::Ready(Ok(())),
+                Moved::All => return self.poll_client_gone(cx),
                 Moved::Full => {}
                 Moved::Starved => match std::task::ready!(self.client.poll_fill(cx)) {
                     Ok(0) | Err(_) => return Poll::Ready(Err(ExchangeError::Client)),
@@ -169,20 +221,42 @@ impl<'a> Exchange<'a> {
         }
     }
 
+    /// Waits for the client to leave before it is answered, or for its next request, which is kept.
+    fn poll_client_gone(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
+        if !self.client.read.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        match std::task::ready!(self.client.poll_fill(cx)) {
+            Ok(0) | Err(_) => Poll::Ready(Err(ExchangeError::Client)),
+            Ok(_) => Poll::Ready(Ok(())),
+        }
+    }
+
     /// Passes on the head of a response.
     fn begin_response(&mut self, head: ResponseHead) -> Result<(), ExchangeError> {
+        if head.status == 101 && self.upgrade.is_none() {
+            return Err(ResponseError::Malformed("it changes the protocol unasked").into());
+        }
+        if head.is_interim() && !self.client_reads_chunks {
+            // HTTP/1.0 knows no interim responses.
+            return self.count_interim();
+        }
+        let grpc = || std::str::from_utf8(head.value("grpc-status")?).ok()?.parse().ok();
+        let again = !head.is_interim() && self.interims == 0 && self.request.can_be_replayed();
+        if again && self.route.tries.is_some_and(|tries| tries.refuses(head.status, grpc())) {
+            return Err(ExchangeError::Again(head.status));
+        }
         let out = &mut self.client.write;
         put_status(out, head.status);
-        for (name, value) in head.end_to_end() {
-            put_field(out, name, value);
+        if head.is_interim() {
+            put_fields(out, head.end_to_end(), std::iter::empty());
+        } else {
+            put_fields(out, head.end_to_end(), self.route.edits.iter().copied());
+            self.route.cookie.iter().for_each(|cookie| put_field(out, "set-cookie", cookie.as_bytes()));
         }
         if head.is_interim() {
-            self.interims += 1;
-            if self.interims > INTERIM_MAX {
-                return Err(ResponseError::Malformed("it is preceded by too many others").into());
-            }
             out.put_slice(b"\r\n");
-            return Ok(());
+            return self.count_interim();
         }
         let chunked = match head.body {
             BodyLength::Chunked | BodyLength::UntilClose => self.client_reads_chunks,
@@ -193,7 +267,7 @@ impl<'a> Exchange<'a> {
         }
         if chunked {
             out.put_slice(b"transfer-encoding: chunked\r\n");
-        } else if let Some(length) = head.content_length {
+        } else if let Some(length) = head.content_length.filter(|_| !matches!(head.status, 101 | 204)) {
             put_length(out, length);
         }
         if head.status == 101 {
@@ -213,6 +287,14 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
+    fn count_interim(&mut self) -> Result<(), ExchangeError> {
+        self.interims += 1;
+        if self.interims > INTERIM_MAX {
+            return Err(ResponseError::Malformed("it is preceded by too many others").into());
+        }
+        Ok(())
+    }
+
     fn poll_response(&mut self, cx: &mut Context<'_>) -> Poll<Result<Outcome, ExchangeError>> {
         let Some((head, body)) = &mut self.response else { return Poll::Pending };
         loop {
@@ -226,13 +308,16 @@ impl<'a> Exchange<'a> {
             }
             if moved == Moved::All {
                 let request_over = self.request.reader.is_over() && !self.request_cut && self.server.is_written_out();
-                return Poll::Ready(Ok(Outcome {
+                let mut outcome = Outcome {
                     status: head.status,
                     received: body.moved,
                     client_stays: self.client_keeps && self.request.reader.is_over(),
                     server_stays: head.keep_alive && request_over && self.server.read.is_empty(),
                     upgraded: head.status == 101,
-                }));
+                    head: None,
+                };
+                outcome.head = self.response.take().map(|(head, _)| head);
+                return Poll::Ready(Ok(outcome));
             }
             match std::task::ready!(self.server.poll_fill(cx)) {
                 Ok(0) if body.reader.close().is_ok() => body.finish(&mut self.client.write),
@@ -257,9 +342,14 @@ impl Body {
         }
     }
 
-    /// Whether there is none, so that another request may follow at once.
-    pub(crate) fn is_untouched_and_empty(&self) -> bool {
-        self.moved == 0 && self.reader.is_over()
+    /// Whether all that was moved of it can be moved again.
+    pub(crate) fn can_be_replayed(&self) -> bool {
+        self.moved == 0 || self.replay.is_some()
+    }
+
+    /// Whether its end has been read.
+    pub(crate) fn is_over(&self) -> bool {
+        self.reader.is_over()
     }
 
     /// What has to be written to another server in place of what was moved; `None` if that is gone.
@@ -321,10 +411,17 @@ pub(crate) fn put_request_framing(out: &mut BytesMut, head: &RequestHead) {
     } else if let Some(length) = head.content_length {
         put_length(out, length);
     }
-    if let Some(protocol) = head.upgrade() {
+    if let Some(protocol) = upgrade_of(head) {
         put_upgrade(out, protocol);
     }
     out.put_slice(b"\r\n");
+}
+
+/// What a client may change to: WebSocket, by a request that has no body (RFC 6455 section 4.1). HTTP/2 in plaintext, say,
+/// would carry requests past every decision.
+fn upgrade_of(head: &RequestHead) -> Option<&[u8]> {
+    let asks = head.version == 1 && head.method() == "GET" && head.body == BodyLength::Exactly(0);
+    head.upgrade().filter(|protocol| asks && protocol.eq_ignore_ascii_case(b"websocket"))
 }
 
 fn put_length(out: &mut BytesMut, length: u64) {

@@ -5,24 +5,38 @@
 
 pub(crate) mod bridge;
 pub(crate) mod client;
+mod meter;
 pub(crate) mod pump;
+mod source;
 
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::task::Poll;
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
-use h2::server::{Builder, SendResponse};
+use h2::server::{Builder, Connection, SendResponse};
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode};
+use starling_http1::is_authority;
 use starling_model::Protocol;
 use starling_traffic::HeaderFields;
-use tokio::time::{sleep, timeout};
+use starling_traffic::retry::Ended;
+use tokio::time::timeout;
 
+use self::meter::Metered;
+use crate::access_log::{Asked, Event, MapFields};
+use crate::contain;
+use crate::edits::edit_map;
+use crate::failure::Failure;
 use crate::listener::Listening;
 use crate::metrics::Ending;
 use crate::served::{CLIENT_CERTIFICATE, Decision, Forward, Peer, Side};
 use crate::stream::{Conn, Stream};
+use crate::timeouts::{Expiry, Timeouts};
 use crate::upstream::CallError;
 
 /// Streams that a client may have open on one connection, as with the Envoy that Starling configures.
@@ -44,11 +58,9 @@ const PENDING_RESETS_MAX: usize = 64;
 /// Bytes that may wait to be written on one stream.
 pub(crate) const SEND_BUFFER_BYTES: usize = 256 * 1024;
 
-/// Between the announcement that a connection ends and its end: streams that the client has begun meanwhile are served.
-const GOAWAY_AFTER: Duration = Duration::from_millis(500);
-
-/// Time for the preface and settings.
-const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Streams that a client has taken back before they were answered; past this, and half of all, it is an attack, as with
+/// Envoy's `premature_reset_total_stream_count`.
+const TAKEN_BACK_MAX: u64 = 500;
 
 /// Why a call over HTTP/2 brought no response.
 #[derive(Debug, thiserror::Error)]
@@ -57,16 +69,52 @@ pub(crate) enum Http2Error {
     Call(#[from] CallError),
     #[error("the stream was broken off")]
     Stream(#[from] h2::Error),
-    /// The client, in HTTP/1.1.
+    /// The client left, or sends what is no body.
     #[error("the client broke off")]
     Client,
     /// The server, in HTTP/1.1.
     #[error("the server broke off")]
     Server,
+    /// The time of one try was up.
+    #[error("a try took too long")]
+    TimedOut,
+    /// The server's answer, with its gRPC status, is one after which the request is tried again.
+    #[error("the server answered {0}")]
+    Again(u16, Option<u32>),
     #[error(transparent)]
     Response(#[from] starling_http1::ResponseError),
     #[error("a head cannot be passed on")]
     Head(#[from] http::Error),
+}
+
+impl Http2Error {
+    /// The endpoint that could not be connected to.
+    pub(crate) fn host(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Call(error) => error.host(),
+            Self::Stream(_) | Self::Client | Self::Server | Self::TimedOut | Self::Again(..) => None,
+            Self::Response(_) | Self::Head(_) => None,
+        }
+    }
+
+    /// How a try ended that failed so; `None` if that is no reason for another.
+    pub(crate) fn ended(&self) -> Option<Ended> {
+        match self {
+            Self::Call(CallError::Connect { .. }) => Some(Ended::Connect),
+            Self::Stream(error) if is_unseen(error) => Some(Ended::Refused),
+            Self::Stream(_) | Self::Server => Some(Ended::Reset),
+            Self::TimedOut => Some(Ended::TimedOut),
+            Self::Again(status, grpc) => Some(Ended::Answered { status: *status, grpc: *grpc }),
+            Self::Call(CallError::NoEndpoint(_) | CallError::Overloaded(_)) => None,
+            Self::Client | Self::Response(_) | Self::Head(_) => None,
+        }
+    }
+}
+
+/// Whether the server says that it has done nothing about a request (RFC 9113 sections 6.8 and 8.7).
+fn is_unseen(error: &h2::Error) -> bool {
+    let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+    error.is_remote() && (refused || error.is_go_away())
 }
 
 /// The fields of a header list, for policies.
@@ -97,35 +145,90 @@ pub(crate) async fn serve(stream: Stream, read: BytesMut, listening: Rc<Listenin
         .max_concurrent_reset_streams(RESET_STREAMS_MAX)
         .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
         .max_send_buffer_size(SEND_BUFFER_BYTES);
-    let Ok(Ok(mut connection)) = timeout(PREFACE_TIMEOUT, builder.handshake::<_, Bytes>(conn)).await else {
+    let (metered, excess) = Metered::new(conn);
+    let handshake = timeout(listening.timeouts.handshake, builder.handshake::<_, Bytes>(metered));
+    let Ok(Ok(mut connection)) = handshake.await else {
         listening.metrics.refused(400);
         return;
     };
-    let peer = Rc::new(peer);
+    let caller = Rc::new(Caller { peer, excess, begun: Cell::new(0), taken_back: Cell::new(0) });
     let draining = listening.drained();
     tokio::pin!(draining);
     let mut leaving = false;
     loop {
         tokio::select! {
             biased;
-            accepted = connection.accept() => match accepted {
-                Some(Ok((request, respond))) => {
-                    let (listening, peer) = (Rc::clone(&listening), Rc::clone(&peer));
-                    tokio::task::spawn_local(answer(request, respond, listening, peer));
+            accepted = accept(&mut connection, &caller) => match accepted {
+                Accepted::Request(request, respond) => {
+                    let (listening, caller) = (Rc::clone(&listening), Rc::clone(&caller));
+                    contain::spawn("a request", answer(request, respond, listening, caller));
                 }
-                Some(Err(error)) => {
-                    tracing::debug!(%error, "an HTTP/2 connection was broken off");
+                Accepted::Attack => {
                     listening.metrics.refused(400);
+                    connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
+                    // Whoever does not take it is not waited for.
+                    let _ = timeout(listening.timeouts.linger, poll_fn(|cx| connection.poll_closed(cx))).await;
                     return;
                 }
-                None => return,
+                Accepted::Broken(error) => {
+                    tracing::debug!(%error, "an HTTP/2 connection was broken off");
+                    if !error.is_io() {
+                        listening.metrics.refused(400);
+                    }
+                    return;
+                }
+                Accepted::Nothing => return,
             },
+            // Streams that the client begins before it hears of it are served.
             () = &mut draining, if !leaving => {
                 leaving = true;
-                sleep(GOAWAY_AFTER).await;
                 connection.graceful_shutdown();
             }
         }
+    }
+}
+
+/// What comes next on a connection.
+#[expect(clippy::large_enum_variant, reason = "one a request, on the stack: a box would cost more than the room")]
+enum Accepted {
+    Request(Request<RecvStream>, SendResponse<Bytes>),
+    /// More than a client has reason to send.
+    Attack,
+    Broken(h2::Error),
+    /// The end.
+    Nothing,
+}
+
+async fn accept(connection: &mut Connection<Metered, Bytes>, caller: &Caller) -> Accepted {
+    let accepted = poll_fn(|cx| {
+        let accepted = connection.poll_accept(cx);
+        if caller.attacks() { Poll::Ready(None) } else { accepted.map(Some) }
+    });
+    match accepted.await {
+        None => Accepted::Attack,
+        Some(None) => Accepted::Nothing,
+        Some(Some(Err(error))) => Accepted::Broken(error),
+        Some(Some(Ok((request, respond)))) => {
+            caller.begun.set(caller.begun.get() + 1);
+            Accepted::Request(request, respond)
+        }
+    }
+}
+
+/// Who calls over one connection, and how.
+struct Caller {
+    peer: Peer,
+    /// It sends too many frames that carry nothing.
+    excess: Rc<Cell<bool>>,
+    begun: Cell<u64>,
+    /// Requests reset before they were answered.
+    taken_back: Cell<u64>,
+}
+
+impl Caller {
+    fn attacks(&self) -> bool {
+        let (begun, taken_back) = (self.begun.get(), self.taken_back.get());
+        self.excess.get() || (taken_back > TAKEN_BACK_MAX && taken_back * 2 > begun)
     }
 }
 
@@ -134,76 +237,120 @@ async fn answer(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
     listening: Rc<Listening>,
-    peer: Rc<Peer>,
+    caller: Rc<Caller>,
 ) {
     let began = Instant::now();
-    let side = listening.side();
+    let (side, peer) = (listening.side(), &caller.peer);
     let (parts, body) = request.into_parts();
-    let authority = parts.uri.authority().map_or("", http::uri::Authority::as_str).to_owned();
+    let authority = authority_of(&parts);
     let target = parts.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str).to_owned();
     let fields = Fields { authority: &authority, map: &parts.headers };
-    let decision = match side.decide(&peer, parts.method.as_str(), &target, &fields) {
-        Decision::Reply { status, text } => Err((status, text)),
+    let decision = match side.decide(peer, (parts.method.as_str(), &authority, &target), &fields) {
+        Decision::Reply { status, text } => Err((Failure::Decided { status, text }, None)),
+        Decision::Redirect { status, location } => Err((Failure::Decided { status, text: "" }, Some(location))),
         Decision::Forward(forward) => Ok(forward),
     };
-    let (ending, moved) = match decision {
-        Ok(forward) => forwarded(&side, &peer, (&parts, &authority), forward, body, &mut respond).await,
-        Err((status, text)) => (reply(&parts.headers, &mut respond, status, text), (0, 0)),
+    let moved = pump::Moved::noting(side.log().is_some_and(|log| log.wants_response));
+    let upstream = decision.as_ref().ok().map(|forward| Rc::clone(&forward.upstream));
+    let ending = match decision {
+        _ if !is_authority(authority.as_bytes()) => {
+            let failure = Failure::Decided { status: 400, text: "the host is no host" };
+            reply(&parts.headers, &mut respond, (failure, None))
+        }
+        Ok(forward) => {
+            let call = Call { side: &side, peer, parts: &parts, authority: &authority, forward };
+            forwarded(call, &listening.timeouts, body, &mut respond, &moved).await
+        }
+        Err((failure, location)) => reply(&parts.headers, &mut respond, (failure, location)),
     };
-    listening.metrics.finished(ending, began.elapsed(), moved.0, moved.1);
+    if matches!(ending, Ending::Broken) && !moved.answered.get() {
+        caller.taken_back.set(caller.taken_back.get() + 1);
+    }
+    let (took, received, sent) = (began.elapsed(), moved.up.get(), moved.down.get());
+    listening.metrics.finished(ending, took, received, sent);
+    peer.connection.asked();
+    let Some(log) = side.log() else { return };
+    let response = moved.response.borrow();
+    let response = response.as_ref().map(MapFields);
+    log.log(&Event {
+        connection: &peer.connection,
+        request: Some(Asked { version: "HTTP/2", method: parts.method.as_str(), target: &target, fields: &fields }),
+        response: response.as_ref().map(|fields| fields as &dyn HeaderFields),
+        ending,
+        received,
+        sent,
+        took,
+        upstream: upstream.as_ref().map(|upstream| &*upstream.name),
+        host: moved.host.get(),
+    });
+}
+
+/// Host and port that a request is for; `Host` stands in where there is no `:authority` (RFC 9113 section 8.3.1).
+fn authority_of(parts: &http::request::Parts) -> String {
+    let named = parts.uri.authority().map(http::uri::Authority::as_str);
+    let host = || parts.headers.get(http::header::HOST).and_then(|value| value.to_str().ok());
+    named.or_else(host).unwrap_or_default().to_owned()
+}
+
+/// A request and what was decided about it.
+struct Call<'a> {
+    side: &'a Side,
+    peer: &'a Peer,
+    parts: &'a http::request::Parts,
+    authority: &'a str,
+    forward: Forward<'a>,
 }
 
 /// Passes a request on, and its response back.
 async fn forwarded(
-    side: &Side,
-    peer: &Peer,
-    (parts, authority): (&http::request::Parts, &str),
-    forward: Forward<'_>,
+    call: Call<'_>,
+    timeouts: &Timeouts,
     body: RecvStream,
     respond: &mut SendResponse<Bytes>,
-) -> (Ending, (u64, u64)) {
-    let Forward { upstream, request, timeout: whole } = forward;
-    let mut moved = pump::Moved::default();
-    let target = request.target().to_owned();
-    let headers = side.headers(peer, &parts.headers);
+    moved: &pump::Moved,
+) -> Ending {
+    let Call { side, peer, parts, authority, forward } = call;
+    let (upstream, target) = (&forward.upstream, &*forward.target);
+    let mut headers = side.headers(peer, &parts.headers);
+    edit_map(&mut headers, forward.request_edits());
+    if let Some(delay) = forward.delay {
+        tokio::time::sleep(delay).await;
+    }
     let call = async {
         match upstream.protocol {
             Protocol::Http2 | Protocol::Grpc => {
-                let request = rewritten(parts, authority, &target, headers.clone())?;
-                client::call(&upstream, request, body, respond, &mut moved).await
+                let request = rewritten(parts, authority, target, headers.clone())?;
+                client::call(&forward, request, body, respond, moved).await
             }
             Protocol::Http | Protocol::Tcp => {
-                bridge::to_http1(
-                    &upstream,
-                    (parts.method.as_str(), authority, &target),
-                    &headers,
-                    body,
-                    respond,
-                    &mut moved,
-                )
-                .await
+                let request = (parts.method.as_str(), authority, target);
+                bridge::to_http1(&forward, request, &headers, body, respond, moved).await
             }
         }
     };
-    let ended = match whole {
-        Some(whole) => timeout(whole, call).await.unwrap_or(Ok(None)),
-        None => call.await,
-    };
-    let ending = match ended {
-        Ok(Some(status)) => Ending::Answered(status),
+    let failure = match pump::patiently(call, forward.timeout, forward.still.unwrap_or(timeouts.still), moved).await {
+        Ok(Ok(status)) => return Ending::Answered(status),
         // Time is up, or the server failed, within its answer.
-        _ if moved.answered => {
+        _ if moved.answered.get() => {
             respond.send_reset(h2::Reason::INTERNAL_ERROR);
-            Ending::Broken
+            return Ending::Broken;
         }
-        Ok(None) => reply(&parts.headers, respond, 504, "upstream request timeout"),
-        Err(error) => {
+        Ok(Err(Http2Error::Client)) => return Ending::Broken,
+        Err(expiry) => expired(expiry, moved),
+        Ok(Err(error)) => {
             tracing::debug!(upstream = upstream.name, %error, "a call failed");
-            let (status, text) = told(&error);
-            reply(&parts.headers, respond, status, text)
+            Failure::from(&error)
         }
     };
-    (ending, (moved.up, moved.down))
+    reply(&parts.headers, respond, (failure, None))
+}
+
+/// What a client is told when patience is at its end.
+pub(crate) fn expired(expiry: Expiry, moved: &pump::Moved) -> Failure {
+    match expiry {
+        Expiry::Still if moved.over.get().is_none() => Failure::Still,
+        Expiry::Still | Expiry::Whole => Failure::Timeout,
+    }
 }
 
 /// A request as the next hop gets it.
@@ -225,25 +372,20 @@ fn rewritten(
     Ok(request)
 }
 
-/// What a client is told of a failed call.
-pub(crate) fn told(error: &Http2Error) -> (u16, &'static str) {
-    match error {
-        Http2Error::Call(CallError::NoEndpoint(_)) => (503, "no healthy upstream"),
-        Http2Error::Call(CallError::Overloaded(_)) => (503, "upstream overloaded"),
-        Http2Error::Call(CallError::Connect { .. }) => (503, "upstream connect failure"),
-        Http2Error::Stream(_) | Http2Error::Server | Http2Error::Client => {
-            (503, "upstream reset before response started")
-        }
-        Http2Error::Response(_) | Http2Error::Head(_) => (502, "upstream protocol error"),
-    }
-}
-
 /// Answers in the proxy's own name; gRPC callers in their own terms (gRPC over HTTP2, "Responses").
-fn reply(request: &HeaderMap, respond: &mut SendResponse<Bytes>, status: u16, text: &'static str) -> Ending {
+fn reply(
+    request: &HeaderMap,
+    respond: &mut SendResponse<Bytes>,
+    (failure, location): (Failure, Option<String>),
+) -> Ending {
+    let (status, text) = (failure.status(), failure.text());
     let is_grpc = request.get("content-type").is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
     let mut response = Response::new(());
     let fields = response.headers_mut();
-    if is_grpc {
+    if let Some(location) = location.and_then(|location| HeaderValue::from_str(&location).ok()) {
+        fields.insert(http::header::LOCATION, location);
+        fields.insert("content-length", HeaderValue::from(0));
+    } else if is_grpc {
         fields.insert("content-type", HeaderValue::from_static("application/grpc"));
         fields.insert("grpc-status", HeaderValue::from_static(grpc_status(status)));
         fields.insert("grpc-message", HeaderValue::from_static(text));
@@ -260,7 +402,7 @@ fn reply(request: &HeaderMap, respond: &mut SendResponse<Bytes>, status: u16, te
     {
         let _ = stream.send_data(Bytes::from_static(text.as_bytes()), true);
     }
-    Ending::Answered(status)
+    Ending::Failed(failure)
 }
 
 /// The status of a gRPC call that HTTP refused (gRPC, "HTTP to gRPC Status Code Mapping").

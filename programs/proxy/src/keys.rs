@@ -41,6 +41,18 @@ impl Keys {
         self.credentials.current().identity().clone()
     }
 
+    /// What is shown now.
+    #[must_use]
+    pub fn credentials(&self) -> Credentials {
+        self.credentials.current()
+    }
+
+    /// Whom it believes.
+    #[must_use]
+    pub fn roots(&self) -> &TrustRoots {
+        &self.roots
+    }
+
     /// For those who call: TLS 1.3, and a certificate of the mesh.
     pub(crate) fn server(&self, is_http: bool) -> Arc<ServerConfig> {
         Arc::clone(if is_http { &self.http } else { &self.opaque })

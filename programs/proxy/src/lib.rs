@@ -12,27 +12,68 @@
 //! | `http1`, `exchange` | HTTP/1.1: requests, and one request with its response |
 //! | `http2` | HTTP/2 and gRPC |
 //! | `tcp` | bytes |
+//! | `failure` | why a request is answered here |
+//! | [`timeouts`] | how long is waited, and for what |
 //! | [`metrics`] | what is counted |
+//! | `access_log` | lines about requests |
+//! | `connections` | who is connected |
+//! | [`snapshot`] | what a worker is doing |
+//! | [`admin`] | the door for whoever operates it |
 //!
 //! A worker is one thread with one single-threaded runtime: nothing on the way of a request is shared, locked or atomic but
 //! the slots. It is given plans and never sees where they come from.
 
+mod access_log;
+pub mod admin;
+mod affinity;
+mod bucket;
+mod connections;
+mod contain;
+mod edits;
 pub mod engine;
 mod exchange;
+mod failure;
 mod http1;
 mod http2;
 pub mod keys;
 mod listener;
 pub mod metrics;
+mod mirror;
 mod random;
 mod served;
+pub mod snapshot;
 mod stream;
 mod tcp;
+pub mod timeouts;
+mod tries;
 mod upstream;
 mod worker;
 pub mod workload;
 
 pub use engine::Engine;
 pub use keys::Keys;
-pub use worker::{ListenError, SideCounts};
+pub use timeouts::Timeouts;
+pub use worker::ListenError;
 pub use workload::{Slot, Workload};
+
+#[cfg(test)]
+mod tests {
+    use std::mem::size_of;
+
+    fn of_four<A, B, C, D, F>(_: fn(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    fn of_two<A, B, F>(_: fn(A, B) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Every connection holds one of these for as long as it stands, idle ones included.
+    #[test]
+    fn connections_that_rest_hold_little() {
+        let sizes = [of_two(crate::listener::serve), of_four(crate::http1::serve), of_four(crate::http2::serve)];
+        for (size, most) in sizes.into_iter().zip([1_024, 1_280, 4_096]) {
+            assert!(size <= most, "{sizes:?}");
+        }
+    }
+}

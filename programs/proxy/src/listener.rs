@@ -1,10 +1,11 @@
 //! Where connections come in: accepted, known by their certificate, and served by what they speak.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -18,17 +19,18 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
+use crate::connections::{Connection, Connections};
+use crate::contain;
 use crate::keys::Keys;
 use crate::metrics::SideMetrics;
 use crate::served::{Peer, Side, source_of};
+use crate::snapshot::{CONNECTIONS_SHOWN_MAX, ConnectionSnapshot, ListenerSnapshot};
 use crate::stream::{Conn, Stream};
+use crate::timeouts::Timeouts;
 use crate::{http1, http2, tcp};
 
 /// Connections that the kernel holds ready.
 const BACKLOG: i32 = 4_096;
-
-/// Time for a TLS handshake, and for the first byte after it to tell what is spoken.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// After an accept that failed for want of descriptors or memory.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -38,14 +40,19 @@ pub(crate) struct Listening {
     side: RefCell<Rc<Side>>,
     keys: RefCell<Arc<Keys>>,
     draining: watch::Sender<bool>,
-    pub(crate) connections: Cell<u32>,
+    /// Connections of peers to the workload, to all workers.
+    connections: Arc<AtomicU32>,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) standing: Connections,
     pub(crate) metrics: Rc<SideMetrics>,
 }
 
 impl Listening {
-    pub(crate) fn new(side: Rc<Side>, keys: Arc<Keys>, metrics: Rc<SideMetrics>) -> Rc<Self> {
-        let (side, keys) = (RefCell::new(side), RefCell::new(keys));
-        Rc::new(Self { side, keys, draining: watch::Sender::new(false), connections: Cell::new(0), metrics })
+    pub(crate) fn new(side: &Rc<Side>, keys: &Arc<Keys>, connections: Arc<AtomicU32>, timeouts: Timeouts) -> Rc<Self> {
+        let metrics = Rc::clone(side.metrics());
+        let (side, keys) = (RefCell::new(Rc::clone(side)), RefCell::new(Arc::clone(keys)));
+        let draining = watch::Sender::new(false);
+        Rc::new(Self { side, keys, draining, connections, timeouts, standing: Connections::default(), metrics })
     }
 
     pub(crate) fn side(&self) -> Rc<Side> {
@@ -55,7 +62,7 @@ impl Listening {
     /// Whether it counts for the same direction: what was counted stays true.
     pub(crate) fn is_like(&self, side: &Side) -> bool {
         match (&**self.side.borrow(), side) {
-            (Side::Inbound(_), Side::Inbound(_)) => true,
+            (Side::Inbound(old), Side::Inbound(new)) => old.part.service == new.part.service,
             (Side::Outbound(old), Side::Outbound(new)) => old.part.service == new.part.service,
             (Side::Inbound(_), Side::Outbound(_)) | (Side::Outbound(_), Side::Inbound(_)) => false,
         }
@@ -64,6 +71,16 @@ impl Listening {
     pub(crate) fn replace(&self, side: Rc<Side>, keys: Arc<Keys>) {
         *self.side.borrow_mut() = side;
         *self.keys.borrow_mut() = keys;
+    }
+
+    pub(crate) fn snapshot(&self, address: SocketAddr) -> ListenerSnapshot {
+        let side = self.side();
+        let upstream = match &*side {
+            Side::Inbound(_) => None,
+            Side::Outbound(outbound) => Some(outbound.part.service.clone()),
+        };
+        let (standing, connections) = self.standing.first(CONNECTIONS_SHOWN_MAX, ConnectionSnapshot::of);
+        ListenerSnapshot { address, upstream, protocol: side.protocol(), standing, connections }
     }
 
     /// Connections are to end with the request that they carry.
@@ -88,29 +105,45 @@ impl Listening {
         }
     }
 
-    fn is_full(&self) -> bool {
+    /// How many peers may be connected; an application is not counted.
+    fn max_connections(&self) -> Option<u32> {
         match &**self.side.borrow() {
-            Side::Inbound(inbound) => inbound.part.max_connections.is_some_and(|max| self.connections.get() >= max),
-            Side::Outbound(_) => false,
+            Side::Inbound(inbound) => Some(inbound.part.max_connections.unwrap_or(u32::MAX)),
+            Side::Outbound(_) => None,
         }
     }
 }
 
 /// Counts a connection for as long as it lives.
-struct Counted(Rc<Listening>);
+pub(crate) struct Counted {
+    listening: Rc<Listening>,
+    is_peer: bool,
+    connection: Rc<Connection>,
+    number: u64,
+}
 
 impl Counted {
-    fn new(listening: Rc<Listening>) -> Self {
-        listening.connections.set(listening.connections.get() + 1);
+    /// `None` if there are as many as there may be.
+    fn new(listening: Rc<Listening>, connection: Connection) -> Option<Self> {
+        let max = listening.max_connections();
+        if let Some(max) = max {
+            let more = |count: u32| (count < max).then_some(count + 1);
+            listening.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        }
         listening.metrics.opened();
-        Self(listening)
+        let connection = Rc::new(connection);
+        let number = listening.standing.add(Rc::clone(&connection));
+        Some(Self { listening, is_peer: max.is_some(), connection, number })
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.connections.set(self.0.connections.get() - 1);
-        self.0.metrics.closed();
+        if self.is_peer {
+            self.listening.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.listening.standing.remove(self.number);
+        self.listening.metrics.closed();
     }
 }
 
@@ -132,13 +165,12 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 pub(crate) async fn accept(listener: TcpListener, listening: Rc<Listening>) {
     loop {
         match listener.accept().await {
-            Ok((tcp, _)) if !listening.is_full() => {
-                tokio::task::spawn_local(serve(tcp, Rc::clone(&listening)));
-            }
-            Ok((tcp, _)) => {
-                listening.metrics.overflowed();
-                drop(tcp);
-            }
+            Ok((tcp, remote)) => match Counted::new(Rc::clone(&listening), connection(&tcp, remote, &listening)) {
+                Some(counted) => {
+                    contain::spawn("a connection", serve(tcp, counted));
+                }
+                None => listening.metrics.overflowed(),
+            },
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 sleep(ACCEPT_AGAIN_AFTER).await;
@@ -147,30 +179,43 @@ pub(crate) async fn accept(listener: TcpListener, listening: Rc<Listening>) {
     }
 }
 
-async fn serve(tcp: TcpStream, listening: Rc<Listening>) {
-    let _counted = Counted::new(Rc::clone(&listening));
+fn connection(tcp: &TcpStream, remote: SocketAddr, listening: &Listening) -> Connection {
+    Connection::new(remote, tcp.local_addr().unwrap_or_else(|_| listening.side().bind()))
+}
+
+pub(crate) async fn serve(tcp: TcpStream, counted: Counted) {
+    let (listening, connection) = (Rc::clone(&counted.listening), Rc::clone(&counted.connection));
     if tcp.set_nodelay(true).is_err() {
         return;
     }
     let Some(config) = listening.tls() else {
-        return speak(Stream::Plain(tcp), listening, Peer::local(), None).await;
+        return Box::pin(speak(Stream::Plain(tcp), listening, Peer::local(connection), None)).await;
     };
-    let accepted = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(tcp)).await;
-    let Ok(Ok(tls)) = accepted else {
+    // In boxes of their own, so that a connection holds the one that it is at, and not room for the largest.
+    let Some((stream, peer, is_http2)) = Box::pin(shake(config, tcp, &listening, connection)).await else {
         listening.metrics.handshake_failed();
         return;
     };
-    let Some(peer) = peer_of(&listening, tls.get_ref().1.peer_certificates()) else {
-        listening.metrics.handshake_failed();
-        return;
-    };
+    Box::pin(speak(stream, listening, peer, is_http2)).await;
+}
+
+/// The TLS handshake: who calls, and whether HTTP/2 was agreed on; `None` if it failed.
+async fn shake(
+    config: Arc<ServerConfig>,
+    tcp: TcpStream,
+    listening: &Listening,
+    connection: Rc<Connection>,
+) -> Option<(Stream, Peer, Option<bool>)> {
+    let accepting = TlsAcceptor::from(config).accept(tcp);
+    let tls = timeout(listening.timeouts.handshake, accepting).await.ok()?.ok()?;
+    let peer = peer_of(listening, connection, tls.get_ref().1)?;
     let is_http2 = tls.get_ref().1.alpn_protocol().map(|chosen| chosen == b"h2");
-    speak(Stream::Tls(Box::new(TlsStream::Server(tls))), listening, peer, is_http2).await;
+    Some((Stream::Tls(Box::new(TlsStream::Server(tls))), peer, is_http2))
 }
 
 /// Who is at the other end, as its certificate says.
-fn peer_of(listening: &Listening, chain: Option<&[rustls::pki_types::CertificateDer<'_>]>) -> Option<Peer> {
-    let chain = chain?;
+fn peer_of(listening: &Listening, connection: Rc<Connection>, tls: &rustls::ServerConnection) -> Option<Peer> {
+    let chain = tls.peer_certificates()?;
     let identity = peer_identity(chain).ok()?;
     let mut hash = String::with_capacity(64);
     for byte in Sha256::digest(chain.first()?) {
@@ -178,34 +223,50 @@ fn peer_of(listening: &Listening, chain: Option<&[rustls::pki_types::Certificate
         write!(hash, "{byte:02x}").ok()?;
     }
     let own = listening.keys.borrow().identity().to_uri();
-    let certificate = format!("By={own};Hash={hash};URI={}", identity.to_uri());
-    Some(Peer { source: source_of(&identity), certificate })
+    let uri = identity.to_uri();
+    let certificate = format!("By={own};Hash={hash};URI={uri}");
+    connection.know(uri, tls.server_name());
+    Some(Peer { source: source_of(&identity), certificate, connection })
 }
 
 /// Serves what is spoken, which the first bytes tell where nobody has said it.
 async fn speak(stream: Stream, listening: Rc<Listening>, peer: Peer, is_http2: Option<bool>) {
     let protocol = listening.side().protocol();
     if !protocol.is_l7() {
-        return tcp::serve(stream, listening, peer).await;
+        return Box::pin(tcp::serve(stream, listening, peer)).await;
     }
     let mut conn = Conn::new(stream);
     let is_http2 = match is_http2 {
         Some(known) => known,
-        None => loop {
-            match is_http2_preface(&conn.read) {
-                Some(known) => break known,
-                // A client that is connected and silent is idle, not stuck.
-                None => match conn.fill().await {
-                    Ok(1..) => {}
-                    Ok(0) | Err(_) => return,
-                },
-            }
+        None => match speaks_http2(&mut conn, &listening).await {
+            Some(known) => known,
+            None => return,
         },
     };
     let read = std::mem::replace(&mut conn.read, BytesMut::new());
     if is_http2 {
-        http2::serve(conn.stream, read, listening, peer).await;
+        Box::pin(http2::serve(conn.stream, read, listening, peer)).await;
     } else {
-        http1::serve(conn.stream, read, listening, peer).await;
+        Box::pin(http1::serve(conn.stream, read, listening, peer)).await;
+    }
+}
+
+/// Whether the first bytes of a connection are those of HTTP/2; `None` if there are none.
+async fn speaks_http2(conn: &mut Conn, listening: &Listening) -> Option<bool> {
+    loop {
+        if let Some(known) = is_http2_preface(&conn.read) {
+            return Some(known);
+        }
+        // A client that is connected and silent is idle, one that has begun is to go on.
+        let is_idle = conn.read.is_empty();
+        let patience = if is_idle { listening.timeouts.idle } else { listening.timeouts.handshake };
+        tokio::select! {
+            biased;
+            read = conn.fill() => if !matches!(read, Ok(1..)) {
+                return None;
+            },
+            () = sleep(patience) => return None,
+            () = listening.drained(), if is_idle => return None,
+        }
     }
 }

@@ -1,16 +1,40 @@
 //! What is counted. One worker writes its own cells; whoever reads adds them up.
 //!
+//! Cells belong to a direction of a service, not to a listener: they outlive what is served, and start from nothing only
+//! with the process. Series are bounded by the services and upstreams of the node, and by named limits where others choose.
 //! Cost model: an event costs one load and one store, and nothing is looked up: a listener holds its cells.
 
-use std::sync::Arc;
+mod families;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use starling_model::ServiceName;
+use starling_traffic::{CompiledPolicy, Verdict};
+
+use crate::failure::Failure;
 
 /// Upper bounds of the latency buckets, microseconds; a last one has no bound.
 pub const LATENCY_BOUNDS_US: [u64; 16] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     5_000_000, 10_000_000,
 ];
+
+/// Statuses of requests that are refused before anything is decided about them; any other counts as [`OTHER`].
+pub const MALFORMED: [u16; 9] = [400, 405, 408, 413, 414, 417, 431, 501, 505];
+
+/// Rules by which one direction of a service may be seen to deny; past these they count as [`OTHER`].
+const DENYING_RULES_MAX: usize = 64;
+
+/// What is past a limit.
+pub const OTHER: &str = "other";
+
+/// Directions of services that nobody serves any more and whose cells are kept; they are let go of together.
+const FORMER_SIDES_MAX: usize = 1_024;
 
 /// A cell with one writer.
 #[derive(Debug, Default)]
@@ -32,25 +56,35 @@ impl Cell {
     }
 }
 
-/// What one worker counts of one direction of one workload.
+/// What one worker counts of one direction of a service.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Responses by the hundreds of their status, from 1xx.
     pub responses: [Cell; 5],
     /// Requests that were broken off by the client, or within their response.
     pub broken: Cell,
-    /// Requests refused before anything was decided about them.
-    pub malformed: Cell,
-    /// Requests and connections that no intention allows.
-    pub denied: Cell,
+    /// Requests refused before anything was decided about them, by status as in [`MALFORMED`].
+    pub malformed: [Cell; MALFORMED.len() + 1],
+    /// Requests and connections that failed on their way to a server, by reason.
+    pub failures: [Cell; Failure::REASONS.len()],
+    /// Requests and connections that no intention allows, by the rule that denied.
+    pub denied: Mutex<BTreeMap<String, Arc<Cell>>>,
     /// Connections accepted.
     pub opened: Cell,
     /// Connections that stand.
     pub open: Cell,
     /// Connections refused for their number.
     pub overflowed: Cell,
-    /// Handshakes that failed.
+    /// Handshakes with clients that failed.
     pub handshakes_failed: Cell,
+    /// Handshakes with servers that failed.
+    pub upstream_handshakes_failed: Cell,
+    /// Servers that could not be connected to, failed handshakes included.
+    pub connects_failed: Cell,
+    /// Attempts after the first.
+    pub retries: Cell,
+    /// Endpoints found to be out of order and not called for a while.
+    pub ejections: Cell,
     /// Bytes of bodies received from clients.
     pub received_bytes: Cell,
     /// Bytes of bodies sent to clients.
@@ -61,27 +95,92 @@ pub struct Counts {
     pub latency_us: Cell,
 }
 
+/// One direction of a service.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SideKey {
+    /// The service.
+    pub service: ServiceName,
+    /// The service that it calls; `None` for calls that it is sent.
+    pub upstream: Option<ServiceName>,
+}
+
+/// Every cell of an engine, by side and worker. Workers come here when they begin to serve a side, never for a request.
+#[derive(Debug, Default)]
+pub struct Ledger(Mutex<BTreeMap<SideKey, BTreeMap<usize, Arc<Counts>>>>);
+
+impl Ledger {
+    /// The cells of every worker, by side.
+    #[must_use]
+    pub fn read(&self) -> Vec<(SideKey, Vec<Arc<Counts>>)> {
+        let sides = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sides.iter().map(|(key, workers)| (key.clone(), workers.values().cloned().collect())).collect()
+    }
+
+    /// The cells of one worker for a side: those that it had before, if it had any.
+    fn open(&self, key: SideKey, worker: usize) -> Arc<Counts> {
+        let mut sides = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = Arc::clone(sides.entry(key).or_default().entry(worker).or_default());
+        let is_former = |workers: &BTreeMap<usize, Arc<Counts>>| workers.values().all(|it| Arc::strong_count(it) == 1);
+        if sides.values().filter(|workers| is_former(workers)).count() > FORMER_SIDES_MAX {
+            sides.retain(|_, workers| !is_former(workers));
+        }
+        counts
+    }
+}
+
+/// What one worker counts in.
+pub(crate) struct WorkerMetrics {
+    ledger: Arc<Ledger>,
+    worker: usize,
+}
+
+impl WorkerMetrics {
+    pub(crate) fn new(ledger: Arc<Ledger>, worker: usize) -> Self {
+        Self { ledger, worker }
+    }
+
+    /// The cells for calls of `service` to `upstream`, or for those that it is sent.
+    pub(crate) fn side(&self, service: &ServiceName, upstream: Option<&ServiceName>) -> Rc<SideMetrics> {
+        let key = SideKey { service: service.clone(), upstream: upstream.cloned() };
+        Rc::new(SideMetrics { counts: self.ledger.open(key, self.worker), denying: RefCell::default() })
+    }
+}
+
 /// How a request ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Ending {
+    /// By a server, with this status.
     Answered(u16),
+    /// By this proxy.
+    Failed(Failure),
     Broken,
+    /// A connection, by those who had it.
+    Closed,
 }
 
-/// A listener's hold of its cells.
-pub(crate) struct SideMetrics(pub(crate) Arc<Counts>);
+/// Cells of the rules of one policy that have denied something, by place; the first is for its default.
+type Denying = (Option<Rc<CompiledPolicy>>, Vec<Option<Arc<Cell>>>);
+
+/// A hold of the cells of one side.
+pub struct SideMetrics {
+    counts: Arc<Counts>,
+    denying: RefCell<Denying>,
+}
 
 impl SideMetrics {
     pub(crate) fn finished(&self, ending: Ending, took: Duration, received: u64, sent: u64) {
-        let counts = &self.0;
-        match ending {
-            Ending::Answered(status) => {
-                counts.responses[usize::from(status / 100).clamp(1, 5) - 1].add(1);
-                if status == 403 {
-                    counts.denied.add(1);
-                }
+        let counts = &self.counts;
+        let status = match ending {
+            Ending::Answered(status) => Some(status),
+            Ending::Failed(failure) => {
+                self.failed(failure);
+                Some(failure.status())
             }
-            Ending::Broken => counts.broken.add(1),
+            Ending::Broken | Ending::Closed => None,
+        };
+        match status {
+            Some(status) => counts.responses[usize::from(status / 100).clamp(1, 5) - 1].add(1),
+            None => counts.broken.add(1),
         }
         counts.received_bytes.add(received);
         counts.sent_bytes.add(sent);
@@ -90,34 +189,95 @@ impl SideMetrics {
         counts.latency_us.add(micros);
     }
 
-    /// Refused before it was a request, or where there are no requests.
-    pub(crate) fn refused(&self, status: u16) {
-        if status == 403 {
-            self.0.denied.add(1);
-        } else {
-            self.0.malformed.add(1);
+    /// A request or a connection did not reach a server.
+    pub(crate) fn failed(&self, failure: Failure) {
+        if let Some(place) = failure.place() {
+            self.counts.failures[place].add(1);
         }
     }
 
+    /// Refused before it was a request.
+    pub(crate) fn refused(&self, status: u16) {
+        let place = MALFORMED.iter().position(|it| *it == status).unwrap_or(MALFORMED.len());
+        self.counts.malformed[place].add(1);
+    }
+
+    /// Denied by a policy; `source` is `None` for a peer that is no workload, of which no rule speaks.
+    pub(crate) fn denied(
+        &self,
+        policy: &Rc<CompiledPolicy>,
+        verdict: Option<&Verdict>,
+        source: Option<&ServiceName>,
+        destination: &ServiceName,
+    ) {
+        let (Some(verdict), Some(source)) = (verdict, source) else {
+            return self.denying_cell("no workload").add(1);
+        };
+        let mut denying = self.denying.borrow_mut();
+        let (of, cells) = &mut *denying;
+        if !of.as_ref().is_some_and(|of| Rc::ptr_eq(of, policy)) {
+            *of = Some(Rc::clone(policy));
+            cells.clear();
+        }
+        let place = verdict.rule().map_or(0, |rule| rule + 1);
+        if cells.len() <= place {
+            cells.resize(place + 1, None);
+        }
+        let named = || match verdict.rule() {
+            None => self.denying_cell("default"),
+            Some(rule) => {
+                let (source, destination) = policy.written(rule, source, destination);
+                self.denying_cell(&format!("{source}→{destination}"))
+            }
+        };
+        cells[place].get_or_insert_with(named).add(1);
+    }
+
+    fn denying_cell(&self, rule: &str) -> Arc<Cell> {
+        let mut cells = self.counts.denied.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cell) = cells.get(rule) {
+            return Arc::clone(cell);
+        }
+        let name = if cells.len() < DENYING_RULES_MAX { rule } else { OTHER };
+        Arc::clone(cells.entry(name.to_owned()).or_default())
+    }
+
     pub(crate) fn moved(&self, received: u64, sent: u64) {
-        self.0.received_bytes.add(received);
-        self.0.sent_bytes.add(sent);
+        self.counts.received_bytes.add(received);
+        self.counts.sent_bytes.add(sent);
     }
 
     pub(crate) fn opened(&self) {
-        self.0.opened.add(1);
-        self.0.open.add(1);
+        self.counts.opened.add(1);
+        self.counts.open.add(1);
     }
 
     pub(crate) fn closed(&self) {
-        self.0.open.take(1);
+        self.counts.open.take(1);
     }
 
     pub(crate) fn overflowed(&self) {
-        self.0.overflowed.add(1);
+        self.counts.overflowed.add(1);
     }
 
     pub(crate) fn handshake_failed(&self) {
-        self.0.handshakes_failed.add(1);
+        self.counts.handshakes_failed.add(1);
+    }
+
+    pub(crate) fn upstream_handshake_failed(&self) {
+        self.counts.upstream_handshakes_failed.add(1);
+    }
+
+    pub(crate) fn connect_failed(&self) {
+        self.counts.connects_failed.add(1);
+    }
+
+    pub(crate) fn retried(&self) {
+        self.counts.retries.add(1);
+    }
+
+    /// An endpoint was found to be out of order.
+    pub fn ejected(&self) {
+        self.counts.ejections.add(1);
     }
 }

@@ -20,18 +20,4 @@ impl Random {
         self.0.set(state);
         state
     }
-
-    /// A number below `bound`, which must not be 0.
-    pub(crate) fn below(&self, bound: usize) -> usize {
-        // The upper half of a product is even enough where bounds are small beside 2^32.
-        let random = self.next() >> 32;
-        usize::try_from((random * bound as u64) >> 32).unwrap_or(0)
-    }
-
-    /// Two different numbers below `bound`, which must be 2 or more.
-    pub(crate) fn two_of(&self, bound: usize) -> (usize, usize) {
-        let one = self.below(bound);
-        let other = self.below(bound - 1);
-        (one, if other >= one { other + 1 } else { other })
-    }
 }

@@ -1,5 +1,6 @@
 //! One workload as one worker serves it: what is decided about a call, and where it goes.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,19 +9,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
+use http::HeaderMap;
+use http::header::HeaderValue;
 use starling_http1::{RequestHead, put_field};
 use starling_identity::Identity;
-use starling_model::{Action, Protocol, ServiceName};
-use starling_plan::{Inbound, Outbound};
-use starling_traffic::{CompiledPolicy, HeaderFields, PolicyTable, Request};
+use starling_model::{Action, HeaderEdits, Protocol, RetryPolicy, ServiceName};
+use starling_plan::{Inbound, Outbound, Routes};
+use starling_traffic::{CompiledPolicy, HeaderFields, PolicyTable, Request, RuleAction, Verdict, WeightedTarget, hits};
 
+use crate::access_log::{Logger, Sinks};
+use crate::affinity;
+use crate::bucket::Bucket;
+use crate::connections::Connection;
+use crate::edits::{edit_map, put_fields};
 use crate::keys::Keys;
+use crate::metrics::{SideMetrics, WorkerMetrics};
 use crate::random::Random;
 use crate::upstream::Upstream;
 use crate::workload::{Slot, Workload};
-
-/// Time for a whole HTTP request to another service, as with the Envoy that Starling configures.
-const OUTBOUND_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Fields that say who the caller is: only what this proxy has verified may stand there.
 pub(crate) const CLIENT_CERTIFICATE: &str = "x-forwarded-client-cert";
@@ -34,12 +40,13 @@ pub(crate) struct Peer {
     pub(crate) source: Option<ServiceName>,
     /// The value of [`CLIENT_CERTIFICATE`] for its requests.
     pub(crate) certificate: String,
+    pub(crate) connection: Rc<Connection>,
 }
 
 impl Peer {
     /// An application behind its own sidecar.
-    pub(crate) fn local() -> Self {
-        Self { source: None, certificate: String::new() }
+    pub(crate) fn local(connection: Rc<Connection>) -> Self {
+        Self { source: None, certificate: String::new(), connection }
     }
 }
 
@@ -49,15 +56,77 @@ pub(crate) enum Decision<'a> {
     Forward(Forward<'a>),
     /// It is answered here.
     Reply { status: u16, text: &'static str },
+    /// The caller is told to go elsewhere.
+    Redirect { status: u16, location: String },
 }
 
 /// Where a request goes and how.
 pub(crate) struct Forward<'a> {
     pub(crate) upstream: Rc<Upstream>,
-    /// The target in its normal form.
-    pub(crate) request: Request<'a>,
-    /// Time for the whole of it.
+    /// The target as the next hop gets it.
+    pub(crate) target: Cow<'a, str>,
+    /// Time for the whole of it, all tries included.
     pub(crate) timeout: Option<Duration>,
+    /// Time that it may stand still, if the plan says so.
+    pub(crate) still: Option<Duration>,
+    /// Time that it waits first.
+    pub(crate) delay: Option<Duration>,
+    /// What stays with one endpoint has one hash.
+    pub(crate) hash: Option<u64>,
+    /// The cookie that gives later requests the same hash.
+    pub(crate) cookie: Option<String>,
+    /// What the plan says beside; `None` towards the application.
+    pub(crate) route: Option<Route<'a>>,
+    /// Who gets a copy.
+    pub(crate) mirror: Option<Rc<Upstream>>,
+}
+
+/// What the plan says of a request.
+#[derive(Clone, Copy)]
+pub(crate) struct Route<'a> {
+    pub(crate) forward: &'a starling_traffic::Forward,
+    pub(crate) to: &'a WeightedTarget,
+}
+
+impl<'a> Forward<'a> {
+    /// To an upstream, with nothing else said.
+    fn plainly(upstream: &Rc<Upstream>, target: Cow<'a, str>, timeout: Option<Duration>) -> Self {
+        let upstream = Rc::clone(upstream);
+        let (still, delay, hash, cookie, route, mirror) = (None, None, None, None, None, None);
+        Self { upstream, target, timeout, still, delay, hash, cookie, route, mirror }
+    }
+
+    /// What is done to the head of the request, in this order.
+    pub(crate) fn request_edits(&self) -> impl Iterator<Item = &'a HeaderEdits> + use<'a> {
+        let route = self.route;
+        route.into_iter().flat_map(|route| [&route.to.request_headers, &route.forward.request_headers]).filter(is_some)
+    }
+
+    /// What is done to the head of the response, in this order.
+    pub(crate) fn response_edits(&self) -> impl Iterator<Item = &'a HeaderEdits> + use<'a> {
+        let route = self.route;
+        route
+            .into_iter()
+            .flat_map(|route| [&route.to.response_headers, &route.forward.response_headers])
+            .filter(is_some)
+    }
+
+    /// Does to a header list what is done to the head of the response.
+    pub(crate) fn edit_response(&self, headers: &mut HeaderMap) {
+        edit_map(headers, self.response_edits());
+        if let Some(cookie) = self.cookie.as_ref().and_then(|cookie| HeaderValue::from_str(cookie).ok()) {
+            headers.append(http::header::SET_COOKIE, cookie);
+        }
+    }
+
+    /// When the request is tried again.
+    pub(crate) fn retry(&self) -> Option<&'a RetryPolicy> {
+        self.route?.forward.retry.as_ref().filter(|policy| policy.retries_at_all())
+    }
+}
+
+fn is_some(edits: &&HeaderEdits) -> bool {
+    !edits.is_empty()
 }
 
 /// The listener for peers.
@@ -67,12 +136,20 @@ pub(crate) struct InboundSide {
     policies: Arc<Slot<PolicyTable>>,
     /// The policy, and the table that it was taken from.
     policy: RefCell<Option<(Arc<PolicyTable>, Rc<CompiledPolicy>)>>,
+    /// What the workload has let through, with all workers.
+    bucket: Arc<Bucket>,
+    metrics: Rc<SideMetrics>,
+    log: Option<Rc<Logger>>,
 }
 
 /// A listener for the application's calls.
 pub(crate) struct OutboundSide {
     pub(crate) part: Arc<Outbound>,
-    pub(crate) upstream: Rc<Upstream>,
+    routes: Arc<Routes>,
+    upstreams: Rc<Upstreams>,
+    random: Rc<Random>,
+    metrics: Rc<SideMetrics>,
+    log: Option<Rc<Logger>>,
 }
 
 /// One direction of a workload.
@@ -81,11 +158,15 @@ pub(crate) enum Side {
     Outbound(OutboundSide),
 }
 
+/// Who is called, by the name of the cluster.
+type Upstreams = BTreeMap<Arc<str>, Rc<Upstream>>;
+
 /// A workload as a worker serves it.
 pub(crate) struct Served {
     pub(crate) workload: Arc<Workload>,
     pub(crate) keys: Arc<Keys>,
     pub(crate) sides: Vec<Rc<Side>>,
+    upstreams: Rc<Upstreams>,
 }
 
 impl Side {
@@ -104,41 +185,56 @@ impl Side {
         }
     }
 
-    pub(crate) fn upstream(&self) -> &Rc<Upstream> {
+    /// Where a connection goes of which nothing is known but bytes.
+    pub(crate) fn upstream(&self) -> Option<Rc<Upstream>> {
         match self {
-            Self::Inbound(inbound) => &inbound.app,
-            Self::Outbound(outbound) => &outbound.upstream,
+            Self::Inbound(inbound) => Some(Rc::clone(&inbound.app)),
+            Self::Outbound(outbound) => {
+                let forward = outbound.routes.table.rules().last()?.forward()?;
+                outbound.upstreams.get(&forward.pick(outbound.random.next())?.cluster).cloned()
+            }
+        }
+    }
+
+    pub(crate) fn metrics(&self) -> &Rc<SideMetrics> {
+        match self {
+            Self::Inbound(inbound) => &inbound.metrics,
+            Self::Outbound(outbound) => &outbound.metrics,
+        }
+    }
+
+    /// Where its requests are logged, if they are.
+    pub(crate) fn log(&self) -> Option<&Logger> {
+        match self {
+            Self::Inbound(inbound) => inbound.log.as_deref(),
+            Self::Outbound(outbound) => outbound.log.as_deref(),
         }
     }
 
     /// Decides about a request.
     pub(crate) fn decide<'a>(
-        &self,
+        &'a self,
         peer: &Peer,
-        method: &'a str,
-        target: &'a str,
+        (method, authority, target): (&'a str, &str, &'a str),
         fields: &'a dyn HeaderFields,
     ) -> Decision<'a> {
         // `*` is no path, and of OPTIONS only.
         let Ok(request) = Request::new(method, target, fields) else {
             return Decision::Reply { status: 400, text: "the path has no normal form" };
         };
-        let (upstream, timeout) = match self {
+        match self {
             Self::Inbound(inbound) => {
                 if !inbound.allows(peer, Some(&request)) {
                     return Decision::Reply { status: 403, text: "RBAC: access denied" };
                 }
-                (&inbound.app, inbound.part.local_app.request_timeout)
+                if inbound.part.rate_limit.is_some_and(|limit| !inbound.bucket.admits(limit)) {
+                    return Decision::Reply { status: 429, text: "local_rate_limited" };
+                }
+                let timeout = inbound.part.local_app.request_timeout;
+                Decision::Forward(Forward::plainly(&inbound.app, request.into_target(), timeout))
             }
-            Self::Outbound(outbound) => {
-                let timeout = match outbound.part.protocol {
-                    Protocol::Grpc => None,
-                    Protocol::Tcp | Protocol::Http | Protocol::Http2 => Some(OUTBOUND_TIMEOUT),
-                };
-                (&outbound.upstream, timeout)
-            }
-        };
-        Decision::Forward(Forward { upstream: Rc::clone(upstream), request, timeout })
+            Self::Outbound(outbound) => outbound.decide(peer, authority, request),
+        }
     }
 
     /// Whether a bare connection may pass.
@@ -163,19 +259,18 @@ impl Side {
     }
 
     /// Appends a request's head but for the framing of its body.
-    pub(crate) fn put_request(&self, out: &mut BytesMut, peer: &Peer, head: &RequestHead, request: &Request<'_>) {
-        out.reserve(head.method().len() + request.target().len() + 32);
+    pub(crate) fn put_request(&self, out: &mut BytesMut, peer: &Peer, head: &RequestHead, forward: &Forward<'_>) {
+        out.reserve(head.method().len() + forward.target.len() + 32);
         out.put_slice(head.method().as_bytes());
         out.put_u8(b' ');
-        out.put_slice(request.target().as_bytes());
+        out.put_slice(forward.target.as_bytes());
         out.put_slice(b" HTTP/1.1\r\n");
         let authority = head.authority();
         // A trailing dot names the same host to some and another to others.
         let authority = authority.strip_suffix('.').unwrap_or(authority);
         put_field(out, "host", if authority.is_empty() { "localhost" } else { authority }.as_bytes());
-        for (name, value) in self.fields(peer, head) {
-            put_field(out, name, value);
-        }
+        let edits = forward.request_edits();
+        put_fields(out, self.fields(peer, head), edits);
     }
 
     /// Whether a request's field is passed on as it is.
@@ -195,8 +290,13 @@ impl Side {
 
 impl InboundSide {
     fn allows(&self, peer: &Peer, request: Option<&Request<'_>>) -> bool {
-        let Some(source) = &peer.source else { return false };
-        self.policy().authorise(source, request).action == Action::Allow
+        let policy = self.policy();
+        let verdict = peer.source.as_ref().map(|source| policy.authorise(source, request));
+        if let Some(Verdict { action: Action::Allow, .. }) = verdict {
+            return true;
+        }
+        self.metrics.denied(&policy, verdict.as_ref(), peer.source.as_ref(), &self.part.service);
+        false
     }
 
     /// The policy in force.
@@ -214,7 +314,53 @@ impl InboundSide {
     }
 }
 
+impl OutboundSide {
+    fn decide<'a>(&'a self, peer: &Peer, authority: &str, request: Request<'a>) -> Decision<'a> {
+        let Some(rule) = self.routes.table.find(&request) else {
+            return Decision::Reply { status: 404, text: "no route" };
+        };
+        let forward = match &rule.action {
+            RuleAction::Forward(forward) => forward,
+            RuleAction::Redirect(redirect) => {
+                let location = rule.location("http", authority, request.target()).unwrap_or_default();
+                return Decision::Redirect { status: redirect.status.into(), location };
+            }
+        };
+        let hits = |percent| hits(percent, self.random.next());
+        let fault = forward.fault.as_ref();
+        if let Some(abort) = fault.and_then(|fault| fault.abort).filter(|abort| hits(abort.percent)) {
+            return Decision::Reply { status: abort.status, text: "fault filter abort" };
+        }
+        let delay = fault.and_then(|fault| fault.delay).filter(|delay| hits(delay.percent)).map(|delay| delay.duration);
+        let target = forward.pick(self.random.next());
+        let upstream = target.and_then(|target| Some((target, self.upstreams.get(&target.cluster)?)));
+        let Some((to, upstream)) = upstream else {
+            return Decision::Reply { status: 503, text: "no healthy upstream" };
+        };
+        let (hash, cookie) = affinity::hash(&forward.hash, &request, peer, &self.random);
+        let mirror = forward.mirror.as_ref().filter(|mirror| hits(mirror.percent));
+        let mirror = mirror.and_then(|mirror| self.upstreams.get(&mirror.cluster).cloned());
+        let rewritten = match rule.rewrite(request.target()) {
+            Cow::Owned(rewritten) => Some(rewritten),
+            Cow::Borrowed(_) => None,
+        };
+        let target = rewritten.map_or_else(|| request.into_target(), Cow::Owned);
+        let (timeout, still, route) = (forward.timeout, forward.idle_timeout, Some(Route { forward, to }));
+        let plainly = Forward::plainly(upstream, target, timeout);
+        Decision::Forward(Forward { still, delay, hash, cookie, route, mirror, ..plainly })
+    }
+}
+
 impl Served {
+    /// Everybody who is called, the application included.
+    pub(crate) fn upstreams(&self) -> impl Iterator<Item = &Rc<Upstream>> {
+        let app = self.sides.iter().find_map(|side| match &**side {
+            Side::Inbound(inbound) => Some(&inbound.app),
+            Side::Outbound(_) => None,
+        });
+        app.into_iter().chain(self.upstreams.values())
+    }
+
     /// What a worker serves of `workload`; of `before`, parts that are the same stay with their connections.
     ///
     /// # Errors
@@ -223,31 +369,56 @@ impl Served {
         workload: Arc<Workload>,
         keys: Arc<Keys>,
         before: Option<&Self>,
-        random: &Rc<Random>,
+        (random, metrics, sinks): (&Rc<Random>, &WorkerMetrics, &Sinks),
     ) -> anyhow::Result<Self> {
         let same_keys = |before: &&Self| Arc::ptr_eq(&before.keys, &keys);
         let plan = &workload.plan;
+        let log = Logger::new(&plan.access_log, sinks).map(Rc::new);
+        let side_metrics = |upstream| metrics.side(&plan.service, upstream);
         let mut upstreams = BTreeMap::new();
         for (cluster, slot) in plan.clusters.iter().zip(&workload.endpoints) {
             let kept = before.filter(same_keys).and_then(|before| before.upstream_of(cluster, slot));
             let upstream = match kept {
                 Some(kept) => kept,
-                None => Upstream::service(cluster, Arc::clone(slot), &keys, Rc::clone(random))?,
+                None => {
+                    let counted = (Rc::clone(random), side_metrics(Some(&cluster.service)));
+                    Upstream::service(cluster, Arc::clone(slot), &keys, counted)?
+                }
             };
-            upstreams.insert(cluster.service.clone(), upstream);
+            upstreams.insert(Arc::from(&*cluster.sni), upstream);
         }
+        let upstreams = Rc::new(upstreams);
         let mut sides = Vec::new();
         if let Some(part) = &plan.inbound {
             let kept = before.and_then(|before| before.app_of(part));
-            let app = kept.unwrap_or_else(|| Upstream::app(&part.local_app, part.protocol, Rc::clone(random)));
+            let metrics = side_metrics(None);
+            let counted = (Rc::clone(random), Rc::clone(&metrics));
+            let app = kept.unwrap_or_else(|| Upstream::app(&part.local_app, part.protocol, counted));
             let (part, policies) = (Arc::clone(part), Arc::clone(&workload.policies));
-            sides.push(Rc::new(Side::Inbound(InboundSide { part, app, policies, policy: RefCell::default() })));
+            sides.push(Rc::new(Side::Inbound(InboundSide {
+                part,
+                app,
+                policies,
+                policy: RefCell::default(),
+                bucket: Arc::clone(&workload.bucket),
+                metrics,
+                log: log.clone(),
+            })));
         }
         for part in &plan.outbounds {
-            let Some(upstream) = upstreams.get(&part.service).cloned() else { continue };
-            sides.push(Rc::new(Side::Outbound(OutboundSide { part: Arc::clone(part), upstream })));
+            let found = plan.routes.binary_search_by(|routes| routes.service.cmp(&part.service));
+            let Ok(routes) = found.map(|place| Arc::clone(&plan.routes[place])) else { continue };
+            let metrics = side_metrics(Some(&part.service));
+            sides.push(Rc::new(Side::Outbound(OutboundSide {
+                part: Arc::clone(part),
+                routes,
+                upstreams: Rc::clone(&upstreams),
+                random: Rc::clone(random),
+                metrics,
+                log: log.clone(),
+            })));
         }
-        Ok(Self { workload, keys, sides })
+        Ok(Self { workload, keys, sides, upstreams })
     }
 
     fn upstream_of(
@@ -255,13 +426,14 @@ impl Served {
         cluster: &Arc<starling_plan::Cluster>,
         slot: &Arc<Slot<starling_plan::Endpoints>>,
     ) -> Option<Rc<Upstream>> {
-        let place =
-            self.workload.plan.clusters.iter().position(|old| Arc::ptr_eq(old, cluster) || **old == **cluster)?;
-        if !Arc::ptr_eq(&self.workload.endpoints[place], slot) {
+        let clusters = &self.workload.plan.clusters;
+        let target = (&cluster.service, &cluster.subset);
+        let place = clusters.binary_search_by(|old| (&old.service, &old.subset).cmp(&target)).ok()?;
+        let same = Arc::ptr_eq(&clusters[place], cluster) || *clusters[place] == **cluster;
+        if !same || !Arc::ptr_eq(&self.workload.endpoints[place], slot) {
             return None;
         }
-        let named = |side: &&Rc<Side>| matches!(&***side, Side::Outbound(it) if it.upstream.name == cluster.sni);
-        self.sides.iter().find(named).map(|side| Rc::clone(side.upstream()))
+        self.upstreams.get(&*cluster.sni).cloned()
     }
 
     fn app_of(&self, part: &Inbound) -> Option<Rc<Upstream>> {

@@ -87,6 +87,30 @@ impl Conn {
         })
     }
 
+    /// Reads more and writes it to `to` at once, as far as that takes it; 0 at the end. Nothing may wait to be used here, or
+    /// to be written there. What is taken at once is copied nowhere.
+    pub(crate) fn poll_relay(&mut self, cx: &mut Context<'_>, to: &mut Self) -> Poll<io::Result<usize>> {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let mut buffer = ReadBuf::new(&mut scratch[..]);
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
+            let (read, mut rest) = (buffer.filled().len(), buffer.filled());
+            while !rest.is_empty() {
+                match Pin::new(&mut to.stream).poll_write(cx, rest)? {
+                    Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                    Poll::Ready(written) => {
+                        rest = &rest[written..];
+                        to.unflushed = true;
+                    }
+                    Poll::Pending => {
+                        to.write.extend_from_slice(rest);
+                        break;
+                    }
+                }
+            }
+            Poll::Ready(Ok(read))
+        })
+    }
+
     /// Writes everything that is to be written.
     pub(crate) fn poll_write_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.write.is_empty() {

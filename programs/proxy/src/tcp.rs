@@ -4,32 +4,45 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use crate::access_log::Event;
+use crate::failure::Failure;
 use crate::listener::Listening;
+use crate::metrics::Ending;
 use crate::served::Peer;
 use crate::stream::{Conn, Stream};
-use crate::upstream::Lease;
+use crate::upstream::{Lease, Wish};
 
 /// Serves a client's connection to a service of which nothing is known but bytes.
 pub(crate) async fn serve(stream: Stream, listening: Rc<Listening>, peer: Peer) {
     let side = listening.side();
+    let log = |event: Event<'_>| {
+        if let Some(log) = side.log() {
+            let took = peer.connection.since.elapsed();
+            log.log(&Event { took, ..event });
+        }
+    };
     if !side.allows_connection(&peer) {
-        listening.metrics.refused(403);
-        return;
+        return log(Event::bare(&peer.connection, Ending::Failed(Failure::DENIED)));
     }
-    let lease = match side.upstream().lease(true).await {
+    let Some(to) = side.upstream() else { return };
+    let upstream = Some(&*to.name);
+    let lease = match to.lease(true, Wish::default()).await {
         Ok(lease) => lease,
         Err(error) => {
             tracing::debug!(%error, "a connection could not be passed on");
-            listening.metrics.refused(503);
-            return;
+            let failure = Failure::from(&error);
+            listening.metrics.failed(failure);
+            return log(Event { upstream, ..Event::bare(&peer.connection, Ending::Failed(failure)) });
         }
     };
-    splice(&mut Conn::new(stream), lease, &listening).await;
+    let host = lease.address();
+    let (received, sent) = splice(&mut Conn::new(stream), lease, &listening).await;
+    log(Event { upstream, host, received, sent, ..Event::bare(&peer.connection, Ending::Closed) });
 }
 
-/// Passes bytes on in both directions until both have ended.
-pub(crate) async fn splice(client: &mut Conn, mut lease: Lease, listening: &Listening) {
-    let Some(server) = &mut lease.conn else { return };
+/// Passes bytes on in both directions until both have ended; how many they were.
+pub(crate) async fn splice(client: &mut Conn, mut lease: Lease, listening: &Listening) -> (u64, u64) {
+    let Some(server) = &mut lease.conn else { return (0, 0) };
     let (mut up, mut down) = (Half::default(), Half::default());
     let moved = std::future::poll_fn(|cx| {
         let up = up.poll(cx, client, server)?;
@@ -41,6 +54,7 @@ pub(crate) async fn splice(client: &mut Conn, mut lease: Lease, listening: &List
         tracing::trace!(%error, "a connection broke off");
     }
     listening.metrics.moved(up.moved, down.moved);
+    (up.moved, down.moved)
 }
 
 /// One direction.
@@ -67,8 +81,11 @@ impl Half {
                 self.shut = true;
                 continue;
             }
-            if from.read.is_empty() && std::task::ready!(from.poll_fill(cx))? == 0 {
-                self.ended = true;
+            if from.read.is_empty() {
+                match std::task::ready!(from.poll_relay(cx, to))? {
+                    0 => self.ended = true,
+                    moved => self.moved += moved as u64,
+                }
             }
         }
     }

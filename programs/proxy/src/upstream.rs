@@ -3,7 +3,8 @@
 //! Cost model: a call costs a look at the slot, two loads compared, and a kept connection taken; other endpoints cost one
 //! rebuilding of the list at the first call after their swap.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -13,11 +14,14 @@ use std::time::{Duration, Instant};
 
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use starling_identity::Identity;
-use starling_model::Protocol;
+use starling_identity::{Identity, SpiffeId};
+use starling_model::{BalancePolicy, PassiveHealthCheck, Protocol, RetryBudget};
 use starling_plan::plan::{Limits, LocalApp};
 use starling_plan::{Cluster, Endpoints};
 use starling_tls::Alpn;
+use starling_traffic::balance::{self, Balancer, Question};
+use starling_traffic::eject::{Others, Record};
+use starling_traffic::limit::may_retry;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -25,7 +29,9 @@ use tokio_rustls::{TlsConnector, TlsStream};
 
 use crate::http2::client::Shared;
 use crate::keys::Keys;
+use crate::metrics::SideMetrics;
 use crate::random::Random;
+use crate::snapshot::{HostSnapshot, UpstreamSnapshot};
 use crate::stream::{Conn, Stream};
 use crate::workload::Slot;
 
@@ -39,6 +45,9 @@ const IDLE_CONNECTIONS_MAX: usize = 1_024;
 /// Concurrent calls to one service by one worker, where nothing is said; as with the Envoy that Starling configures.
 const CALLS_MAX: u32 = 16_384;
 
+/// Seconds after which an old peak of latency counts a third.
+const LATENCY_DECAY_S: f64 = 10.0;
+
 /// Why a call cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
@@ -50,17 +59,43 @@ pub(crate) enum CallError {
     Connect { address: String, source: io::Error },
 }
 
+impl CallError {
+    /// The endpoint that could not be connected to.
+    pub(crate) fn host(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Connect { address, .. } => address.parse().ok(),
+            Self::NoEndpoint(_) | Self::Overloaded(_) => None,
+        }
+    }
+}
+
+/// What is said of the endpoint of a call.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Wish {
+    /// What stays with one endpoint has one hash.
+    pub(crate) hash: Option<u64>,
+    /// The one that has just failed, which is taken only if there is no other.
+    pub(crate) not: Option<SocketAddr>,
+}
+
 /// What calls of one service go to.
 pub(crate) struct Upstream {
     pub(crate) name: String,
     pub(crate) protocol: Protocol,
     place: Place,
-    tls: Option<Tls>,
+    /// By whose endpoints are called: the service's own first, then those of its failover.
+    tls: Vec<Tls>,
+    check: Option<PassiveHealthCheck>,
+    balance: BalancePolicy,
+    retry_budget: Option<RetryBudget>,
     connect_timeout: Duration,
     limits: Limits,
     active: Cell<u32>,
+    retries: Cell<u32>,
     hosts: RefCell<Hosts>,
     random: Rc<Random>,
+    began: Instant,
+    pub(crate) metrics: Rc<SideMetrics>,
 }
 
 /// Where its endpoints are.
@@ -69,9 +104,24 @@ enum Place {
     App(LocalApp),
 }
 
+/// How endpoints of one identity are called. The configuration is made at the first call: most of what a large plan names is
+/// never called.
 struct Tls {
-    config: Arc<ClientConfig>,
+    identity: SpiffeId,
+    alpn: Alpn,
+    keys: Arc<Keys>,
+    config: OnceCell<Arc<ClientConfig>>,
     name: ServerName<'static>,
+}
+
+impl Tls {
+    fn config(&self) -> io::Result<Arc<ClientConfig>> {
+        if let Some(config) = self.config.get() {
+            return Ok(Arc::clone(config));
+        }
+        let made = self.keys.client(Identity::Workload(self.identity.clone()), self.alpn).map_err(io::Error::other)?;
+        Ok(Arc::clone(self.config.get_or_init(|| Arc::new(made))))
+    }
 }
 
 #[derive(Default)]
@@ -79,6 +129,9 @@ struct Hosts {
     /// What the list was made from.
     seen: Option<Arc<Endpoints>>,
     list: Vec<Rc<Host>>,
+    balancer: Option<Balancer>,
+    /// Whether any of them may be left out now.
+    any_out: bool,
 }
 
 /// One endpoint.
@@ -86,7 +139,13 @@ pub(crate) struct Host {
     /// `None` for an application that is known by name.
     address: Option<SocketAddr>,
     weight: u32,
+    /// Its place in [`Upstream::tls`].
+    tls: usize,
     active: Cell<u32>,
+    record: Cell<Record>,
+    /// What calls take, microseconds: an average that heeds peaks; and when it was last brought up to date.
+    latency_us: Cell<f64>,
+    measured: Cell<Option<Instant>>,
     /// Whether it is still an endpoint: connections of one that is not are not kept.
     current: Cell<bool>,
     idle: RefCell<Vec<(Conn, Instant)>>,
@@ -94,13 +153,41 @@ pub(crate) struct Host {
     shared: RefCell<Vec<(Shared, Instant)>>,
     /// One opens a shared connection at a time.
     opening: Semaphore,
+    /// When it could last not be connected to.
+    unreachable: Cell<Option<Instant>>,
 }
 
 impl Host {
-    fn new(address: Option<SocketAddr>, weight: u32) -> Rc<Self> {
-        let (active, current) = (Cell::new(0), Cell::new(true));
+    fn new(address: Option<SocketAddr>, weight: u32, tls: usize) -> Rc<Self> {
+        let (active, current, record) = (Cell::new(0), Cell::new(true), Cell::default());
         let (idle, shared, opening) = (RefCell::default(), RefCell::default(), Semaphore::new(1));
-        Rc::new(Self { address, weight, active, current, idle, shared, opening })
+        let (latency_us, measured, unreachable) = (Cell::new(0.0), Cell::new(None), Cell::new(None));
+        Rc::new(Self {
+            address,
+            weight,
+            tls,
+            active,
+            record,
+            latency_us,
+            measured,
+            current,
+            idle,
+            shared,
+            opening,
+            unreachable,
+        })
+    }
+
+    fn load(&self) -> balance::Load {
+        balance::Load { active: self.active.get(), latency_us: self.latency_us.get() }
+    }
+
+    /// A slower call counts at once, a faster one by how long ago the last one was.
+    fn measure(&self, took: Duration, now: Instant) {
+        let (old, new) = (self.latency_us.get(), took.as_secs_f64() * 1e6);
+        let since = self.measured.replace(Some(now)).map_or(f64::INFINITY, |last| (now - last).as_secs_f64());
+        let kept = (-since / LATENCY_DECAY_S).exp();
+        self.latency_us.set(if new >= old { new } else { old * kept + new * (1.0 - kept) });
     }
 
     /// A shared connection with room for another call.
@@ -144,6 +231,8 @@ impl Host {
 pub(crate) struct Load {
     host: Rc<Host>,
     upstream: Rc<Upstream>,
+    /// When it began, where that is of use.
+    began: Option<Instant>,
 }
 
 /// A connection for one call.
@@ -154,7 +243,29 @@ pub(crate) struct Lease {
     load: Load,
 }
 
+impl Load {
+    /// The endpoint; `None` for an application that is known by name.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.host.address
+    }
+
+    /// How the call ended, as far as its endpoint is concerned.
+    pub(crate) fn ended(&self, well: bool) {
+        self.upstream.settle(&self.host, well);
+    }
+}
+
 impl Lease {
+    /// The endpoint; `None` for an application that is known by name.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.load.address()
+    }
+
+    /// How the call ended, as far as its endpoint is concerned.
+    pub(crate) fn ended(&self, well: bool) {
+        self.load.ended(well);
+    }
+
     /// Keeps the connection for the next call.
     pub(crate) fn keep(mut self) {
         let Some(mut conn) = self.conn.take() else { return };
@@ -169,8 +280,21 @@ impl Lease {
 
 impl Drop for Load {
     fn drop(&mut self) {
+        if let Some(began) = self.began {
+            let now = Instant::now();
+            self.host.measure(now - began, now);
+        }
         self.host.active.set(self.host.active.get() - 1);
         self.upstream.active.set(self.upstream.active.get() - 1);
+    }
+}
+
+/// A retry under way.
+pub(crate) struct Retry(Rc<Upstream>);
+
+impl Drop for Retry {
+    fn drop(&mut self) {
+        self.0.retries.set(self.0.retries.get() - 1);
     }
 }
 
@@ -182,43 +306,63 @@ impl Upstream {
     pub(crate) fn service(
         cluster: &Cluster,
         endpoints: Arc<Slot<Endpoints>>,
-        keys: &Keys,
-        random: Rc<Random>,
+        keys: &Arc<Keys>,
+        (random, metrics): (Rc<Random>, Rc<SideMetrics>),
     ) -> anyhow::Result<Rc<Self>> {
         let alpn = match cluster.protocol {
             Protocol::Tcp => Alpn::Opaque,
             Protocol::Http => Alpn::Http1,
             Protocol::Http2 | Protocol::Grpc => Alpn::Http2,
         };
-        let config = Arc::new(keys.client(Identity::Workload(cluster.identity.clone()), alpn)?);
-        let tls = Tls { config, name: ServerName::try_from(cluster.sni.clone())? };
+        let name = ServerName::try_from(cluster.sni.clone())?;
+        let tls = std::iter::once(&cluster.identity).chain(&cluster.failover_identities).map(|identity| {
+            let (identity, keys) = (identity.clone(), Arc::clone(keys));
+            Tls { identity, alpn, keys, config: OnceCell::new(), name: name.clone() }
+        });
+        let tls = tls.collect();
         Ok(Rc::new(Self {
             name: cluster.sni.clone(),
             protocol: cluster.protocol,
             place: Place::Slot(endpoints),
-            tls: Some(tls),
+            tls,
+            check: cluster.outlier,
+            balance: cluster.balance,
+            retry_budget: cluster.retry_budget,
             connect_timeout: cluster.connect_timeout,
             limits: cluster.limits,
             active: Cell::new(0),
+            retries: Cell::new(0),
             hosts: RefCell::default(),
             random,
+            began: Instant::now(),
+            metrics,
         }))
     }
 
     /// The application itself.
-    pub(crate) fn app(app: &LocalApp, protocol: Protocol, random: Rc<Random>) -> Rc<Self> {
+    pub(crate) fn app(
+        app: &LocalApp,
+        protocol: Protocol,
+        (random, metrics): (Rc<Random>, Rc<SideMetrics>),
+    ) -> Rc<Self> {
         let address = app.address.parse().ok().map(|ip| SocketAddr::new(ip, app.port));
-        let hosts = Hosts { seen: None, list: vec![Host::new(address, 1)] };
+        let hosts = Hosts { list: vec![Host::new(address, 1, 0)], ..Hosts::default() };
         Rc::new(Self {
             name: "local_app".to_owned(),
             protocol,
             place: Place::App(app.clone()),
-            tls: None,
+            tls: Vec::new(),
+            check: None,
+            balance: BalancePolicy::default(),
+            retry_budget: None,
             connect_timeout: app.connect_timeout,
             limits: Limits::default(),
             active: Cell::new(0),
+            retries: Cell::new(0),
             hosts: RefCell::new(hosts),
             random,
+            began: Instant::now(),
+            metrics,
         })
     }
 
@@ -226,12 +370,12 @@ impl Upstream {
     ///
     /// # Errors
     /// [`CallError`].
-    pub(crate) async fn lease(self: &Rc<Self>, fresh: bool) -> Result<Lease, CallError> {
-        let load = self.admit()?;
+    pub(crate) async fn lease(self: &Rc<Self>, fresh: bool, wish: Wish) -> Result<Lease, CallError> {
+        let load = self.admit(wish)?;
         if !fresh && let Some(conn) = load.host.take_idle() {
             return Ok(Lease { conn: Some(conn), reused: true, load });
         }
-        let conn = Conn::new(self.connect(load.host.address).await?);
+        let conn = Conn::new(self.connect(&load.host).await?);
         Ok(Lease { conn: Some(conn), reused: false, load })
     }
 
@@ -239,18 +383,24 @@ impl Upstream {
     ///
     /// # Errors
     /// [`CallError`].
-    pub(crate) async fn share(self: &Rc<Self>) -> Result<(Shared, Load), CallError> {
-        let load = self.admit()?;
+    pub(crate) async fn share(self: &Rc<Self>, wish: Wish) -> Result<(Shared, Load), CallError> {
+        let load = self.admit(wish)?;
         if let Some(shared) = load.host.shared() {
             return Ok((shared, load));
         }
         // Those who come meanwhile wait for the same connection instead of opening one each.
-        let host = Rc::clone(&load.host);
+        let (host, since) = (Rc::clone(&load.host), Instant::now());
         let _turn = host.opening.acquire().await;
         if let Some(shared) = load.host.shared() {
             return Ok((shared, load));
         }
-        let stream = self.connect(load.host.address).await?;
+        // What was just found out is not found out once more by each of them.
+        if host.unreachable.get().is_some_and(|found| found > since) {
+            let source = io::Error::other("another call has just failed to connect");
+            let address = host.address.map(|it| it.to_string()).unwrap_or_default();
+            return Err(CallError::Connect { address, source });
+        }
+        let stream = self.connect(&load.host).await?;
         let opened = Shared::open(stream).await;
         let shared = opened.map_err(|error| CallError::Connect {
             address: load.host.address.map(|it| it.to_string()).unwrap_or_default(),
@@ -263,33 +413,38 @@ impl Upstream {
     }
 
     /// Chooses an endpoint, within the limits.
-    fn admit(self: &Rc<Self>) -> Result<Load, CallError> {
+    fn admit(self: &Rc<Self>, wish: Wish) -> Result<Load, CallError> {
         if self.active.get() >= self.limits.concurrent_requests.unwrap_or(CALLS_MAX) {
             return Err(CallError::Overloaded(self.name.clone()));
         }
-        let host = self.pick().ok_or_else(|| CallError::NoEndpoint(self.name.clone()))?;
+        let host = self.pick(wish).ok_or_else(|| CallError::NoEndpoint(self.name.clone()))?;
         host.active.set(host.active.get() + 1);
         self.active.set(self.active.get() + 1);
-        Ok(Load { host, upstream: Rc::clone(self) })
+        let began = (self.balance == BalancePolicy::PeakEwma).then(Instant::now);
+        Ok(Load { host, upstream: Rc::clone(self), began })
     }
 
-    /// The less loaded of two.
-    fn pick(&self) -> Option<Rc<Host>> {
+    fn pick(&self, Wish { hash, not }: Wish) -> Option<Rc<Host>> {
         if let Place::Slot(slot) = &self.place {
             self.follow(slot);
         }
-        let hosts = self.hosts.borrow();
-        match &hosts.list[..] {
-            [] => None,
-            [only] => Some(Rc::clone(only)),
-            list => {
-                let (one, other) = self.random.two_of(list.len());
-                let load = |host: &Host| u64::from(host.active.get() + 1);
-                let (one, other) = (&list[one], &list[other]);
-                let one_is_lighter = load(one) * u64::from(other.weight) <= load(other) * u64::from(one.weight);
-                Some(Rc::clone(if one_is_lighter { one } else { other }))
-            }
+        let mut hosts = self.hosts.borrow_mut();
+        let Hosts { list, balancer, any_out, .. } = &mut *hosts;
+        if let [only] = &list[..] {
+            return Some(Rc::clone(only));
         }
+        let now = if *any_out { self.millis() } else { 0 };
+        let question = Question {
+            hash,
+            random: &|| self.random.next(),
+            load: &|place| list[place].load(),
+            left_out: &|place| {
+                let host = &list[place];
+                (*any_out && host.record.get().is_out(now)) || (not.is_some() && host.address == not)
+            },
+        };
+        let place = balancer.as_mut()?.pick(&question)?;
+        Some(Rc::clone(&list[place]))
     }
 
     /// Brings the list into line with the slot, if that is another one. Endpoints that stay keep their connections.
@@ -299,40 +454,107 @@ impl Upstream {
         if hosts.seen.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, &current)) {
             return;
         }
-        let old = std::mem::take(&mut hosts.list);
-        for endpoint in &current.endpoints {
-            let address = SocketAddr::new(endpoint.address, endpoint.port);
-            let same = |host: &&Rc<Host>| host.address == Some(address) && host.weight == endpoint.weight;
-            let host = old.iter().find(same).cloned();
-            hosts.list.push(host.unwrap_or_else(|| Host::new(Some(address), endpoint.weight)));
+        let own = (&current.service, &current.endpoints);
+        let others = current.failover.iter().map(|group| (&group.target.service, &group.endpoints));
+        let mut groups = std::iter::once(own).chain(others);
+        let (service, endpoints) = groups.find(|(_, endpoints)| !endpoints.is_empty()).unwrap_or(own);
+        let tls = self.tls.iter().position(|tls| tls.identity.service == *service).unwrap_or(0);
+        let mut old: BTreeMap<_, _> =
+            hosts.list.drain(..).map(|host| ((host.address, host.weight, host.tls), host)).collect();
+        for endpoint in endpoints {
+            let address = Some(SocketAddr::new(endpoint.address, endpoint.port));
+            let kept = old.remove(&(address, endpoint.weight, tls));
+            hosts.list.push(kept.unwrap_or_else(|| Host::new(address, endpoint.weight, tls)));
         }
-        for gone in old.iter().filter(|host| !hosts.list.iter().any(|kept| Rc::ptr_eq(kept, host))) {
-            gone.leave();
-        }
+        old.values().for_each(|gone| gone.leave());
+        let named: Vec<_> = endpoints.iter().map(|it| (format!("{}:{}", it.address, it.port), it.weight)).collect();
+        hosts.balancer = Some(Balancer::new(self.balance, &named));
         hosts.seen = Some(Arc::clone(&current));
     }
 
-    async fn connect(&self, address: Option<SocketAddr>) -> Result<Stream, CallError> {
+    /// Notes how a call ended at an endpoint, and leaves the endpoint out for a while if it fails again and again.
+    fn settle(&self, host: &Host, well: bool) {
+        let Some(check) = &self.check else { return };
+        let mut record = host.record.get();
+        if well {
+            record.succeeded();
+        } else {
+            let now = self.millis();
+            let mut hosts = self.hosts.borrow_mut();
+            let ejected = hosts.list.iter().filter(|host| host.record.get().is_out(now)).count();
+            let others = Others { total: hosts.list.len(), ejected };
+            if record.failed(check, others, now, self.random.next()) {
+                hosts.any_out = true;
+                self.metrics.ejected();
+            }
+        }
+        host.record.set(record);
+    }
+
+    /// Milliseconds since this began.
+    fn millis(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether another retry may begin when `ending` of those under way are over.
+    pub(crate) fn may_retry(&self, budget: Option<RetryBudget>, ending: u32) -> bool {
+        may_retry(budget.or(self.retry_budget), self.active.get(), self.retries.get() - ending)
+    }
+
+    /// Begins a retry.
+    pub(crate) fn retry(self: &Rc<Self>) -> Retry {
+        self.retries.set(self.retries.get() + 1);
+        self.metrics.retried();
+        Retry(Rc::clone(self))
+    }
+
+    async fn connect(&self, host: &Host) -> Result<Stream, CallError> {
+        let address = host.address;
         let told = || match (&self.place, address) {
             (Place::App(app), None) => format!("{}:{}", app.address, app.port),
             (Place::App(_) | Place::Slot(_), address) => address.map(|it| it.to_string()).unwrap_or_default(),
         };
-        let connected = timeout(self.connect_timeout, self.dial(address)).await;
+        let shaking = Cell::new(false);
+        let connected = timeout(self.connect_timeout, self.dial(host, &shaking)).await;
         let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        connected.map_err(|source| CallError::Connect { address: told(), source })
+        connected.map_err(|source| {
+            self.metrics.connect_failed();
+            self.settle(host, false);
+            host.unreachable.set(Some(Instant::now()));
+            if shaking.get() {
+                self.metrics.upstream_handshake_failed();
+            }
+            CallError::Connect { address: told(), source }
+        })
     }
 
-    async fn dial(&self, address: Option<SocketAddr>) -> io::Result<Stream> {
-        let tcp = match (address, &self.place) {
+    /// Connects; `shaking` says whether the TLS handshake has begun.
+    async fn dial(&self, host: &Host, shaking: &Cell<bool>) -> io::Result<Stream> {
+        let tcp = match (host.address, &self.place) {
             (Some(address), _) => TcpStream::connect(address).await?,
             (None, Place::App(app)) => TcpStream::connect((app.address.as_str(), app.port)).await?,
             (None, Place::Slot(_)) => return Err(io::ErrorKind::AddrNotAvailable.into()),
         };
         tcp.set_nodelay(true)?;
-        let Some(tls) = &self.tls else { return Ok(Stream::Plain(tcp)) };
-        let connector = TlsConnector::from(Arc::clone(&tls.config));
+        let Some(tls) = self.tls.get(host.tls) else { return Ok(Stream::Plain(tcp)) };
+        let connector = TlsConnector::from(tls.config()?);
+        shaking.set(true);
         let stream = connector.connect(tls.name.clone(), tcp).await?;
         Ok(Stream::Tls(Box::new(TlsStream::Client(stream))))
+    }
+
+    pub(crate) fn snapshot(&self) -> UpstreamSnapshot {
+        let now = self.millis();
+        let host = |host: &Rc<Host>| HostSnapshot {
+            address: host.address,
+            weight: host.weight,
+            calls: host.active.get(),
+            ejected: host.record.get().is_out(now),
+            idle_connections: host.idle.borrow().len(),
+            shared_connections: host.shared.borrow().len(),
+        };
+        let hosts = self.hosts.borrow().list.iter().map(host).collect();
+        UpstreamSnapshot { name: self.name.clone(), protocol: self.protocol, calls: self.active.get(), hosts }
     }
 
     /// Lets go of kept connections that are of no more use.

@@ -4,18 +4,23 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use starling_model::InstanceId;
+use starling_plan::Plan;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, LocalSet};
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::access_log::Sinks;
 use crate::keys::Keys;
 use crate::listener::{Listening, accept, bind};
-use crate::metrics::{Counts, SideMetrics};
+use crate::metrics::WorkerMetrics;
 use crate::random::Random;
 use crate::served::{Served, Side};
+use crate::snapshot::{WorkerSnapshot, WorkloadSnapshot};
+use crate::timeouts::Timeouts;
 use crate::workload::Workload;
 
 /// How often kept connections are looked through.
@@ -24,11 +29,20 @@ const SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// What the engine asks of a worker.
 pub(crate) enum Order {
     /// Serve this, instead of what was served under the name.
-    Serve { id: InstanceId, workload: Arc<Workload>, keys: Arc<Keys>, done: oneshot::Sender<Vec<ListenError>> },
+    Serve {
+        id: InstanceId,
+        workload: Arc<Workload>,
+        keys: Arc<Keys>,
+        /// Connections of its peers, to all workers.
+        connections: Arc<AtomicU32>,
+        done: oneshot::Sender<Vec<ListenError>>,
+    },
     /// Serve it no more.
     Remove { id: InstanceId, done: oneshot::Sender<()> },
-    /// Tell what was counted.
-    Counts { reply: oneshot::Sender<Vec<SideCounts>> },
+    /// Tell what is being done.
+    Snapshot { reply: oneshot::Sender<WorkerSnapshot> },
+    /// Take no more connections.
+    Drain { done: oneshot::Sender<()> },
 }
 
 /// Why a workload is not served where it should be.
@@ -39,17 +53,6 @@ pub struct ListenError {
     pub address: SocketAddr,
     /// The system's reason.
     pub reason: String,
-}
-
-/// What one worker has counted of one direction of a workload.
-#[derive(Debug, Clone)]
-pub struct SideCounts {
-    /// The workload.
-    pub id: InstanceId,
-    /// The service called; `None` for calls of the workload itself.
-    pub upstream: Option<String>,
-    /// The cells, which the worker goes on to write.
-    pub counts: Arc<Counts>,
 }
 
 /// A listener and the task that takes its connections.
@@ -63,16 +66,26 @@ struct Deployed {
     doors: BTreeMap<SocketAddr, Door>,
 }
 
-#[derive(Default)]
 struct Worker {
     deployed: BTreeMap<InstanceId, Deployed>,
-    random: Option<Rc<Random>>,
+    random: Rc<Random>,
+    metrics: WorkerMetrics,
+    sinks: Arc<Sinks>,
+    timeouts: Timeouts,
+    /// Nobody is let in any more.
+    draining: bool,
 }
 
 /// Runs a worker until nobody gives it orders any more.
-pub(crate) fn run(orders: mpsc::UnboundedReceiver<Order>) -> std::io::Result<()> {
+pub(crate) fn run(
+    orders: mpsc::UnboundedReceiver<Order>,
+    (metrics, sinks): (WorkerMetrics, Arc<Sinks>),
+    timeouts: Timeouts,
+) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    LocalSet::new().block_on(&runtime, Worker::default().work(orders));
+    let worker =
+        Worker { deployed: BTreeMap::new(), random: Rc::new(Random::new()), metrics, sinks, timeouts, draining: false };
+    LocalSet::new().block_on(&runtime, worker.work(orders));
     Ok(())
 }
 
@@ -94,10 +107,12 @@ impl Worker {
     // Whoever asked may have given up waiting for the answer.
     fn obey(&mut self, order: Order) {
         match order {
-            Order::Serve { id, workload, keys, done } => {
-                let errors = self.serve(&id, workload, keys).unwrap_or_else(|error| {
-                    tracing::warn!(%id, %error, "a workload cannot be served");
-                    Vec::new()
+            Order::Serve { id, workload, keys, connections, done } => {
+                let address = first_bind(&workload.plan);
+                let errors = self.serve(&id, workload, keys, &connections).unwrap_or_else(|error| {
+                    tracing::warn!(%id, error = %format!("{error:#}"), "a workload cannot be served");
+                    // It must not pass for served.
+                    address.map(|address| ListenError { address, reason: format!("{error:#}") }).into_iter().collect()
                 });
                 let _ = done.send(errors);
             }
@@ -107,16 +122,29 @@ impl Worker {
                 }
                 let _ = done.send(());
             }
-            Order::Counts { reply } => {
-                let _ = reply.send(self.counts());
+            Order::Snapshot { reply } => {
+                let _ = reply.send(self.snapshot());
+            }
+            Order::Drain { done } => {
+                self.draining = true;
+                for deployed in self.deployed.values_mut() {
+                    std::mem::take(&mut deployed.doors).values().for_each(Door::shut);
+                }
+                let _ = done.send(());
             }
         }
     }
 
-    fn serve(&mut self, id: &InstanceId, workload: Arc<Workload>, keys: Arc<Keys>) -> anyhow::Result<Vec<ListenError>> {
-        let random = Rc::clone(self.random.get_or_insert_with(|| Rc::new(Random::new())));
+    fn serve(
+        &mut self,
+        id: &InstanceId,
+        workload: Arc<Workload>,
+        keys: Arc<Keys>,
+        connections: &Arc<AtomicU32>,
+    ) -> anyhow::Result<Vec<ListenError>> {
         let before = self.deployed.remove(id);
-        let served = match Served::new(workload, keys, before.as_ref().map(|before| &before.served), &random) {
+        let parts = (&self.random, &self.metrics, &*self.sinks);
+        let served = match Served::new(workload, keys, before.as_ref().map(|before| &before.served), parts) {
             Ok(served) => served,
             Err(error) => {
                 // What was served before goes on.
@@ -125,15 +153,25 @@ impl Worker {
             }
         };
         let mut old = before.map(|before| before.doors).unwrap_or_default();
-        let wanted: Vec<_> = served.sides.iter().map(|side| (side.bind(), Rc::clone(side))).collect();
+        let sides = served.sides.iter().filter(|_| !self.draining);
+        let wanted: Vec<_> = sides.map(|side| (side.bind(), Rc::clone(side))).collect();
         let is_wanted = |address: &SocketAddr| wanted.iter().any(|(bind, _)| bind == address);
         old.iter().filter(|(address, _)| !is_wanted(address)).for_each(|(_, door)| door.shut());
         let (mut doors, mut errors) = (BTreeMap::new(), Vec::new());
         for (address, side) in wanted {
-            let kept = old.remove(&address).filter(|door| door.listening.is_like(&side));
-            match kept
-                .map_or_else(|| Door::open(address, &side, &served.keys), |door| Ok(door.turn(&side, &served.keys)))
-            {
+            let kept = old.remove(&address).filter(|door| {
+                let is_like = door.listening.is_like(&side);
+                if !is_like {
+                    door.shut();
+                }
+                is_like
+            });
+            let opened = match kept {
+                Some(door) => Ok(door.turn(&side, &served.keys)),
+                None if self.is_taken(&address) => Err(std::io::ErrorKind::AddrInUse.into()),
+                None => Door::open(address, &side, &served.keys, (connections, self.timeouts)),
+            };
+            match opened {
                 Ok(door) => {
                     doors.insert(address, door);
                 }
@@ -144,33 +182,38 @@ impl Worker {
         Ok(errors)
     }
 
-    fn sweep(&self) {
-        for deployed in self.deployed.values() {
-            deployed.served.sides.iter().for_each(|side| side.upstream().sweep());
-        }
+    /// Whether another workload listens there, with which the kernel would share out the connections.
+    fn is_taken(&self, address: &SocketAddr) -> bool {
+        self.deployed.values().any(|deployed| deployed.doors.contains_key(address))
     }
 
-    fn counts(&self) -> Vec<SideCounts> {
-        let of = |(id, deployed): (&InstanceId, &Deployed)| {
-            let of_door = |door: &Door| SideCounts {
-                id: id.clone(),
-                upstream: match &*door.listening.side() {
-                    Side::Inbound(_) => None,
-                    Side::Outbound(outbound) => Some(outbound.part.service.to_string()),
-                },
-                counts: Arc::clone(&door.listening.metrics.0),
-            };
-            deployed.doors.values().map(of_door).collect::<Vec<_>>()
+    fn snapshot(&self) -> WorkerSnapshot {
+        let workload = |(id, deployed): (&InstanceId, &Deployed)| WorkloadSnapshot {
+            id: id.clone(),
+            workload: Arc::clone(&deployed.served.workload),
+            keys: Arc::clone(&deployed.served.keys),
+            listeners: deployed.doors.iter().map(|(address, door)| door.listening.snapshot(*address)).collect(),
+            upstreams: deployed.served.upstreams().map(|upstream| upstream.snapshot()).collect(),
         };
-        self.deployed.iter().flat_map(of).collect()
+        WorkerSnapshot { workloads: self.deployed.iter().map(workload).collect() }
+    }
+
+    fn sweep(&self) {
+        for deployed in self.deployed.values() {
+            deployed.served.upstreams().for_each(|upstream| upstream.sweep());
+        }
     }
 }
 
 impl Door {
-    fn open(address: SocketAddr, side: &Rc<Side>, keys: &Arc<Keys>) -> std::io::Result<Self> {
+    fn open(
+        address: SocketAddr,
+        side: &Rc<Side>,
+        keys: &Arc<Keys>,
+        (connections, timeouts): (&Arc<AtomicU32>, Timeouts),
+    ) -> std::io::Result<Self> {
         let listener = bind(address)?;
-        let metrics = Rc::new(SideMetrics(Arc::default()));
-        let listening = Listening::new(Rc::clone(side), Arc::clone(keys), metrics);
+        let listening = Listening::new(side, keys, Arc::clone(connections), timeouts);
         let task = tokio::task::spawn_local(accept(listener, Rc::clone(&listening))).abort_handle();
         Ok(Self { listening, task })
     }
@@ -186,4 +229,10 @@ impl Door {
         self.task.abort();
         self.listening.drain();
     }
+}
+
+/// One of the addresses at which a plan has something served.
+fn first_bind(plan: &Plan) -> Option<SocketAddr> {
+    let inbound = plan.inbound.as_ref().map(|inbound| inbound.bind);
+    inbound.or_else(|| plan.outbounds.first().map(|outbound| outbound.bind))
 }

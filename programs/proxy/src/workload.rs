@@ -10,6 +10,8 @@ use starling_model::Action;
 use starling_plan::{Endpoints, Plan};
 use starling_traffic::PolicyTable;
 
+use crate::bucket::Bucket;
+
 /// A part that is swapped in place; whoever holds the slot sees the newest.
 #[derive(Debug)]
 pub struct Slot<T>(ArcSwap<T>);
@@ -48,17 +50,26 @@ pub struct Workload {
     pub endpoints: Vec<Arc<Slot<Endpoints>>>,
     /// Who may call it: look up the service of the plan's inbound part. What stands in the plan may be older.
     pub policies: Arc<Slot<PolicyTable>>,
+    /// What it has let through, where the plan limits that.
+    pub(crate) bucket: Arc<Bucket>,
 }
 
 impl Workload {
+    /// A workload of parts that others share.
+    #[must_use]
+    pub fn new(plan: Plan, endpoints: Vec<Arc<Slot<Endpoints>>>, policies: Arc<Slot<PolicyTable>>) -> Self {
+        Self { plan, endpoints, policies, bucket: Arc::default() }
+    }
+
     /// A workload by itself, every part as its plan has it. Slots are those of `before`, so that its connections to
     /// services that it still calls are kept.
     #[must_use]
     pub fn following(before: Option<&Self>, plan: Plan) -> Self {
         let slot = |part: &Arc<Endpoints>| {
             let old = before.and_then(|before| {
-                let place = before.plan.endpoints.iter().position(|old| old.cluster == part.cluster)?;
-                before.endpoints.get(place)
+                let (old, target) = (&before.plan.endpoints, (&part.service, &part.subset));
+                let place = old.binary_search_by(|old| (&old.service, &old.subset).cmp(&target)).ok()?;
+                before.endpoints.get(place).filter(|_| old[place].cluster == part.cluster)
             });
             match old {
                 Some(slot) => {
@@ -71,6 +82,7 @@ impl Workload {
         let endpoints = plan.endpoints.iter().map(slot).collect();
         let refuse = || PolicyTable::new(Action::Deny);
         let table = plan.inbound.as_ref().map_or_else(refuse, |inbound| PolicyTable::of_policy(&inbound.policy));
-        Self { plan, endpoints, policies: Arc::new(Slot::new(Arc::new(table))) }
+        let bucket = before.map(|before| Arc::clone(&before.bucket)).unwrap_or_default();
+        Self { plan, endpoints, policies: Arc::new(Slot::new(Arc::new(table))), bucket }
     }
 }

@@ -48,6 +48,7 @@ impl Server {
     /// [`CommitFailure`].
     pub async fn commit(&self, command: &Command) -> Result<Revision, CommitFailure> {
         let mut written = Vec::new();
+        let mut turn = None;
         for _ in 0..ATTEMPTS_MAX {
             let snapshot = self.snapshot();
             let decision = decide(&snapshot, command)?;
@@ -61,7 +62,14 @@ impl Server {
                         return Ok(self.completed(&written).unwrap_or(revision));
                     }
                 }
-                Err(CommitError::Conflict { found, .. }) => self.caught_up(&snapshot, found).await?,
+                Err(CommitError::Conflict { found, .. }) => {
+                    // Those who were beaten once go one after the other, in the order in which they were: many writers
+                    // of what hangs together would otherwise beat one another without end.
+                    if turn.is_none() {
+                        turn = Some(self.beaten().lock().await);
+                    }
+                    self.caught_up(&snapshot, found).await?;
+                }
                 Err(failure) => return Err(failure.into()),
             }
         }

@@ -68,6 +68,8 @@ pub struct Server {
     authority: CertificateAuthority,
     admission: Admission,
     metrics: Metrics,
+    /// Whose turn it is among those whose writes were beaten by another.
+    beaten: tokio::sync::Mutex<()>,
 }
 
 struct Metrics {
@@ -111,6 +113,7 @@ impl Server {
             authority,
             admission,
             metrics: Metrics::new(registry),
+            beaten: tokio::sync::Mutex::default(),
         });
         supervise(&server, watch);
         tokio::spawn(liveness::watch(Arc::downgrade(&server), liveness));
@@ -339,6 +342,10 @@ impl Server {
         self.metrics.changes.inc();
         self.metrics.revision.set(i64::try_from(revision.0).unwrap_or(i64::MAX));
         self.published.send_replace(revision);
+    }
+
+    pub(crate) fn beaten(&self) -> &tokio::sync::Mutex<()> {
+        &self.beaten
     }
 
     pub(crate) fn store(&self) -> &dyn Store {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use starling_attach::message::{AgentSays, Hello, Resume, Subscribe, encode_subject};
 use starling_catalog::{Barrier, Command, Refused, Reporter, Subject, Until};
-use starling_model::{InstanceKey, Record, Revision};
+use starling_model::{ConfigEntry, InstanceKey, Protocol, Record, Revision, ServiceDefaults};
 use starling_rpc::{AgentDoor, AgentStream};
 use starling_server::{CommitFailure, Door, Next, Server, ServerConfig};
 use starling_telemetry::Registry;
@@ -53,6 +53,26 @@ async fn what_is_acknowledged_is_visible_at_once_and_after_a_restart() {
     assert_eq!(restarted.snapshot().revision(), revision, "the root is trusted already, so nothing was written");
     assert_eq!(restarted.root(), &root);
     assert_eq!(restarted.snapshot().service_names().count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_writers_of_what_hangs_together_all_get_their_turn() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = start(directory.path()).await;
+    let write = |number: usize| {
+        let server = Arc::clone(&server);
+        tokio::spawn(async move {
+            for round in 0..20 {
+                let mut entry = ServiceDefaults::bare(format!("svc-{number}-{round}").parse().expect("a name"));
+                entry.protocol = Some(Protocol::Http);
+                let command = Command::PutConfig { entry: ConfigEntry::ServiceDefaults(entry), cas: None };
+                server.commit(&command).await.expect("written, however many write beside");
+            }
+        })
+    };
+    for writer in (0..48).map(write).collect::<Vec<_>>() {
+        writer.await.expect("it ends");
+    }
 }
 
 /// The old server's tasks let go of the directory a moment after it is dropped.

@@ -89,11 +89,14 @@ impl Running {
         let node = start_node(&args, directory.path.clone(), servers, join_token, &definitions).await?;
         let (node, serving) = (Arc::new(node), Serving::new());
         definitions::register(definitions, &node.agent, Unavailable::IsWaitedFor).await?;
-        if let Some(engine) = args.data_plane.start().context("starting the native data plane")? {
+        let registry = registry(&node);
+        if let Some(mut plane) = args.data_plane.start(&registry).await? {
+            let engine = Arc::clone(&plane.engine);
             serving.spawn_endless(data_plane::run(Arc::clone(&node.agent), node.proxies.clone(), engine)).await;
+            plane.open_admin(&serving).await;
         }
         let http = sockets.http.local_addr()?;
-        open(&node, &serving, sockets).await?;
+        open(&node, &serving, sockets, registry).await?;
         tracing::info!(data_dir = %directory.path.display(), %http, attached = node.is_attached(), "ready");
         Ok(Self { node, serving, _directory: directory })
     }
@@ -139,11 +142,10 @@ async fn start_node(
 }
 
 /// Opens the doors.
-async fn open(node: &Arc<RemoteNode>, serving: &Serving, sockets: Sockets) -> anyhow::Result<()> {
+async fn open(node: &Arc<RemoteNode>, serving: &Serving, sockets: Sockets, registry: Registry) -> anyhow::Result<()> {
     let shares = Shares::here()?;
     let facts = facts(node, &sockets)?;
     let Sockets { http, grpc, dns } = sockets;
-    let registry = registry(node);
     let trust_domain = facts.trust_domain.clone();
     let servers = Servers(Arc::clone(&node.api));
     let api = starling_http_api::router(Ports {

@@ -43,6 +43,7 @@ pub(crate) enum Command {
     /// TIMING_90_PERCENTILE, TIMING_99_PERCENTILE, HTTP_CLIENT_KEEP_ALIVES and others of the same form.
     FakeService,
     Bench(starling_bench::BenchArgs),
+    Load(Box<starling_bench::LoadArgs>),
     Completion(completion::CompletionArgs),
     Version(version::VersionArgs),
 }

@@ -16,7 +16,6 @@ use starling_agent::{Agent, AgentConfig, Proxies, data_plane};
 use starling_http_api::parse::Definitions;
 use starling_model::Node;
 use starling_plan::MeshSettings;
-use starling_proxy::Engine;
 use starling_rpc::{LoopbackListener, ProxySource};
 use starling_server::{Opening, ServerConfig};
 use starling_telemetry::Registry;
@@ -24,18 +23,20 @@ use starling_telemetry::Registry;
 use crate::descriptors::Shares;
 use crate::dev_args::DevArgs;
 use crate::memory;
+use crate::role::arguments::NativePlane;
 use crate::role::control::{Beside, Control, ServerSockets};
 use crate::role::definitions::{self, Unavailable};
 use crate::role::local_agent::LocalAgent;
 use crate::role::{self, Interrupts, Role, Serving, doors, node};
 
 /// Runs until interrupted.
-pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
+pub(crate) async fn run(mut args: DevArgs) -> anyhow::Result<()> {
     // First of all: whatever has begun when a signal comes is taken down in order.
     let interrupts = Interrupts::listen()?;
     let definitions = read_definitions(&args)?;
     if args.demo {
-        demo::Demo::check_ports()?;
+        demo::Demo::check_ports(args.data_plane.is_native())?;
+        args.data_plane.show_at(demo::ADMIN);
     }
     let sockets = Sockets::bind(&args).await?;
     let data_dir = DataDir::prepare(&args)?;
@@ -107,7 +108,7 @@ struct Running {
     closed: Option<(Sockets, Vec<Definitions>)>,
     demo: bool,
     /// The native data plane, if this node has one.
-    engine: Option<Arc<Engine>>,
+    engine: Option<NativePlane>,
     serving: Serving,
     /// Last, so that it is removed last.
     data_dir: DataDir,
@@ -136,6 +137,7 @@ impl Running {
             layout: starling_identity::Layout::Consul,
         };
         let view = Arc::new(link::View(Arc::clone(&server)));
+        let engine = args.data_plane.start(&registry).await?;
         let control = Control::new(server, registry, settings.default_intention_action, Some(name.clone()));
         let config = AgentConfig {
             node: node.clone(),
@@ -149,7 +151,6 @@ impl Running {
         let link = link::Link { node: name, door: Arc::clone(&control.door) };
         let agent = Arc::new(Agent::start(config, Arc::new(link)).await?);
         let proxies = Proxies::new(Arc::clone(&agent), view, settings);
-        let engine = args.data_plane.start().context("starting the native data plane")?;
         let (closed, serving) = (Some((sockets, definitions)), Serving::new());
         Ok(Self { control, agent, proxies, node, closed, demo: args.demo, engine, serving, data_dir })
     }
@@ -174,9 +175,10 @@ impl Running {
         let Some((sockets, definitions)) = self.closed.take() else { return Ok(()) };
         definitions::write_config_entries(&definitions, &self.control.server).await?;
         definitions::register(definitions, &self.agent, Unavailable::Fails).await?;
-        if let Some(engine) = &self.engine {
-            let serving = data_plane::run(Arc::clone(&self.agent), self.proxies.clone(), Arc::clone(engine));
+        if let Some(plane) = &mut self.engine {
+            let serving = data_plane::run(Arc::clone(&self.agent), self.proxies.clone(), Arc::clone(&plane.engine));
             self.serving.spawn_endless(serving).await;
+            plane.open_admin(&self.serving).await;
         }
         let (http, grpc) = self.open(sockets).await?;
         tracing::info!(data_dir = %self.data_dir.path.display(), %http, "ready");
@@ -184,7 +186,11 @@ impl Running {
             return std::future::pending().await;
         }
         let logs = self.data_dir.path.join("demo");
-        let played = play(&logs, http, grpc).await;
+        let sidecars = match self.engine {
+            Some(_) => demo::Sidecars::Native,
+            None => demo::Sidecars::Envoys { http, grpc },
+        };
+        let played = play(&logs, http, sidecars).await;
         self.data_dir.keep();
         played.with_context(|| format!("the demo failed; its logs are in {}", logs.display()))
     }
@@ -207,11 +213,11 @@ impl Role for Running {
 }
 
 /// Plays the demo until it fails.
-async fn play(logs: &Path, http: SocketAddr, grpc: SocketAddr) -> anyhow::Result<()> {
-    let mut demo = demo::Demo::start(logs, http, grpc)?;
+async fn play(logs: &Path, http: SocketAddr, sidecars: demo::Sidecars) -> anyhow::Result<()> {
+    let mut demo = demo::Demo::start(logs, sidecars)?;
     say(&mut std::io::stderr(), "starting four services and their sidecars; this takes a few seconds …");
     demo.ready().await?;
-    say(&mut std::io::stdout(), &demo.page(http));
+    say(&mut std::io::stdout(), &demo.page(http, sidecars));
     demo.load().await
 }
 

@@ -73,7 +73,9 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Dev(args) => args.log.start(),
         Command::Server(args) => args.log.start(),
         Command::Agent(args) => args.log.start(),
-        Command::FakeService | Command::Bench(_) => start_log(log.unwrap_or(LOG_OF_PROGRAMS), LogFormat::Text),
+        Command::FakeService | Command::Bench(_) | Command::Load(_) => {
+            start_log(log.unwrap_or(LOG_OF_PROGRAMS), LogFormat::Text)
+        }
         Command::Services(_)
         | Command::Nodes(_)
         | Command::Intention(_)
@@ -112,6 +114,7 @@ async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Resu
         }
         Command::FakeService => return fake_service().await,
         Command::Bench(args) => return starling_bench::run(args).await,
+        Command::Load(args) => return starling_bench::run_load(*args).await,
         Command::Services(args) => services::run(args, surroundings).await?,
         Command::Nodes(args) => nodes::run(args, surroundings).await?,
         Command::Intention(args) => intention::run(args, surroundings).await?,

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -172,6 +173,7 @@ fn what_cannot_be_right_is_refused_before_anything_is_made() {
         (["--config-dir", config], "\"alone\" stands outside a service"),
         (["--config-dir", broken], "broken.hcl"),
         (["--config-dir", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
+        (["--proxy-admin", "0.0.0.0:19000"], "no loopback address"),
         (["--log-level", "bogus"], "log filter \"bogus\" is not understood"),
     ] {
         let mut dev = Dev::start(&args);
@@ -240,4 +242,80 @@ fn a_node_without_descriptors_calls_nobody_unhealthy() {
     dev.told(["checks cannot run"]);
     let found = checks();
     assert!(found.contains("\"Status\":\"passing\"") && !found.contains("open files"), "{found}");
+}
+
+/// Answers every request with nothing, for as long as the test runs.
+fn application() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("its address").port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+                while lines.any(|line| line.is_empty()) {
+                    if (&stream).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").port()
+}
+
+#[test]
+fn what_the_native_data_plane_does_is_counted_logged_and_shown() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (log, admin) = (directory.path().join("access.log"), directory.path().join("admin.sock"));
+    let (app, public, own, outbound) = (application(), free_port(), free_port(), free_port());
+    let definitions = format!(
+        r#"
+        services {{ name = "api", port = {app}, connect {{ sidecar_service {{ port = {public} }} }} }}
+        services {{ name = "web", port = {app}, connect {{ sidecar_service {{ port = {own}, proxy {{
+            upstreams {{ destination_name = "api", local_bind_port = {outbound} }}
+        }} }} }} }}
+        "#
+    );
+    let entry = format!(
+        r#"{{"config_entries": {{"bootstrap": [{{
+            "Kind": "proxy-defaults", "Name": "global", "Config": {{"protocol": "http"}}, "AccessLogs":
+            {{"Enabled": true, "Type": "file", "Path": {log:?}, "TextFormat": "%REQ(:PATH)% %RESPONSE_CODE%"}}
+        }}]}}}}"#
+    );
+    std::fs::write(directory.path().join("services.hcl"), definitions).expect("the file");
+    std::fs::write(directory.path().join("defaults.json"), entry).expect("the file");
+    let (config, door) = (directory.path().to_str().expect("UTF-8"), format!("unix:{}", admin.display()));
+    let mut dev = Dev::start(&["--config-dir", config, "--proxy-admin", &door]);
+    let [http] = dev.told([" http="]);
+
+    let status = || {
+        let mut stream = TcpStream::connect(("127.0.0.1", outbound)).ok()?;
+        stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+        stream.write_all(b"GET /seen HTTP/1.1\r\nHost: api\r\nConnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        answer.get(9..12).map(str::to_owned)
+    };
+    within(|| status().as_deref() == Some("200"));
+    let mut api = TcpStream::connect(&http).expect("the API");
+    let mut metrics = || ask(&mut api, "GET", "/v1/agent/metrics?format=prometheus", "");
+    let series =
+        "starling_proxy_requests_total{service=\"web\",upstream=\"api\",direction=\"outbound\",class=\"2xx\"} 1";
+    within(|| metrics().contains(series));
+    // Both ends have logged it.
+    within(|| std::fs::read_to_string(&log).is_ok_and(|text| text.matches("/seen 200\n").count() == 2));
+    let mut operator = UnixStream::connect(&admin).expect("the admin interface");
+    operator.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+    operator.write_all(b"GET /config HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("sent");
+    let mut shown = String::new();
+    operator.read_to_string(&mut shown).expect("an answer");
+    assert!(shown.contains("# web-sidecar-proxy at revision"), "{shown}");
+    dev.signal(Signal::SIGTERM);
+    assert_eq!(dev.end(), (Some(0), Vec::new()));
+    assert!(!admin.exists());
 }

@@ -106,7 +106,7 @@ const TABLE: &[Row] = &[
     },
     Row { folder: "programs/fake-service", may_use: &["adapters/telemetry"] },
     // Nodes of its fleets are the agent's own code: what runs on ten thousand machines is what is measured.
-    Row { folder: "programs/bench", may_use: &["core/model", "core/catalog", "programs/agent"] },
+    Row { folder: "programs/bench", may_use: &["core/model", "core/catalog", "core/http1", "programs/agent"] },
     Row {
         folder: "programs/starling",
         may_use: &[

@@ -6,9 +6,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use starling_model::{
-    CaRootRecord, Check, ConfigEntry, HeaderMatch, HeaderTest, InstanceKind, IntentionPermission, IntentionSubject,
-    Node, PathMatch, ProxyDefaults, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, SidecarProxy,
-    SourceDecision, SourceIntention, TaggedAddress, UnixSeconds, Upstream, Versioned,
+    AccessLog, CaRootRecord, Check, ConfigEntry, HeaderMatch, HeaderTest, InstanceKind, IntentionPermission,
+    IntentionSubject, LogFilter, LogForm, LogTarget, Node, PathMatch, ProxyDefaults, Revision, ServiceDefaults,
+    ServiceInstance, ServiceIntentions, SidecarProxy, SourceDecision, SourceIntention, TaggedAddress, UnixSeconds,
+    Upstream, Versioned,
 };
 
 use crate::ports::{Leaf, MeshFacts};
@@ -295,13 +296,41 @@ pub(crate) fn config_entry(entry: &Versioned<ConfigEntry>) -> Value {
 fn proxy_defaults(form: Form, entry: &ProxyDefaults) -> Form {
     let ProxyDefaults { config, protocol: _, access_logs, meta } = entry;
     let config = if config.is_empty() { Value::Null } else { Value::Object(config.clone()) };
-    let access_logs = access_logs.map_or_else(|| json!({}), |enabled| json!({"Enabled": enabled}));
     form.field("TransparentProxy", json!({}))
         .field("MeshGateway", json!({}))
         .field("Expose", json!({}))
-        .field("AccessLogs", access_logs)
+        .field("AccessLogs", self::access_log(access_logs))
         .field("Config", config)
         .nonempty("Meta", texts(meta))
+}
+
+fn access_log(log: &AccessLog) -> Value {
+    let AccessLog { enabled, filter, target, form, without_listeners } = log;
+    let mut said = serde_json::Map::new();
+    let mut say = |name: &str, value: Value| said.insert(name.to_owned(), value);
+    if let Some(enabled) = enabled {
+        say("Enabled", json!(enabled));
+    }
+    if *without_listeners {
+        say("DisableListenerLogs", json!(true));
+    }
+    if *filter != LogFilter::All {
+        say("Filter", json!(filter.to_string()));
+    }
+    match target {
+        LogTarget::Stdout => {}
+        LogTarget::Stderr => drop(say("Type", json!("stderr"))),
+        LogTarget::File(path) => {
+            say("Type", json!("file"));
+            say("Path", json!(path.to_string_lossy()));
+        }
+    }
+    match form {
+        None => {}
+        Some(LogForm::Text(template)) => drop(say("TextFormat", json!(template.as_str()))),
+        Some(LogForm::Json(fields)) => drop(say("JSONFormat", json!(json!(fields).to_string()))),
+    }
+    Value::Object(said)
 }
 
 fn service_defaults(form: Form, entry: &ServiceDefaults) -> Form {

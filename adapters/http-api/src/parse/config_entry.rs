@@ -9,6 +9,7 @@ use starling_model::{
     ConfigEntry, ConfigKind, IntentionSubject, Protocol, ProxyDefaults, ServiceDefaults, ServiceIntentions,
 };
 
+use super::access_log;
 use super::field::{FieldError, Fields};
 use super::intention::parse_sources;
 use super::opaque::{Place, parse_config, protocol_of};
@@ -66,23 +67,12 @@ fn parse_proxy_defaults(fields: &mut Fields<'_>) -> Result<ProxyDefaults, FieldE
     }
     let config = parse_config(fields, Place::ProxyDefaults)?;
     let protocol = protocol_of(&config);
-    let access_logs = parse_access_logs(fields)?;
+    let access_logs = access_log::parse(fields)?;
     parse_shared(fields)?;
     fields.unsupported("FailoverPolicy")?;
     fields.unsupported("PrioritizeByLocality")?;
     let meta = fields.meta("Meta")?;
     Ok(ProxyDefaults { config, protocol, access_logs, meta })
-}
-
-fn parse_access_logs(fields: &mut Fields<'_>) -> Result<Option<bool>, FieldError> {
-    let Some(mut logs) = fields.object("AccessLogs")? else { return Ok(None) };
-    let enabled = logs.take("Enabled").map(|field| field.flag()).transpose()?;
-    logs.only("Type", &["stdout"])?;
-    for name in ["DisableListenerLogs", "Path", "JSONFormat", "TextFormat"] {
-        logs.unsupported(name)?;
-    }
-    logs.finish()?;
-    Ok(enabled)
 }
 
 /// The fields that proxy-defaults and service-defaults share and that say nothing yet.

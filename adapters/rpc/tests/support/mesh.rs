@@ -10,10 +10,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use starling_identity::{IssuanceRules, Layout, SpiffeId, service_sni};
 use starling_model::{
-    Action, Datacenter, InstanceKey, IntentionPermission, IntentionSubject, Namespace, Protocol, Revision, ServiceName,
-    SourceDecision, TrustDomain, UnixSeconds,
+    AccessLog, Action, BalancePolicy, Datacenter, InstanceKey, IntentionPermission, IntentionSubject, Namespace,
+    Protocol, Revision, ServiceName, SourceDecision, TrustDomain, UnixSeconds,
 };
-use starling_plan::{Cluster, Endpoint, Endpoints, Inbound, Limits, LocalApp, Outbound, Plan, Trust};
+use starling_plan::{
+    Cluster, Endpoint, Endpoints, Inbound, Limits, LocalApp, OUTBOUND_TIMEOUT, Outbound, Plan, Routes, Trust,
+};
 use starling_rpc::{AttachError, LoopbackListener, Peer, ProxyFeed, ProxySource};
 use starling_tls::{CertificateAuthority, LeafKey};
 use starling_traffic::{Policy, PolicyRule};
@@ -89,6 +91,7 @@ pub struct World {
     pub app: SocketAddr,
     pub outbound: SocketAddr,
     pub public: SocketAddr,
+    pub access_log: Arc<AccessLog>,
     trust: Arc<Trust>,
     leaves: BTreeMap<&'static str, Arc<Leaf>>,
     renderer: Renderer,
@@ -97,6 +100,7 @@ pub struct World {
     placed: bool,
     api_inbound: Option<Arc<Inbound>>,
     web_outbound: Arc<Outbound>,
+    routes: Arc<Routes>,
     cluster: Arc<Cluster>,
 }
 
@@ -107,6 +111,11 @@ impl World {
         let api = service("api");
         let cluster = Cluster {
             service: api.clone(),
+            subset: None,
+            failover_identities: Vec::new(),
+            balance: BalancePolicy::default(),
+            outlier: None,
+            retry_budget: None,
             sni: service_sni(&api, &names.namespace, &names.datacenter, &names.trust_domain),
             identity: identity("api"),
             protocol,
@@ -118,6 +127,7 @@ impl World {
             app,
             outbound,
             public: free_address(),
+            access_log: Arc::default(),
             trust: authority.trust(),
             leaves: ["web", "api"].map(|name| (name, authority.leaf(name))).into(),
             renderer: Renderer::new(names),
@@ -126,6 +136,7 @@ impl World {
             placed: true,
             api_inbound: None,
             web_outbound: Arc::new(Outbound { service: api, bind: outbound, protocol }),
+            routes: Arc::new(Routes::to_one(&cluster, Some(OUTBOUND_TIMEOUT))),
             cluster: Arc::new(cluster),
         }
     }
@@ -167,11 +178,14 @@ impl World {
         let endpoint = Endpoint { address: self.public.ip(), port: self.public.port(), weight: 1 };
         let endpoints = Endpoints {
             service: service("api"),
+            subset: None,
             cluster: self.cluster.sni.clone(),
             endpoints: if self.placed { vec![endpoint] } else { Vec::new() },
+            failover: Vec::new(),
         };
         Plan {
             outbounds: vec![Arc::clone(&self.web_outbound)],
+            routes: vec![Arc::clone(&self.routes)],
             clusters: vec![Arc::clone(&self.cluster)],
             endpoints: vec![Arc::new(endpoints)],
             ..self.bare("web")
@@ -192,6 +206,7 @@ impl World {
                     request_timeout: None,
                 },
                 max_connections: Some(100),
+                rate_limit: None,
                 policy: Arc::new(policy),
             })
         });
@@ -207,9 +222,10 @@ impl World {
             trust: Arc::clone(&self.trust),
             inbound: None,
             outbounds: Vec::new(),
+            routes: Vec::new(),
             clusters: Vec::new(),
             endpoints: Vec::new(),
-            access_log: true,
+            access_log: Arc::clone(&self.access_log),
         }
     }
 }

@@ -1,12 +1,15 @@
-//! Where a service is: the sidecars in front of it and its native instances, as far as they are in health.
+//! Where a target is: the sidecars in front of it and its native instances, as far as they are in health.
 
 use std::net::IpAddr;
 
 use starling_catalog::Front;
-use starling_model::{CheckStatus, ServiceName};
+use starling_model::{CheckStatus, ConfigEntryKey, ConfigKind, ServiceName, Subset};
 
+use super::chain::Chain;
+use super::cluster;
 use crate::diagnostic::{Diagnostic, Object, Severity};
-use crate::plan::{Endpoint, Endpoints};
+use crate::plan::{Endpoint, Endpoints, FailoverGroup, Target};
+use crate::planner::MeshSettings;
 use crate::view::View;
 
 /// Share of load of one endpoint at most: RFC 2782 weights have 16 bits, and 65,536 such endpoints stay within the 32 bits
@@ -17,15 +20,47 @@ const WEIGHT_MAX: u32 = 65_535;
 /// does not fill every caller's list.
 const UNUSABLE_NAMED_MAX: usize = 10;
 
-/// Builds the endpoints of `service`, under the cluster name `cluster`.
-pub(crate) fn build(view: &mut View<'_>, service: &ServiceName, cluster: String) -> (Endpoints, Vec<Diagnostic>) {
+/// Builds the endpoints of `target`, under the name of its cluster, with those that are called where all of them are gone.
+pub(crate) fn build(view: &mut View<'_>, mesh: &MeshSettings, target: &Target) -> (Endpoints, Vec<Diagnostic>) {
+    let (endpoints, mut diagnostics) = group(view, target);
+    let mut chain = Chain { view, diagnostics: Vec::new() };
+    let targets = chain.failover(target);
+    diagnostics.append(&mut chain.diagnostics);
+    let mut failover = Vec::with_capacity(targets.len());
+    for target in targets {
+        let (endpoints, told) = group(view, &target);
+        diagnostics.extend(told);
+        failover.push(FailoverGroup { target, endpoints });
+    }
+    let cluster = cluster::name(mesh, target);
+    let (service, subset) = (target.service.clone(), target.subset.clone());
+    (Endpoints { service, subset, cluster, endpoints, failover }, diagnostics)
+}
+
+/// The endpoints of `target` alone.
+fn group(view: &mut View<'_>, target: &Target) -> (Vec<Endpoint>, Vec<Diagnostic>) {
+    let service = &target.service;
     let (mut endpoints, mut diagnostics, mut fronts) = (Vec::new(), Vec::new(), 0_usize);
     // Read always, so that a plan depends on the same whether anybody is there or not: where it would only then, the last
     // endpoint's leaving would have every caller ask for one subject more, and its return for one less.
     let exists = view.has_instances(service);
+    let subset = match subset_of(view, target) {
+        Ok(subset) => subset,
+        Err(diagnostic) => return (Vec::new(), vec![*diagnostic]),
+    };
+    let mut others = 0_usize;
     view.visit_fronts(service, &mut |front| {
+        if subset.filter.as_ref().is_some_and(|filter| !front.passes(filter)) {
+            others += 1;
+            return;
+        }
         fronts += 1;
-        if front.health == CheckStatus::Critical {
+        let serves = match front.health {
+            CheckStatus::Passing => true,
+            CheckStatus::Warning => !subset.only_passing,
+            CheckStatus::Critical => false,
+        };
+        if !serves {
             return;
         }
         match endpoint(front) {
@@ -37,18 +72,45 @@ pub(crate) fn build(view: &mut View<'_>, service: &ServiceName, cluster: String)
     // The heavier comes first, so that it stays where two share an address.
     endpoints.sort_by_key(|endpoint: &Endpoint| (endpoint.address, endpoint.port, u32::MAX - endpoint.weight));
     endpoints.dedup_by_key(|endpoint| (endpoint.address, endpoint.port));
-    if fronts == 0 {
+    let of = target.subset.as_ref().map(|subset| format!(" of subset {subset}")).unwrap_or_default();
+    if fronts == 0 && others == 0 {
         diagnostics.push(unreachable(service, exists));
+    } else if fronts == 0 {
+        let reason = format!("none of its {others} sidecars and native instances is{of}");
+        diagnostics.push(nobody(service, reason, "compare the subset's filter with what they are registered with"));
     } else if endpoints.is_empty() && diagnostics.is_empty() {
-        diagnostics.push(Diagnostic {
-            object: Object::Service(service.clone()),
-            field: String::new(),
-            reason: format!("none of its {fronts} sidecars and native instances is in health"),
-            fix: "see its checks".to_owned(),
-            severity: Severity::Warning,
-        });
+        let reason = format!("none of its {fronts} sidecars and native instances{of} is in health");
+        diagnostics.push(nobody(service, reason, "see its checks"));
     }
-    (Endpoints { service: service.clone(), cluster, endpoints }, diagnostics)
+    (endpoints, diagnostics)
+}
+
+/// What tells the instances of `target` from others of its service. A subset that nobody wrote has none: its calls fail, and
+/// do not go to a version that was not asked for.
+fn subset_of(view: &mut View<'_>, target: &Target) -> Result<Subset, Box<Diagnostic>> {
+    let Some(name) = &target.subset else { return Ok(Subset::default()) };
+    let resolver = view.service_resolver(&target.service);
+    let subset = resolver.and_then(|resolver| resolver.subsets.get(name)).cloned();
+    let key = ConfigEntryKey { kind: ConfigKind::ServiceResolver, name: target.service.to_string() };
+    subset.ok_or_else(|| {
+        Box::new(Diagnostic {
+            object: Object::Config(key),
+            field: "Subsets".to_owned(),
+            reason: format!("there is no subset {name} of {}, so calls of it reach nobody", target.service),
+            fix: format!("write the subset {name}, or name another where it is called"),
+            severity: Severity::Error,
+        })
+    })
+}
+
+fn nobody(service: &ServiceName, reason: String, fix: &str) -> Diagnostic {
+    Diagnostic {
+        object: Object::Service(service.clone()),
+        field: String::new(),
+        reason,
+        fix: fix.to_owned(),
+        severity: Severity::Warning,
+    }
 }
 
 /// The endpoint of a front in health; `None` if its weight asks for no load.

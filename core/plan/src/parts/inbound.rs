@@ -44,6 +44,7 @@ pub(crate) fn build(
         protocol: view.protocol(&proxy.destination),
         local_app,
         max_connections,
+        rate_limit: defaults.and_then(|defaults| defaults.rate_limit),
         policy,
     };
     match bind {
@@ -57,10 +58,10 @@ pub(crate) fn build(
 
 /// Whether two listeners are the same; their policies by identity, since equal policies are one part.
 pub(crate) fn same(a: &Inbound, b: &Inbound) -> bool {
-    let Inbound { service, bind, protocol, local_app, max_connections, policy } = a;
+    let Inbound { service, bind, protocol, local_app, max_connections, rate_limit, policy } = a;
     Arc::ptr_eq(policy, &b.policy)
-        && (service, bind, protocol, local_app, max_connections)
-            == (&b.service, &b.bind, &b.protocol, &b.local_app, &b.max_connections)
+        && (service, bind, protocol, local_app, max_connections, rate_limit)
+            == (&b.service, &b.bind, &b.protocol, &b.local_app, &b.max_connections, &b.rate_limit)
 }
 
 fn local_app(view: &mut View<'_>, proxy: &SidecarProxy, port: Port, own: &mut Opaque<'_>) -> LocalApp {

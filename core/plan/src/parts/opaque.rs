@@ -29,6 +29,11 @@ impl<'a> Opaque<'a> {
         self.number(key, TIMEOUT_MS_MAX).map(Duration::from_millis)
     }
 
+    /// A time in nanoseconds, as durations in settings are kept; 0 is none.
+    pub(crate) fn nanoseconds(&mut self, key: &str) -> Option<Duration> {
+        self.number(key, TIMEOUT_MS_MAX * 1_000_000).map(Duration::from_nanos).filter(|time| !time.is_zero())
+    }
+
     /// A count that fits 32 bits.
     pub(crate) fn count(&mut self, key: &str) -> Option<u32> {
         self.number(key, u64::from(u32::MAX)).and_then(|count| u32::try_from(count).ok())

@@ -38,6 +38,8 @@ pub fn command() -> impl Strategy<Value = String> {
         "upstreams=d:1003",
         r#"upstreams=b:1002{"connect_timeout_ms":10};c:1002,a:1001"#,
         r#"config={"local_connect_timeout_ms":7}"#,
+        "tags=blue",
+        "tags=blue,red",
     ]);
     prop_oneof![
         6 => (node(), service(), 1..3, options.clone())
@@ -51,6 +53,7 @@ pub fn command() -> impl Strategy<Value = String> {
             .prop_map(|(node, bad)| { format!("check {node}/node {}", if bad == 1 { "critical" } else { "passing" }) }),
         2 => (node(), address).prop_map(|(node, address)| format!("node {node} {address}")),
         2 => (service(), protocol()).prop_map(|(name, protocol)| format!("defaults {name} protocol={protocol}")),
+        12 => routing(),
         2 => protocol().prop_map(|protocol| format!(r#"proxy-defaults {{"protocol":"{protocol}"}}"#)),
         2 => (side(), side(), decision).prop_map(|(from, to, decision)| format!("intention {from} -> {to} {decision}")),
         2 => (node(), service(), 1..3, "(-sidecar-proxy)?")
@@ -61,6 +64,45 @@ pub fn command() -> impl Strategy<Value = String> {
         2 => Just("delete proxy-defaults".to_owned()),
         1 => proptest::sample::select(vec!["root two", "root two", "delete root two", "root one", "root one", "delete root one"])
             .prop_map(str::to_owned),
+    ]
+}
+
+/// How services are called.
+fn routing() -> impl Strategy<Value = String> {
+    let service = || proptest::sample::select(SERVICES.to_vec());
+    let resolver = proptest::sample::select(vec![
+        "{}",
+        r#"{"subsets":{"blue":{"filter":"blue in Service.Tags"}},"default_subset":"blue"}"#,
+        r#"{"subsets":{"blue":{"filter":"blue in Service.Tags","only_passing":true},"all":{}},"failover":{"by_subset":{"blue":[{"subset":"all"},{"service":"c"}]}}}"#,
+        r#"{"failover":{"any":[{"service":"a"},{"service":"d","subset":"blue"}]},"load_balancer":{"policy":"maglev","hash_policies":[{"on":"source_address"}]}}"#,
+        r#"{"redirect":{"service":"b"}}"#,
+        r#"{"redirect":{"service":"c","subset":"blue"}}"#,
+        r#"{"connect_timeout":{"secs":1,"nanos":0},"request_timeout":{"secs":2,"nanos":0}}"#,
+    ]);
+    let splitter = proptest::sample::select(vec![
+        r#"[{"weight":10000,"service":"b"}]"#,
+        r#"[{"weight":3333,"service":"a"},{"weight":6667,"service":"c","subset":"blue"}]"#,
+        r#"[{"weight":1},{"weight":9999,"service":"d"}]"#,
+        r#"[{"weight":5000,"subset":"blue"},{"weight":5000,"subset":"all"}]"#,
+    ]);
+    let router = proptest::sample::select(vec![
+        "[]",
+        r#"[{"matches":{"path":{"prefix":"/x"}},"action":{"forward":{"service":"c"}}}]"#,
+        r#"[{"action":{"forward":{"subset":"blue","mirror":{"service":"a","percent":100}}}},{"action":{"redirect":{"status":301,"https":true}}}]"#,
+        r#"[{"action":{"forward":{"service":"d","retry":{"on":["5xx"],"budget":{"percent":100,"min_concurrency":1}}}}}]"#,
+    ]);
+    let upstreams = proptest::sample::select(vec![
+        "{}",
+        r#"{"defaults":{"max_connections":3}}"#,
+        r#"{"overrides":{"b":{"passive_health_check":{"max_failures":2}}},"defaults":{"connect_timeout":{"secs":3,"nanos":0}}}"#,
+    ]);
+    prop_oneof![
+        3 => (service(), resolver).prop_map(|(name, entry)| format!("resolver {name} {entry}")),
+        2 => (service(), splitter).prop_map(|(name, entry)| format!("splitter {name} {entry}")),
+        2 => (service(), router).prop_map(|(name, entry)| format!("router {name} {entry}")),
+        2 => (service(), upstreams).prop_map(|(name, entry)| format!("upstream-config {name} {entry}")),
+        2 => (proptest::sample::select(vec!["resolver", "splitter", "router"]), service())
+            .prop_map(|(kind, name)| format!("delete {kind} {name}")),
     ]
 }
 

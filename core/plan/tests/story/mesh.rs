@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use starling_catalog::{Snapshot, Subject};
 use starling_identity::Layout;
 use starling_model::{
-    Action, CaRootRecord, Change, Check, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceKey, InstanceKind, Node,
-    NodeName, Port, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions,
-    ServiceName, SidecarProxy, SourceDecision, SourceIntention, UnixSeconds, Upstream, Weights,
+    AccessLog, Action, CaRootRecord, Change, Check, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceKey, InstanceKind,
+    Node, NodeName, Port, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults, ServiceInstance,
+    ServiceIntentions, ServiceName, ServiceRouter, ServiceSplitter, SidecarProxy, SourceDecision, SourceIntention,
+    UnixSeconds, Upstream, Weights,
 };
 use starling_plan::{MeshSettings, Planned, Planner, describe, diff, replaced};
 
@@ -73,6 +74,32 @@ impl Mesh {
             "sidecar" => self.sidecar(args),
             "check" => self.put(Record::Check(self.check(args))),
             "defaults" => self.put(Record::Config(ConfigEntry::ServiceDefaults(defaults(args)))),
+            "router" => {
+                let routes = serde_json::from_str(json(command)).expect(command);
+                let service = args[0].parse().unwrap();
+                let entry = ServiceRouter { service, routes, meta: BTreeMap::new() };
+                self.put(Record::Config(ConfigEntry::ServiceRouter(entry)));
+            }
+            "splitter" => {
+                let splits = serde_json::from_str(json(command)).expect(command);
+                let service = args[0].parse().unwrap();
+                let entry = ServiceSplitter { service, splits, meta: BTreeMap::new() };
+                self.put(Record::Config(ConfigEntry::ServiceSplitter(entry)));
+            }
+            "resolver" => {
+                let mut entry: serde_json::Map<String, serde_json::Value> =
+                    serde_json::from_str(json(command)).expect(command);
+                entry.insert("service".to_owned(), args[0].into());
+                let entry = serde_json::from_value(entry.into()).expect(command);
+                self.put(Record::Config(ConfigEntry::ServiceResolver(entry)));
+            }
+            "upstream-config" => {
+                let service: ServiceName = args[0].parse().unwrap();
+                let old = self.snapshot.service_defaults(&service).cloned();
+                let mut entry = old.unwrap_or_else(|| ServiceDefaults::bare(service));
+                entry.upstream_config = serde_json::from_str(json(command)).expect(command);
+                self.put(Record::Config(ConfigEntry::ServiceDefaults(entry)));
+            }
             "proxy-defaults" => self.put(Record::Config(ConfigEntry::ProxyDefaults(proxy_defaults(command)))),
             "intention" => self.intention(command),
             "root" => self.put(Record::CaRoot(root(args[0]))),
@@ -203,12 +230,20 @@ impl Mesh {
             }
             ["defaults", name] => config(ConfigKind::ServiceDefaults, name),
             ["proxy-defaults"] => config(ConfigKind::ProxyDefaults, "global"),
+            ["router", name] => config(ConfigKind::ServiceRouter, name),
+            ["splitter", name] => config(ConfigKind::ServiceSplitter, name),
+            ["resolver", name] => config(ConfigKind::ServiceResolver, name),
             ["intentions", name] => config(ConfigKind::ServiceIntentions, name),
             ["root", id] => RecordKey::CaRoot(id.to_owned()),
             _ => panic!("nothing to delete: {args:?}"),
         };
         self.commit(&[Change::Delete(key)]);
     }
+}
+
+/// What follows verb and name, in the form in which it is stored.
+fn json(command: &str) -> &str {
+    command.splitn(3, ' ').nth(2).expect(command)
 }
 
 fn diagnostics(planned: &Planned) -> String {
@@ -270,8 +305,8 @@ fn instance(id: &str, options: &BTreeMap<&str, &str>) -> ServiceInstance {
         kind: InstanceKind::Typical,
         address: options.get("address").map(|address| (*address).to_owned()),
         port: None,
-        tags: Vec::new(),
-        meta: BTreeMap::new(),
+        tags: options.get("tags").map(|text| text.split(',').map(str::to_owned).collect()).unwrap_or_default(),
+        meta: options.get("version").map(|v| ("version".to_owned(), (*v).to_owned())).into_iter().collect(),
         tagged_addresses: BTreeMap::new(),
         weights: weights.unwrap_or_default(),
         enable_tag_override: false,
@@ -313,12 +348,10 @@ fn defaults(args: &[&str]) -> ServiceDefaults {
     let options = options(&args[1..]);
     let milliseconds = |key: &str| options.get(key).map(|text| std::time::Duration::from_millis(text.parse().unwrap()));
     ServiceDefaults {
-        service: args[0].parse().unwrap(),
         protocol: options.get("protocol").map(|text| text.parse().unwrap()),
         local_connect_timeout: milliseconds("local_connect_timeout_ms"),
         local_request_timeout: milliseconds("local_request_timeout_ms"),
         max_inbound_connections: options.get("max_inbound_connections").map(|text| text.parse().unwrap()),
-        meta: BTreeMap::new(),
         ..ServiceDefaults::bare(args[0].parse().unwrap())
     }
 }
@@ -328,7 +361,8 @@ fn proxy_defaults(command: &str) -> ProxyDefaults {
     let json = command.split_whitespace().nth(1).unwrap_or("{}");
     let config: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json).expect(json);
     let protocol = config.get("protocol").and_then(|value| value.as_str()).map(|text| text.parse().unwrap());
-    let access_logs = command.contains("access-logs=off").then_some(false);
+    let enabled = command.contains("access-logs=off").then_some(false);
+    let access_logs = AccessLog { enabled, ..AccessLog::default() };
     ProxyDefaults { config, protocol, access_logs, meta: BTreeMap::new() }
 }
 

@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
-use envoy_types::pb::envoy::config::cluster::v3::circuit_breakers::Thresholds;
+use envoy_types::pb::envoy::config::cluster::v3::circuit_breakers::{Thresholds, thresholds};
 use envoy_types::pb::envoy::config::cluster::v3::cluster::{
-    ClusterDiscoveryType, CommonLbConfig, DiscoveryType, EdsClusterConfig, LbPolicy,
+    ClusterDiscoveryType, CommonLbConfig, DiscoveryType, EdsClusterConfig, LbConfig, LbPolicy, LeastRequestLbConfig,
+    RingHashLbConfig,
 };
-use envoy_types::pb::envoy::config::cluster::v3::{CircuitBreakers, Cluster as Message};
+use envoy_types::pb::envoy::config::cluster::v3::{CircuitBreakers, Cluster as Message, OutlierDetection};
 use envoy_types::pb::envoy::config::core::v3::{Http1ProtocolOptions, Http2ProtocolOptions};
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::UpstreamTlsContext;
 use envoy_types::pb::envoy::extensions::upstreams::http::v3::HttpProtocolOptions;
@@ -15,8 +16,10 @@ use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_optio
     ExplicitHttpConfig, UpstreamProtocolOptions,
 };
 use envoy_types::pb::envoy::r#type::v3::Percent;
+use envoy_types::pb::google::protobuf::UInt64Value;
 use prost::Message as _;
-use starling_model::Protocol;
+use starling_identity::SpiffeId;
+use starling_model::{BalancePolicy, PassiveHealthCheck, Protocol};
 use starling_plan::plan::Limits;
 use starling_plan::{Cluster, Inbound};
 
@@ -50,12 +53,23 @@ const HTTP2_CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 /// The cluster through which a service is called.
 pub(super) fn upstream(cluster: &Cluster) -> Resource {
     let tls = UpstreamTlsContext {
-        common_tls_context: Some(mutual_tls(Some(&cluster.identity.to_uri()), alpn(cluster.protocol))),
+        common_tls_context: Some(mutual_tls(&identities(cluster), alpn(cluster.protocol))),
         sni: cluster.sni.clone(),
         // As for the server side: see the public listener.
         max_session_keys: number(0),
         ..Default::default()
     };
+    let mut shared = shared(cluster.protocol, cluster.limits);
+    balance(&mut shared, cluster.balance);
+    if let Some(budget) = cluster.retry_budget {
+        let budget = thresholds::RetryBudget {
+            budget_percent: Some(Percent { value: budget.percent.as_number() }),
+            min_retry_concurrency: number(budget.min_concurrency),
+            ..Default::default()
+        };
+        let thresholds = shared.circuit_breakers.iter_mut().flat_map(|breakers| &mut breakers.thresholds);
+        thresholds.for_each(|thresholds| thresholds.retry_budget = Some(budget));
+    }
     let message = Message {
         name: cluster.sni.clone(),
         cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::Eds.into())),
@@ -67,11 +81,57 @@ pub(super) fn upstream(cluster: &Cluster) -> Resource {
             healthy_panic_threshold: Some(Percent { value: 0.0 }),
             ..Default::default()
         }),
-        ..shared(cluster.protocol, cluster.limits)
+        outlier_detection: cluster.outlier.as_ref().map(outlier),
+        ..shared
     };
     let name = message.name.as_str();
     Resource::new(ResourceType::Cluster, name, &message.encode_to_vec())
         .with_children([(ResourceType::Endpoints, name.into())])
+}
+
+/// Who may answer: the service's own identity, and those of services that it fails over to.
+pub(super) fn identities(cluster: &Cluster) -> Vec<String> {
+    std::iter::once(&cluster.identity).chain(&cluster.failover_identities).map(SpiffeId::to_uri).collect()
+}
+
+fn balance(message: &mut Message, policy: BalancePolicy) {
+    let size = |size: Option<u64>| size.map(|value| UInt64Value { value });
+    let (policy, config) = match policy {
+        // Envoy has no rule that heeds peaks; the one that is nearest takes the one with the fewest requests.
+        BalancePolicy::PeakEwma | BalancePolicy::LeastRequest { choice_count: None } => (LbPolicy::LeastRequest, None),
+        BalancePolicy::LeastRequest { choice_count } => {
+            let config = LeastRequestLbConfig { choice_count: choice_count.and_then(number), ..Default::default() };
+            (LbPolicy::LeastRequest, Some(LbConfig::LeastRequestLbConfig(config)))
+        }
+        BalancePolicy::RoundRobin => (LbPolicy::RoundRobin, None),
+        BalancePolicy::Random => (LbPolicy::Random, None),
+        BalancePolicy::Maglev => (LbPolicy::Maglev, None),
+        BalancePolicy::RingHash { minimum_size, maximum_size } => {
+            let config = RingHashLbConfig {
+                minimum_ring_size: size(minimum_size),
+                maximum_ring_size: size(maximum_size),
+                ..Default::default()
+            };
+            (LbPolicy::RingHash, Some(LbConfig::RingHashLbConfig(config)))
+        }
+    };
+    message.set_lb_policy(policy);
+    message.lb_config = config;
+}
+
+/// Failures in a row are looked at, and nothing else: what Envoy would make of success rates nobody asked for.
+fn outlier(check: &PassiveHealthCheck) -> OutlierDetection {
+    let whole =
+        |share: Option<starling_model::Percent>| share.and_then(|share| number(u32::from(share.hundredths() / 100)));
+    OutlierDetection {
+        interval: check.interval.map(duration),
+        consecutive_5xx: check.max_failures.and_then(number),
+        enforcing_consecutive_5xx: whole(check.enforcing),
+        enforcing_success_rate: number(0),
+        max_ejection_percent: whole(check.max_ejected),
+        base_ejection_time: check.base_ejection_time.map(duration),
+        ..Default::default()
+    }
 }
 
 /// The cluster of the application.

@@ -14,15 +14,25 @@ use crate::resource::{Resource, ResourceType, Version};
 const WEIGHT_MAX: u32 = 65_535;
 
 pub(super) fn assignment(endpoints: &Endpoints, cluster: Version) -> Resource {
-    let lb_endpoints: Vec<_> = endpoints
-        .endpoints
-        .iter()
-        .map(|endpoint| lb_endpoint(&endpoint.address.to_string(), endpoint.port, endpoint.weight))
-        .collect();
-    if lb_endpoints.is_empty() {
+    let listed = |list: &[starling_plan::Endpoint]| {
+        let one = |e: &starling_plan::Endpoint| lb_endpoint(&e.address.to_string(), e.port, e.weight);
+        list.iter().map(one).collect::<Vec<_>>()
+    };
+    let first = listed(&endpoints.endpoints);
+    let mut groups: Vec<_> = endpoints.failover.iter().map(|group| listed(&group.endpoints)).collect();
+    // Priorities have no gaps, and nobody comes after the last group with anybody in it.
+    while groups.last().is_some_and(Vec::is_empty) {
+        groups.pop();
+    }
+    if first.is_empty() && groups.is_empty() {
         return empty(&endpoints.cluster, cluster);
     }
-    resource(&load_assignment(&endpoints.cluster, lb_endpoints), cluster)
+    let mut message = load_assignment(&endpoints.cluster, first);
+    for (priority, group) in (1..).zip(groups) {
+        let next = locality(group);
+        message.endpoints.push(LocalityLbEndpoints { priority, ..next });
+    }
+    resource(&message, cluster)
 }
 
 /// Nobody: callers are answered 503 at once.
@@ -39,13 +49,17 @@ fn resource(message: &ClusterLoadAssignment, cluster: Version) -> Resource {
 pub(super) fn load_assignment(cluster: &str, lb_endpoints: Vec<LbEndpoint>) -> ClusterLoadAssignment {
     ClusterLoadAssignment {
         cluster_name: cluster.to_owned(),
-        endpoints: vec![LocalityLbEndpoints {
-            locality: Some(Locality::default()),
-            // gRPC libraries leave out localities without a weight (gRFC A27); Envoy reads it in another mode only.
-            load_balancing_weight: number(1),
-            lb_endpoints,
-            ..Default::default()
-        }],
+        endpoints: vec![locality(lb_endpoints)],
+        ..Default::default()
+    }
+}
+
+fn locality(lb_endpoints: Vec<LbEndpoint>) -> LocalityLbEndpoints {
+    LocalityLbEndpoints {
+        locality: Some(Locality::default()),
+        // gRPC libraries leave out localities without a weight (gRFC A27); Envoy reads it in another mode only.
+        load_balancing_weight: number(1),
+        lb_endpoints,
         ..Default::default()
     }
 }

@@ -20,8 +20,9 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
 use envoy_types::pb::envoy::r#type::matcher::v3::StringMatcher;
 use envoy_types::pb::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 use prost::Message as _;
-use starling_plan::Cluster;
+use starling_plan::{Cluster, Routes};
 
+use super::cluster::identities;
 use super::listener::router;
 use super::proto::{ads, any, duration, tls_socket};
 use super::route::outbound_name;
@@ -31,8 +32,8 @@ use crate::resource::{Resource, ResourceType};
 pub const CERTIFICATE_PROVIDER: &str = "default";
 
 /// What `xds:///SERVICE` resolves to.
-pub(super) fn listener(cluster: &Cluster) -> Resource {
-    let name = outbound_name(&cluster.service);
+pub(super) fn listener(routes: &Routes) -> Resource {
+    let name = outbound_name(&routes.service);
     let manager = HttpConnectionManager {
         route_specifier: Some(RouteSpecifier::Rds(Rds {
             config_source: Some(ads()),
@@ -50,6 +51,10 @@ pub(super) fn listener(cluster: &Cluster) -> Resource {
         .with_children([(ResourceType::Route, name.into())])
 }
 
+fn exactly(uri: String) -> StringMatcher {
+    StringMatcher { match_pattern: Some(MatchPattern::Exact(uri)), ..Default::default() }
+}
+
 /// The cluster through which a service is called.
 pub(super) fn cluster(cluster: &Cluster) -> Resource {
     let provider = || {
@@ -59,10 +64,7 @@ pub(super) fn cluster(cluster: &Cluster) -> Resource {
     #[expect(deprecated, reason = "gRFC A29 names this field")]
     let validation = CertificateValidationContext {
         ca_certificate_provider_instance: provider(),
-        match_subject_alt_names: vec![StringMatcher {
-            match_pattern: Some(MatchPattern::Exact(cluster.identity.to_uri())),
-            ..Default::default()
-        }],
+        match_subject_alt_names: identities(cluster).into_iter().map(exactly).collect(),
         ..Default::default()
     };
     let tls = UpstreamTlsContext {

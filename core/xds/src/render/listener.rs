@@ -16,30 +16,35 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpConnectionManager, HttpFilter, Rds, http_filter,
 };
-use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::tcp_proxy::ClusterSpecifier;
+use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::tcp_proxy::{
+    ClusterSpecifier, WeightedCluster, weighted_cluster,
+};
 use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::{TcpProxy, UpstreamConnectMode};
 use envoy_types::pb::envoy::extensions::http::early_header_mutation::header_mutation::v3::HeaderMutation as EarlyHeaderMutation;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::DownstreamTlsContext;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::downstream_tls_context::SessionTicketKeysType;
 use envoy_types::pb::envoy::r#type::matcher::v3::StringMatcher;
 use envoy_types::pb::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
+use envoy_types::pb::envoy::r#type::v3::HashPolicy;
+use envoy_types::pb::envoy::r#type::v3::hash_policy::{PolicySpecifier, SourceIp};
 use envoy_types::pb::google::protobuf::{Any, UInt64Value};
 use prost::Message;
-use starling_model::Protocol;
-use starling_plan::{Inbound, Outbound};
+use starling_model::{AccessLog, HashOn, Protocol};
+use starling_plan::{Inbound, Outbound, Routes};
+use starling_traffic::{RouteRule, WeightedTarget};
 
 use super::cluster::{LOCAL_APP, http2};
 use super::proto::{ads, any, any_of, duration, flag, number, socket, tls_socket};
 use super::route::{self, REQUEST_HEADERS_TIMEOUT, STREAM_IDLE_TIMEOUT};
 use super::secret::mutual_tls;
-use super::{access_log, rbac};
+use super::{access_log, fault, rate_limit, rbac};
 use crate::resource::{Resource, ResourceType};
 
 /// Statistics of the public listener bear Consul's prefix.
 const PUBLIC_LISTENER: &str = "public_listener";
 
 /// A listener for the application's calls to one service.
-pub(super) fn outbound(outbound: &Outbound, cluster: &str, access_log: bool) -> Resource {
+pub(super) fn outbound(outbound: &Outbound, routes: &Routes, access_log: &AccessLog) -> Resource {
     let name = format!("{}:{}", outbound.service, outbound.bind);
     let stat_prefix = format!("upstream.{}", outbound.service);
     let loggers = access_log::loggers(access_log);
@@ -47,17 +52,12 @@ pub(super) fn outbound(outbound: &Outbound, cluster: &str, access_log: bool) -> 
         let routes = route::outbound_name(&outbound.service);
         let manager = HttpConnectionManager {
             access_log: loggers,
-            http_filters: vec![router()],
+            http_filters: vec![switched_off(fault::HTTP_FILTER, any(&fault::nothing())), router()],
             ..connection_manager(&stat_prefix, routes, outbound.protocol)
         };
         filter("envoy.filters.network.http_connection_manager", any(&manager))
     } else {
-        let proxy = TcpProxy {
-            stat_prefix,
-            access_log: loggers,
-            cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.to_owned())),
-            ..Default::default()
-        };
+        let proxy = TcpProxy { stat_prefix, access_log: loggers, ..by_connection(routes) };
         filter("envoy.filters.network.tcp_proxy", any(&proxy))
     };
     let chain = FilterChain { filters: vec![filter], ..Default::default() };
@@ -65,12 +65,36 @@ pub(super) fn outbound(outbound: &Outbound, cluster: &str, access_log: bool) -> 
     if outbound.protocol.is_l7() {
         resource.with_children([(ResourceType::Route, route::outbound_name(&outbound.service).into())])
     } else {
-        resource.with_clusters([cluster.into()])
+        resource.with_clusters(routes.table.clusters().into_iter().map(Into::into))
+    }
+}
+
+/// Where connections go: the targets of the only rule.
+fn by_connection(routes: &Routes) -> TcpProxy {
+    let Some(forward) = routes.table.rules().last().and_then(RouteRule::forward) else { return TcpProxy::default() };
+    let specifier = match forward.targets.as_slice() {
+        [one] => ClusterSpecifier::Cluster(one.cluster.to_string()),
+        several => {
+            let weight = |target: &WeightedTarget| weighted_cluster::ClusterWeight {
+                name: target.cluster.to_string(),
+                weight: target.weight,
+                ..Default::default()
+            };
+            ClusterSpecifier::WeightedClusters(WeightedCluster { clusters: several.iter().map(weight).collect() })
+        }
+    };
+    // Nothing else is known of a connection.
+    let source = forward.hash.iter().any(|policy| policy.on == HashOn::SourceAddress);
+    let hash = PolicySpecifier::SourceIp(SourceIp {});
+    TcpProxy {
+        cluster_specifier: Some(specifier),
+        hash_policy: source.then_some(HashPolicy { policy_specifier: Some(hash) }).into_iter().collect(),
+        ..Default::default()
     }
 }
 
 /// The public listener.
-pub(super) fn inbound(inbound: &Inbound, access_log: bool) -> Resource {
+pub(super) fn inbound(inbound: &Inbound, access_log: &AccessLog) -> Resource {
     let name = format!("{PUBLIC_LISTENER}:{}", inbound.bind);
     let l7 = inbound.protocol.is_l7();
     let mut filters = Vec::new();
@@ -86,7 +110,7 @@ pub(super) fn inbound(inbound: &Inbound, access_log: bool) -> Resource {
     }
     let alpn: &[&str] = if l7 { &["h2", "http/1.1"] } else { &[] };
     let tls = DownstreamTlsContext {
-        common_tls_context: Some(mutual_tls(None, alpn)),
+        common_tls_context: Some(mutual_tls(&[], alpn)),
         require_client_certificate: flag(true),
         // A resumed session would outlive the peer's certificate and the root that it chains to.
         disable_stateful_session_resumption: true,
@@ -143,7 +167,7 @@ fn discovered_policy(name: &str) -> Filter {
 }
 
 /// Nothing is known of the peer before its certificate is: the application is called after the handshake.
-fn inbound_tcp(access_log: bool) -> TcpProxy {
+fn inbound_tcp(access_log: &AccessLog) -> TcpProxy {
     TcpProxy {
         stat_prefix: PUBLIC_LISTENER.to_owned(),
         access_log: access_log::loggers(access_log),
@@ -154,14 +178,15 @@ fn inbound_tcp(access_log: bool) -> TcpProxy {
     }
 }
 
-/// HTTP from peers. The path is brought to its one form before anything looks at it, and passed on in that form.
-fn inbound_manager(inbound: &Inbound, access_log: bool) -> HttpConnectionManager {
+/// HTTP from peers. The policy comes first: who is refused costs others nothing of what they may send.
+fn inbound_manager(inbound: &Inbound, access_log: &AccessLog) -> HttpConnectionManager {
     HttpConnectionManager {
         access_log: access_log::loggers(access_log),
-        http_filters: vec![policy_filter(), router()],
-        normalize_path: flag(true),
-        merge_slashes: true,
-        path_with_escaped_slashes_action: PathWithEscapedSlashesAction::UnescapeAndForward.into(),
+        http_filters: vec![
+            policy_filter(),
+            switched_off(rate_limit::HTTP_FILTER, any(&rate_limit::nothing())),
+            router(),
+        ],
         strip_trailing_host_dot: true,
         // What a peer says of its own certificate is dropped; what we have verified is written instead.
         forward_client_cert_details: ForwardClientCertDetails::SanitizeSet.into(),
@@ -171,7 +196,8 @@ fn inbound_manager(inbound: &Inbound, access_log: bool) -> HttpConnectionManager
     }
 }
 
-/// What both directions have in common.
+/// What both directions have in common. The path is brought to its one form before anything looks at it, and passed on in
+/// that form.
 ///
 /// A sidecar stands next to its application and is no edge: `x-forwarded-for`, `x-forwarded-proto` and `x-request-id`
 /// pass as they came, from an ingress gateway to the last service. Headers that steer Envoy (`x-envoy-retry-on`,
@@ -192,6 +218,9 @@ fn connection_manager(stat_prefix: &str, routes: &str, protocol: Protocol) -> Ht
         stream_idle_timeout: Some(duration(idle)),
         upgrade_configs: upgrades,
         use_remote_address: flag(false),
+        normalize_path: flag(true),
+        merge_slashes: true,
+        path_with_escaped_slashes_action: PathWithEscapedSlashesAction::UnescapeAndForward.into(),
         early_header_mutation_extensions: vec![without_steering()],
         ..Default::default()
     }
@@ -223,6 +252,11 @@ fn policy_filter() -> HttpFilter {
 
 pub(super) fn router() -> HttpFilter {
     http_filter("envoy.filters.http.router", any(&Router::default()))
+}
+
+/// A filter that a route switches on: until one does, requests pass without it, and when one does, no listener changes.
+fn switched_off(name: &str, config: Any) -> HttpFilter {
+    HttpFilter { disabled: true, ..http_filter(name, config) }
 }
 
 fn http_filter(name: &str, config: Any) -> HttpFilter {

@@ -8,8 +8,11 @@ use envoy_types::pb::envoy::config::core::v3::{
     address::Address as Kind, config_source::ConfigSourceSpecifier, socket_address::PortSpecifier,
     transport_socket::ConfigType,
 };
+use envoy_types::pb::envoy::r#type::v3::FractionalPercent;
+use envoy_types::pb::envoy::r#type::v3::fractional_percent::DenominatorType;
 use envoy_types::pb::google::protobuf::{self, Any};
 use prost::{Message, Name};
+use starling_model::Percent;
 
 /// A message in an envelope that names its type.
 pub(super) fn any<M: Message + Name>(message: &M) -> Any {
@@ -43,6 +46,11 @@ pub(super) fn duration(duration: Duration) -> protobuf::Duration {
 
 pub(super) fn number(value: u32) -> Option<protobuf::UInt32Value> {
     Some(protobuf::UInt32Value { value })
+}
+
+/// A share, in hundredths of a percent as here.
+pub(super) fn fraction(share: Percent) -> FractionalPercent {
+    FractionalPercent { numerator: share.hundredths().into(), denominator: DenominatorType::TenThousand.into() }
 }
 
 pub(super) fn flag(value: bool) -> Option<protobuf::BoolValue> {

@@ -9,16 +9,14 @@ use envoy_types::pb::envoy::config::route::v3::{Route, RouteAction, RouteConfigu
 use envoy_types::pb::google::protobuf::Any;
 use prost::Message;
 use starling_model::{Protocol, ServiceName};
-use starling_plan::{Cluster, Inbound};
+use starling_plan::{Inbound, Routes};
 
 use super::cluster::LOCAL_APP;
-use super::proto::{any_of, duration, flag};
-use super::{MeshNames, rbac};
+use super::proto::{any, any_of, duration, flag};
+use super::{MeshNames, rate_limit, rbac};
 use crate::resource::{Resource, ResourceType};
 
-/// Time for a whole HTTP request to another service: Envoy's own default, which Consul's users have, too. gRPC calls
-/// have the deadline that the caller gives them.
-pub const OUTBOUND_TIMEOUT: Duration = Duration::from_secs(15);
+mod rule;
 
 /// Time that an HTTP request or response may stand still: Envoy's default. gRPC streams may be silent for as long as
 /// they like.
@@ -38,32 +36,34 @@ pub(super) fn inbound_name(service: &ServiceName) -> String {
 }
 
 /// The routes of calls to a service.
-pub(super) fn outbound(cluster: &Cluster) -> Resource {
-    let name = outbound_name(&cluster.service);
-    let timeout = match cluster.protocol {
-        Protocol::Grpc => None,
-        Protocol::Tcp | Protocol::Http | Protocol::Http2 => Some(OUTBOUND_TIMEOUT),
-    };
-    let message = configuration(name, route(&cluster.sni, timeout, cluster.protocol), None);
-    Resource::new(ResourceType::Route, name, &message.encode_to_vec()).with_clusters([cluster.sni.as_str().into()])
+pub(super) fn outbound(routes: &Routes) -> Resource {
+    let name = outbound_name(&routes.service);
+    let rules = routes.table.rules().iter().map(|rule| rule::render(rule, routes.protocol)).collect();
+    let message = configuration(name, rules, None);
+    let clusters = routes.table.clusters().into_iter().map(Into::into);
+    Resource::new(ResourceType::Route, name, &message.encode_to_vec()).with_clusters(clusters)
 }
 
 /// The routes to the application, with the policy.
 pub(super) fn inbound(inbound: &Inbound, timeout: Option<Duration>, names: &MeshNames) -> Resource {
     let name = inbound_name(&inbound.service);
     let policy = any_of(rbac::PER_ROUTE_TYPE_URL, &rbac::per_route(&inbound.policy, names));
-    let message = configuration(&name, route(LOCAL_APP, timeout, inbound.protocol), Some(policy));
+    let mut route = route(LOCAL_APP, timeout, inbound.protocol);
+    if let Some(limit) = inbound.rate_limit {
+        route.typed_per_filter_config.insert(rate_limit::HTTP_FILTER.to_owned(), any(&rate_limit::per_route(limit)));
+    }
+    let message = configuration(&name, vec![route], Some(policy));
     Resource::new(ResourceType::Route, &name, &message.encode_to_vec())
 }
 
-fn configuration(name: &str, route: Route, policy: Option<Any>) -> RouteConfiguration {
+fn configuration(name: &str, routes: Vec<Route>, policy: Option<Any>) -> RouteConfiguration {
     RouteConfiguration {
         name: name.to_owned(),
         virtual_hosts: vec![VirtualHost {
             name: name.to_owned(),
             domains: vec!["*".to_owned()],
-            routes: vec![route],
-            // One entry at most: a map with more has no settled order of bytes.
+            routes,
+            // One entry at most, here as in a route: a map with more has no settled order of bytes.
             typed_per_filter_config: policy.map(|policy| (rbac::HTTP_FILTER.to_owned(), policy)).into_iter().collect(),
             ..Default::default()
         }],
@@ -75,21 +75,24 @@ fn configuration(name: &str, route: Route, policy: Option<Any>) -> RouteConfigur
 
 /// Everything to one cluster; without a timeout, a request may take as long as its deadline allows.
 fn route(cluster: &str, timeout: Option<Duration>, protocol: Protocol) -> Route {
-    let grpc_deadline = match protocol {
+    Route {
+        r#match: Some(RouteMatch { path_specifier: Some(PathSpecifier::Prefix("/".to_owned())), ..Default::default() }),
+        action: Some(Action::Route(RouteAction {
+            cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.to_owned())),
+            ..timed(timeout, protocol)
+        })),
+        ..Default::default()
+    }
+}
+
+/// An action with this timeout and no more.
+fn timed(timeout: Option<Duration>, protocol: Protocol) -> RouteAction {
+    let max_stream_duration = match protocol {
         // 0 puts no cap on the deadline in `grpc-timeout`.
         Protocol::Grpc if timeout.is_none() => {
             Some(MaxStreamDuration { grpc_timeout_header_max: Some(duration(Duration::ZERO)), ..Default::default() })
         }
         Protocol::Tcp | Protocol::Http | Protocol::Http2 | Protocol::Grpc => None,
     };
-    Route {
-        r#match: Some(RouteMatch { path_specifier: Some(PathSpecifier::Prefix("/".to_owned())), ..Default::default() }),
-        action: Some(Action::Route(RouteAction {
-            cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.to_owned())),
-            timeout: Some(duration(timeout.unwrap_or_default())),
-            max_stream_duration: grpc_deadline,
-            ..Default::default()
-        })),
-        ..Default::default()
-    }
+    RouteAction { timeout: Some(duration(timeout.unwrap_or_default())), max_stream_duration, ..Default::default() }
 }

@@ -52,16 +52,16 @@ fn inline(text: String) -> DataSource {
     DataSource { specifier: Some(Specifier::InlineBytes(text.into_bytes())), ..Default::default() }
 }
 
-/// TLS 1.3 with our leaf, against the roots; with `peer`, only this identity is accepted.
-pub(super) fn mutual_tls(peer: Option<&str>, alpn: &[&str]) -> CommonTlsContext {
-    let names = peer.map(|uri| SubjectAltNameMatcher {
+/// TLS 1.3 with our leaf, against the roots; where `peers` names any, only their identities are accepted.
+pub(super) fn mutual_tls(peers: &[String], alpn: &[&str]) -> CommonTlsContext {
+    let names = peers.iter().map(|uri| SubjectAltNameMatcher {
         san_type: SanType::Uri.into(),
-        matcher: Some(StringMatcher { match_pattern: Some(MatchPattern::Exact(uri.to_owned())), ..Default::default() }),
+        matcher: Some(StringMatcher { match_pattern: Some(MatchPattern::Exact(uri.clone())), ..Default::default() }),
         ..Default::default()
     });
     let validation = CombinedCertificateValidationContext {
         default_validation_context: Some(CertificateValidationContext {
-            match_typed_subject_alt_names: names.into_iter().collect(),
+            match_typed_subject_alt_names: names.collect(),
             ..Default::default()
         }),
         validation_context_sds_secret_config: Some(reference(ROOTS)),

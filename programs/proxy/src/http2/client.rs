@@ -2,18 +2,25 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
-use http::Request;
+use http::{HeaderMap, Request};
+use starling_traffic::retry::Ended;
 
-use super::pump::{Moved, pass};
+use super::pump::{Moved, PumpError, pass, send};
+use super::source::Source;
 use super::{CONNECTION_WINDOW, HEADER_LIST_BYTES_MAX, Http2Error, SEND_BUFFER_BYTES, STREAM_WINDOW};
+use crate::mirror;
+use crate::served::Forward;
 use crate::stream::{Conn, Stream};
-use crate::upstream::Upstream;
+use crate::tries::Tries;
+use crate::upstream::{Load, Upstream, Wish};
 
 /// Attempts at a request that a server certainly has not begun with.
 const ATTEMPTS: u32 = 3;
@@ -79,65 +86,151 @@ impl Drop for Open {
     }
 }
 
-/// Makes a call and passes its response on; answers with its status.
+/// Makes a call and passes its response on, again where the plan says so; answers with its status.
 pub(crate) async fn call(
-    upstream: &Rc<Upstream>,
+    forward: &Forward<'_>,
     request: Request<()>,
     body: RecvStream,
     respond: &mut SendResponse<Bytes>,
-    moved: &mut Moved,
-) -> Result<Option<u16>, Http2Error> {
-    let bodiless = body.is_end_stream();
-    let (response, upload) = begin(upstream, request, bodiless).await?;
-    let upload_done = Cell::new(bodiless);
-    let mut up = 0;
-    let outcome = {
-        let uploading = async {
-            if !upload_done.get() {
-                let passed = pass(body, upload, &mut up).await;
-                upload_done.set(true);
-                passed?;
-            }
-            std::future::pending::<Result<u16, Http2Error>>().await
+    moved: &Moved,
+) -> Result<u16, Http2Error> {
+    let mut tries = Tries::new(forward);
+    let mut source = Source::new(body, tries.keeps_body() || forward.mirror.is_some());
+    if source.is_over() {
+        moved.request_over();
+    }
+    let answered = loop {
+        let error = match attempt(forward, &request, &mut source, (respond, moved), &tries).await {
+            Ok(status) => break Ok(status),
+            Err(error) => error,
         };
-        let downloading = async {
-            let response = response.response.await?;
-            let (parts, received) = response.into_parts();
-            let status = parts.status.as_u16();
-            let over = received.is_end_stream();
-            let to = respond.send_response(http::Response::from_parts(parts, ()), over)?;
-            moved.answered = true;
-            if !over {
-                pass(received, to, &mut moved.down).await?;
-            }
-            Ok::<_, Http2Error>(status)
-        };
+        let ended = error.ended().filter(|_| !moved.answered.get() && source.can_be_sent_again());
+        if ended == Some(Ended::Refused) {
+            // Nothing has come of it: it may be sent again, whatever the plan says.
+            tries.stale();
+        }
+        if !ended.is_some_and(|ended| tries.again(ended, moved.host.get())) {
+            break Err(error);
+        }
+        tokio::task::yield_now().await;
+    };
+    if let (Some(mirror), Some((chunks, trailers))) = (&forward.mirror, source.whole()) {
+        mirror::send_http2(mirror, request, (chunks, trailers));
+    }
+    answered
+}
+
+/// Makes one try of a call.
+async fn attempt(
+    forward: &Forward<'_>,
+    request: &Request<()>,
+    source: &mut Source,
+    (respond, moved): (&mut SendResponse<Bytes>, &Moved),
+    tries: &Tries<'_>,
+) -> Result<u16, Http2Error> {
+    let bodiless = source.is_empty();
+    let begun = unless_reset(respond, begin((&forward.upstream, tries.wish()), request, bodiless));
+    let begun = tries.within(begun).await.ok_or(Http2Error::TimedOut)??;
+    let (mut pending, mut upload) = begun.inspect_err(|error| moved.host.set(error.host()))?;
+    moved.host.set(pending.load.address());
+    let can_be_sent_again = source.keeps();
+    let uploading = async {
+        // A server that takes no more of a request may have answered it.
+        if !bodiless && let Err(PumpError::From(_)) = source.pass(&mut upload, moved).await {
+            return Err::<u16, _>(Http2Error::Client);
+        }
+        std::future::pending().await
+    };
+    let downloading = async {
+        let response = unless_reset(respond, &mut pending.response).await?;
+        let response = response.inspect_err(|_| pending.load.ended(false))?;
+        let (mut parts, received) = response.into_parts();
+        let (status, grpc) = (parts.status.as_u16(), grpc_status(&parts.headers));
+        pending.load.ended(status < 500);
+        if can_be_sent_again.get() && tries.refuses(status, grpc) {
+            return Err(Http2Error::Again(status, grpc));
+        }
+        forward.edit_response(&mut parts.headers);
+        moved.note_response(&parts.headers);
+        let over = received.is_end_stream();
+        let mut to = respond.send_response(http::Response::from_parts(parts, ()), over)?;
+        moved.answered.set(true);
+        if !over {
+            pass(received, &mut to, |bytes, _| moved.add_down(bytes)).await.map_err(h2::Error::from)?;
+        }
+        Ok::<_, Http2Error>(status)
+    };
+    let ended = tries.within(async {
         tokio::select! {
             biased;
             done = downloading => done,
             failed = uploading => failed,
         }
-    };
-    moved.up = up;
-    outcome.map(Some)
+    });
+    let ended = ended.await;
+    ended.unwrap_or_else(|| {
+        pending.load.ended(false);
+        Err(Http2Error::TimedOut)
+    })
+}
+
+/// Makes a copy of a call, of whose answer nobody hears.
+pub(crate) async fn copy(
+    upstream: &Rc<Upstream>,
+    request: &Request<()>,
+    (chunks, trailers): (Vec<Bytes>, Option<HeaderMap>),
+) -> Result<(), Http2Error> {
+    let bodiless = chunks.is_empty() && trailers.is_none();
+    let (pending, mut to) = begin((upstream, Wish::default()), request, bodiless).await?;
+    for chunk in chunks {
+        send(&mut to, chunk, false).await?;
+    }
+    match trailers {
+        _ if bodiless => {}
+        Some(trailers) => to.send_trailers(trailers)?,
+        None => to.send_data(Bytes::new(), true)?,
+    }
+    let mut received = pending.response.await?.into_body();
+    while let Some(chunk) = received.data().await {
+        received.flow_control().release_capacity(chunk?.len())?;
+    }
+    Ok(())
+}
+
+/// What a call of gRPC ended with, if that is all that the answer says.
+fn grpc_status(headers: &HeaderMap) -> Option<u32> {
+    headers.get("grpc-status")?.to_str().ok()?.parse().ok()
+}
+
+/// Waits for `what`, unless the client takes its request back.
+pub(crate) async fn unless_reset<T>(
+    respond: &mut SendResponse<Bytes>,
+    what: impl Future<Output = T>,
+) -> Result<T, Http2Error> {
+    let mut what = pin!(what);
+    poll_fn(|cx| match what.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Ok(done)),
+        Poll::Pending => respond.poll_reset(cx).map(|_| Err(Http2Error::Client)),
+    })
+    .await
 }
 
 /// A response to come.
 pub(crate) struct Pending {
     pub(crate) response: h2::client::ResponseFuture,
     _open: Open,
-    _load: crate::upstream::Load,
+    pub(crate) load: Load,
 }
 
 /// Sends a request's head, on another connection if the first one takes no more.
 pub(crate) async fn begin(
-    upstream: &Rc<Upstream>,
-    request: Request<()>,
+    (upstream, wish): (&Rc<Upstream>, Wish),
+    request: &Request<()>,
     bodiless: bool,
 ) -> Result<(Pending, h2::SendStream<Bytes>), Http2Error> {
     let mut last = None;
     for _ in 0..ATTEMPTS {
-        let (shared, load) = upstream.share().await?;
+        let (shared, load) = upstream.share(wish).await?;
         let open = shared.begin();
         let mut sender = shared.sender.clone();
         if let Err(error) = poll_fn(|cx| sender.poll_ready(cx)).await {
@@ -145,8 +238,8 @@ pub(crate) async fn begin(
             last = Some(error);
             continue;
         }
-        match sender.send_request(clone_of(&request), bodiless) {
-            Ok((response, upload)) => return Ok((Pending { response, _open: open, _load: load }, upload)),
+        match sender.send_request(clone_of(request), bodiless) {
+            Ok((response, upload)) => return Ok((Pending { response, _open: open, load }, upload)),
             Err(error) => {
                 shared.closed.set(true);
                 last = Some(error);

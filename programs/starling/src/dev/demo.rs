@@ -1,9 +1,10 @@
 //! The demo: four services with real sidecars and a little load, and a page of what to try.
 //!
-//! It does what a user would do: registers definition files, starts each application and each sidecar as a process, and
-//! calls the front tier. Every child ends with the demo, on Linux also when this process is killed.
+//! It does what a user would do: registers definition files, starts each application as a process, and each sidecar that is
+//! an Envoy, and calls the front tier. On the native data plane this process serves the sidecars, and nothing is started. Every child ends with the demo, on Linux also when this process is killed.
 
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -44,6 +45,18 @@ const TIERS: [Tier; 4] = [
     Tier { name: "hey", port: 9093, upstreams: &[], admin_port: 19004 },
 ];
 
+/// Where the native data plane shows what it does, unless somebody says where.
+pub(super) const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 19000);
+
+/// Who serves the sidecars.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Sidecars {
+    /// This process.
+    Native,
+    /// An Envoy each, which finds its API and xDS here.
+    Envoys { http: SocketAddr, grpc: SocketAddr },
+}
+
 /// Calls to the front tier per second: enough to see, little enough to run on a laptop.
 const LOAD_PER_SECOND: u64 = 5;
 
@@ -64,9 +77,12 @@ pub(super) struct Demo {
 
 impl Demo {
     /// Fails early, and with what to do, if a port of the demo is taken.
-    pub(super) fn check_ports() -> anyhow::Result<()> {
-        let ports = TIERS.iter().flat_map(|tier| tier.upstreams.iter().copied().chain([tier.port, tier.admin_port]));
-        for port in ports {
+    pub(super) fn check_ports(native: bool) -> anyhow::Result<()> {
+        let ports = TIERS.iter().flat_map(|tier| {
+            let admin = if native { ADMIN.port() } else { tier.admin_port };
+            tier.upstreams.iter().copied().chain([tier.port, admin])
+        });
+        for port in ports.collect::<BTreeSet<_>>() {
             std::net::TcpListener::bind(("127.0.0.1", port))
                 .with_context(|| format!("the demo needs port {port}, which is in use; is another demo running?"))?;
         }
@@ -74,7 +90,7 @@ impl Demo {
     }
 
     /// Starts the applications and their sidecars. Their services are registered already.
-    pub(super) fn start(logs: &Path, http: SocketAddr, grpc: SocketAddr) -> anyhow::Result<Self> {
+    pub(super) fn start(logs: &Path, sidecars: Sidecars) -> anyhow::Result<Self> {
         std::fs::create_dir_all(logs).with_context(|| format!("creating {}", logs.display()))?;
         let mut demo = Self { children: Vec::new(), logs: logs.to_owned() };
         for tier in &TIERS {
@@ -89,6 +105,7 @@ impl Demo {
                 .env("UPSTREAM_WORKERS", "2")
                 .env("HTTP_CLIENT_KEEP_ALIVES", "true");
             demo.spawn(tier.name.to_owned(), application)?;
+            let Sidecars::Envoys { http, grpc } = sidecars else { continue };
             let mut sidecar = demo.command()?;
             sidecar
                 .args(["connect", "envoy", "-sidecar-for", &format!("{}-1", tier.name)])
@@ -164,15 +181,29 @@ impl Demo {
     }
 
     /// What to try next.
-    pub(super) fn page(&self, http: SocketAddr) -> String {
+    pub(super) fn page(&self, http: SocketAddr, sidecars: Sidecars) -> String {
         let program = std::env::current_exe().ok();
         let program = program.as_deref().and_then(Path::to_str).unwrap_or("starling");
         let api = if http.port() == 8500 { String::new() } else { format!(" --http-addr http://{http}") };
+        let (who, counted, view) = match sidecars {
+            Sidecars::Native => (
+                "this process",
+                format!("http://{ADMIN}/stats | grep denials"),
+                format!(
+                    "The sidecars have their own view, too:\n      curl -s http://{ADMIN}/certificates\n      curl -s http://{ADMIN}/clusters"
+                ),
+            ),
+            Sidecars::Envoys { .. } => (
+                "an Envoy each",
+                "http://127.0.0.1:19003/stats/prometheus | grep rbac".to_owned(),
+                "A sidecar has its own view, too:\n      curl -s http://127.0.0.1:19002/certs".to_owned(),
+            ),
+        };
         format!(
             "
   A mesh of four services is up; every call from one to another goes through two sidecars and mutual TLS.
 
-    web ──► api ──► db          load: {LOAD_PER_SECOND} requests/s to web
+    web ──► api ──► db          load: {LOAD_PER_SECOND} requests/s to web; sidecars: {who}
      └──► hey ◄──┘              logs: {logs}
 
   See it:
@@ -186,12 +217,11 @@ impl Demo {
       {program} changes --wait 10s{api}
       # 500 now: the sidecar of db refuses api, and has counted it
       curl -s -o /dev/null -w '%{{http_code}}\\n' http://127.0.0.1:9090/
-      curl -s http://127.0.0.1:19003/stats/prometheus | grep rbac
+      curl -s {counted}
       {program} can api db{api}
       {program} intention delete api db{api}
 
-  A sidecar has its own view, too:
-      curl -s http://127.0.0.1:19002/certs
+  {view}
 
   Ctrl-C ends everything.
 ",

@@ -1,12 +1,18 @@
 //! Arguments that several programs have.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
+use anyhow::Context;
 use clap::ValueEnum;
 use serde::Deserialize;
 use starling_model::Action;
 use starling_proxy::Engine;
-use starling_telemetry::{LogError, LogFormat, start_log};
+use starling_proxy::admin::{self, AdminAddress, AdminListener};
+use starling_telemetry::{LogError, LogFormat, Registry, start_log};
+
+use super::serving::Serving;
+use crate::outcome::usage;
 
 /// What is logged, and how.
 #[derive(Debug, clap::Args)]
@@ -40,6 +46,25 @@ pub(crate) struct DataPlaneArgs {
     /// Threads of the native data plane; without it, one for each CPU of this process
     #[arg(long, value_name = "N", env = "STARLING_PROXY_WORKERS", value_parser = clap::value_parser!(u16).range(1..=512))]
     proxy_workers: Option<u16>,
+
+    /// Where the native data plane shows what it does and is drained: a loopback address, or unix:PATH
+    #[arg(long, value_name = "ADDR")]
+    proxy_admin: Option<AdminAddress>,
+}
+
+/// The native data plane, and the door for those who operate it.
+pub(crate) struct NativePlane {
+    pub(crate) engine: Arc<Engine>,
+    admin: Option<AdminListener>,
+}
+
+impl NativePlane {
+    /// Serves operators, if there is a door for them.
+    pub(crate) async fn open_admin(&mut self, serving: &Serving) {
+        if let Some(listener) = self.admin.take() {
+            serving.spawn_endless(admin::serve(listener, Arc::clone(&self.engine))).await;
+        }
+    }
 }
 
 /// A data plane.
@@ -53,15 +78,37 @@ pub(crate) enum DataPlane {
 }
 
 impl DataPlaneArgs {
+    /// Serves operators of the native data plane at `address`, unless somebody has said where.
+    pub(crate) fn show_at(&mut self, address: SocketAddr) {
+        if self.is_native() {
+            self.proxy_admin.get_or_insert(AdminAddress::Loopback(address));
+        }
+    }
+
     pub(crate) fn is_native(&self) -> bool {
         self.data_plane == DataPlane::Native
     }
 
-    /// Starts the native data plane, if that is the one.
-    pub(crate) fn start(&self) -> std::io::Result<Option<Arc<Engine>>> {
+    /// Starts the native data plane, if that is the one; what it counts is among the metrics of the process.
+    pub(crate) async fn start(&self, registry: &Registry) -> anyhow::Result<Option<NativePlane>> {
+        if !self.is_native() {
+            return match &self.proxy_admin {
+                None => Ok(None),
+                Some(_) => Err(usage("--proxy-admin: an Envoy has an admin interface of its own")),
+            };
+        }
+        let admin = match &self.proxy_admin {
+            None => None,
+            Some(address) => {
+                let bound = AdminListener::bind(address).await;
+                Some(bound.with_context(|| format!("--proxy-admin: cannot listen on {address}"))?)
+            }
+        };
         let cpus = || std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
         let workers = self.proxy_workers.map_or_else(cpus, usize::from);
-        self.is_native().then(|| Engine::start(workers).map(Arc::new)).transpose()
+        let engine = Arc::new(Engine::start(workers).context("starting the native data plane")?);
+        engine.register(registry);
+        Ok(Some(NativePlane { engine, admin }))
     }
 }
 

@@ -1,0 +1,107 @@
+//! The application behind a proxy that is measured: HTTP/1.1, HTTP/2 and gRPC on one port, bytes on another, and as little
+//! work as can be.
+//!
+//! A request with a body gets it back, one without gets a few bytes; a gRPC call gets its message back. It has one thread,
+//! as each proxy has one worker.
+
+mod http1;
+mod http2;
+
+use std::net::SocketAddr;
+
+use anyhow::Context;
+use bytes::BytesMut;
+use starling_http1::is_http2_preface;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+/// What is read at once.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// Connections that may wait to be accepted: thousands are opened at once where idle ones are counted.
+const BACKLOG: u32 = 4096;
+
+/// Be the application behind measured proxies.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where HTTP/1.1, HTTP/2 and gRPC listen
+    #[arg(long)]
+    http: SocketAddr,
+    /// Where bytes are sent back
+    #[arg(long)]
+    tcp: SocketAddr,
+}
+
+/// Serves on a runtime of one thread until the process is ended.
+///
+/// # Errors
+/// When it cannot listen.
+pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+    let serving = tokio::task::spawn_blocking(move || {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot make a runtime")?;
+        runtime.block_on(async {
+            let (http, tcp) = (listen(args.http)?, listen(args.tcp)?);
+            futures::join!(serve(http, http_connection), serve(tcp, tcp_connection));
+            Ok(())
+        })
+    });
+    serving.await?
+}
+
+/// Listens with room for many at once.
+///
+/// # Errors
+/// When the address is in use.
+pub(crate) fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let socket = TcpSocket::new_v4().context("cannot make a socket")?;
+    socket.set_reuseaddr(true).context("cannot set SO_REUSEADDR")?;
+    socket.bind(address).with_context(|| format!("cannot listen on {address}"))?;
+    socket.listen(BACKLOG).with_context(|| format!("cannot listen on {address}"))
+}
+
+/// Serves every connection of a listener in a task of its own.
+pub(crate) async fn serve<F>(listener: TcpListener, connection: fn(TcpStream) -> F)
+where
+    F: Future<Output = anyhow::Result<()>> + Send + 'static,
+{
+    loop {
+        // Out of descriptors: the next round may find one.
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::task::yield_now().await;
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        tokio::spawn(async move {
+            // Whoever called hears of it by the end of the connection.
+            let _ = connection(stream).await;
+        });
+    }
+}
+
+/// HTTP/1.1, or HTTP/2 with prior knowledge.
+pub(crate) async fn http_connection(mut stream: TcpStream) -> anyhow::Result<()> {
+    let mut buffer = BytesMut::with_capacity(BUFFER_BYTES / 4);
+    loop {
+        if stream.read_buf(&mut buffer).await? == 0 {
+            return Ok(());
+        }
+        match is_http2_preface(&buffer) {
+            Some(true) => return http2::serve(stream, buffer.freeze()).await,
+            Some(false) => return http1::serve(stream, buffer).await,
+            None => {}
+        }
+    }
+}
+
+/// Sends back what it reads.
+pub(crate) async fn tcp_connection(mut stream: TcpStream) -> anyhow::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let length = stream.read(&mut buffer).await?;
+        if length == 0 {
+            return Ok(stream.shutdown().await?);
+        }
+        stream.write_all(&buffer[..length]).await?;
+    }
+}

@@ -1,0 +1,89 @@
+//! What came of the requests: counted by each thread for itself, and merged at the end.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::failure::Failure;
+use crate::histogram::Distribution;
+
+/// What one thread, or all of them together, have seen.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tally {
+    /// Requests that were answered, whatever the answer.
+    pub(crate) answered: u64,
+    /// Answers that say that something is wrong, and requests without one.
+    pub(crate) errors: u64,
+    /// Answers by status.
+    pub(crate) status: BTreeMap<u16, u64>,
+    /// Errors by what was wrong.
+    pub(crate) failures: BTreeMap<String, u64>,
+    /// From when a request was due until its answer was read; of those that succeeded.
+    pub(crate) latency: Distribution,
+    /// How much later than due the generator itself was.
+    pub(crate) slip: Distribution,
+    /// Each request that succeeded, if that was asked for.
+    pub(crate) each: Option<Vec<Each>>,
+}
+
+/// One request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Each {
+    /// When it was due.
+    pub(crate) due: Instant,
+    /// How long it took from then.
+    pub(crate) latency: Duration,
+}
+
+impl Tally {
+    /// Counts what came of a request that was due at `due`.
+    pub(super) fn record(&mut self, due: Instant, outcome: Result<u16, Failure>) {
+        match outcome {
+            Ok(status) => {
+                self.answered += 1;
+                *self.status.entry(status).or_default() += 1;
+                let latency = due.elapsed();
+                self.latency.record(latency);
+                if let Some(each) = &mut self.each {
+                    each.push(Each { due, latency });
+                }
+            }
+            Err(failure) => {
+                if let Some(status) = failure.status() {
+                    self.answered += 1;
+                    *self.status.entry(status).or_default() += 1;
+                }
+                self.fail(&failure, 1);
+            }
+        }
+    }
+
+    /// Counts so many requests that failed for the same reason.
+    pub(super) fn fail(&mut self, failure: &Failure, count: u64) {
+        if count > 0 {
+            self.errors += count;
+            *self.failures.entry(failure.to_string()).or_default() += count;
+        }
+    }
+
+    /// Requests, with those that were not answered.
+    pub(crate) fn requests(&self) -> u64 {
+        self.latency.count() + self.errors
+    }
+
+    /// Adds what another thread has seen.
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.answered += other.answered;
+        self.errors += other.errors;
+        for (status, count) in other.status {
+            *self.status.entry(status).or_default() += count;
+        }
+        for (failure, count) in other.failures {
+            *self.failures.entry(failure).or_default() += count;
+        }
+        self.latency.merge(&other.latency);
+        self.slip.merge(&other.slip);
+        if let Some(each) = other.each {
+            self.each.get_or_insert_default().extend(each);
+        }
+    }
+}

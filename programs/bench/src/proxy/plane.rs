@@ -1,0 +1,284 @@
+//! One mesh: a server, two agents, and the proxies of a data plane.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use super::registrations::{CALLER, FORBIDDEN, Service, caller, no_access_log};
+use crate::api::{Api, Call};
+use crate::fleet::Server;
+use crate::load::{Length, Load, Message, Peer, generate, parse_url};
+use crate::mesh::{
+    Addresses, Child, Envoy, Ports, Sidecar, SidecarOptions, command, is_ready, logs, own_program, ready,
+};
+use crate::process;
+
+/// Variable that holds an agent's join token.
+const JOIN_TOKEN: &str = "STARLING_JOIN_TOKEN";
+
+/// Time in which calls must come through.
+const REACHED_WITHIN: Duration = Duration::from_secs(30);
+
+/// Pause between two attempts.
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Which proxies.
+#[derive(Debug, Clone)]
+pub(super) enum Kind {
+    Native,
+    Envoy(Envoy),
+}
+
+/// Where the application listens.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Application {
+    pub(super) http: SocketAddr,
+    pub(super) tcp: SocketAddr,
+}
+
+/// An agent's process.
+struct Agent {
+    child: Child,
+    addresses: Addresses,
+}
+
+/// A mesh that runs. Fields are in the order in which they end.
+pub(super) struct Plane {
+    kind: Kind,
+    sidecars: BTreeMap<String, Sidecar>,
+    calling: Agent,
+    called: Agent,
+    server: Server,
+    /// Where the caller's sidecar takes requests for a service.
+    upstreams: BTreeMap<Service, SocketAddr>,
+    /// Where a service's sidecar takes calls over mutual TLS.
+    public: BTreeMap<Service, SocketAddr>,
+    directory: PathBuf,
+}
+
+impl Plane {
+    /// Brings one up, and waits until every service is reached through it and what is forbidden is refused.
+    ///
+    /// # Errors
+    /// When a process does not start, a registration is refused, or calls do not come through.
+    pub(super) async fn start(
+        kind: Kind,
+        application: Application,
+        directory: &Path,
+        ports: &mut Ports,
+    ) -> anyhow::Result<Self> {
+        let directory = directory.join(kind.name());
+        std::fs::create_dir_all(logs(&directory)).context("cannot make a folder for logs")?;
+        let server = Server::start(&directory).await?;
+        let token = server.join_token().await?;
+        let at = (server.agents(), token.as_str(), directory.as_path());
+        let calling = Agent::start("calling", &kind, at, ports).await?;
+        let called = Agent::start("called", &kind, at, ports).await?;
+        let (upstreams, public, sidecars) = Default::default();
+        let mut plane = Self { kind, sidecars, calling, called, server, upstreams, public, directory };
+        plane.furnish(application, ports).await?;
+        plane.reach().await?;
+        Ok(plane)
+    }
+
+    async fn furnish(&mut self, application: Application, ports: &mut Ports) -> anyhow::Result<()> {
+        let mut api = self.server.api();
+        let mut called = Api::new(self.called.addresses.http);
+        let Call { method, target, body } = no_access_log();
+        api.write(method, &target, &body).await?;
+        for service in Service::ALL {
+            for Call { method, target, body } in service.settings() {
+                api.write(method, &target, &body).await?;
+            }
+            let public = ports.loopback()?;
+            let behind = if service == Service::Tcp { application.tcp } else { application.http };
+            let Call { method, target, body } = service.registration(behind, public);
+            called.write(method, &target, &body).await?;
+            self.public.insert(service, public);
+            self.upstreams.insert(service, ports.loopback()?);
+            let agent = self.called.addresses;
+            self.sidecar(service.name(), agent, ports).await?;
+        }
+        let upstreams: Vec<_> = self.upstreams.iter().map(|(service, at)| (service.name().to_owned(), *at)).collect();
+        let registration = caller(CALLER, ports.loopback()?, ports.loopback()?, upstreams);
+        self.register_caller(&registration).await?;
+        let agent = self.calling.addresses;
+        self.sidecar(CALLER, agent, ports).await
+    }
+
+    /// Registers an instance at the agent of the calling node.
+    pub(super) async fn register_caller(&self, registration: &Call) -> anyhow::Result<()> {
+        let Call { method, target, body } = registration;
+        Api::new(self.calling.addresses.http).write(method.clone(), target, body).await?;
+        Ok(())
+    }
+
+    /// Starts the sidecar of an instance on the calling node, if it is one that is started.
+    pub(super) async fn further_sidecar(&mut self, instance: &str, ports: &mut Ports) -> anyhow::Result<()> {
+        let agent = self.calling.addresses;
+        self.sidecar(instance, agent, ports).await
+    }
+
+    async fn sidecar(&mut self, instance: &str, agent: Addresses, ports: &mut Ports) -> anyhow::Result<()> {
+        let Kind::Envoy(envoy) = &self.kind else { return Ok(()) };
+        let options = SidecarOptions { agent, instance, workers: 1, admin: ports.loopback()? };
+        let mut sidecar = Sidecar::start(envoy, options, &logs(&self.directory))?;
+        sidecar.ready().await?;
+        self.sidecars.insert(instance.to_owned(), sidecar);
+        Ok(())
+    }
+
+    async fn reach(&self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + REACHED_WITHIN;
+        for service in Service::ALL {
+            while let Err(error) = self.reached(service).await {
+                if Instant::now() > deadline {
+                    let (plane, name) = (self.kind.name(), service.name());
+                    return Err(error.context(format!("{name} is not reached through {plane} proxies")));
+                }
+                tokio::time::sleep(ATTEMPT_PAUSE).await;
+            }
+        }
+        let forbidden = self.load_of(Service::Http, FORBIDDEN, 0)?;
+        let outcome = generate(Load { length: Length::Requests(1), ..forbidden }).await?;
+        if !outcome.tally.status.contains_key(&403) {
+            let (plane, found) = (self.kind.name(), outcome.tally.failures);
+            bail!("what an intention forbids is not refused by {plane} proxies: {found:?}");
+        }
+        Ok(())
+    }
+
+    async fn reached(&self, service: Service) -> anyhow::Result<()> {
+        let load = Load { length: Length::Requests(1), timeout: Duration::from_secs(2), ..self.load(service, 16)? };
+        let outcome = generate(load).await?;
+        match outcome.tally.failures.keys().next() {
+            Some(failure) => bail!("{failure}"),
+            None => Ok(()),
+        }
+    }
+
+    /// Calls of a service through both hops.
+    ///
+    /// # Errors
+    /// When its address makes no URL, which it does.
+    pub(super) fn load(&self, service: Service, payload: usize) -> anyhow::Result<Load> {
+        self.load_of(service, "/bench.Echo/Unary", payload)
+    }
+
+    fn load_of(&self, service: Service, path: &str, payload: usize) -> anyhow::Result<Load> {
+        load(service, self.upstream(service), path, payload)
+    }
+
+    /// Where the caller's sidecar takes requests for a service.
+    pub(super) fn upstream(&self, service: Service) -> SocketAddr {
+        self.upstreams[&service]
+    }
+
+    /// Where a service's sidecar takes calls over mutual TLS.
+    pub(super) fn public(&self, service: Service) -> SocketAddr {
+        self.public[&service]
+    }
+
+    /// The HTTP API of the calling node's agent.
+    pub(super) fn calling_api(&self) -> Api {
+        Api::new(self.calling.addresses.http)
+    }
+
+    /// The HTTP API of the server.
+    pub(super) fn server_api(&self) -> Api {
+        self.server.api()
+    }
+
+    /// The processes of both proxies on the way to a service: the caller's, then the service's.
+    pub(super) fn proxies(&self, service: Service) -> [u32; 2] {
+        let called = self.proxy_of(service.name()).unwrap_or(self.called.child.pid());
+        [self.proxy_of_caller(CALLER), called]
+    }
+
+    /// The process that serves a calling instance.
+    pub(super) fn proxy_of_caller(&self, instance: &str) -> u32 {
+        self.proxy_of(instance).unwrap_or(self.calling.child.pid())
+    }
+
+    fn proxy_of(&self, instance: &str) -> Option<u32> {
+        self.sidecars.get(instance).map(Sidecar::pid)
+    }
+
+    /// CPU time that both proxies on the way to a service have used.
+    ///
+    /// # Errors
+    /// When one is gone.
+    pub(super) fn cpu_time(&self, service: Service) -> anyhow::Result<Duration> {
+        self.proxies(service).into_iter().map(process::cpu_time_of_threads).sum()
+    }
+
+    /// Resident memory of the larger of both proxies, in bytes.
+    ///
+    /// # Errors
+    /// When one is gone.
+    pub(super) fn resident(&self, service: Service) -> anyhow::Result<u64> {
+        let [calling, called] = self.proxies(service);
+        Ok(process::resident(calling)?.max(process::resident(called)?))
+    }
+
+    /// Fails if a process has ended by itself.
+    ///
+    /// # Errors
+    /// With the name of the process, how it ended, and the end of its log.
+    pub(super) fn check_alive(&mut self) -> anyhow::Result<()> {
+        let agents = [self.calling.child.ended(), self.called.child.ended(), self.server.ended()];
+        match agents.into_iter().chain(self.sidecars.values_mut().map(Sidecar::ended)).flatten().next() {
+            Some(how) => bail!("{how}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Calls of a service at an address.
+///
+/// # Errors
+/// As for [`Plane::load`].
+pub(super) fn load(service: Service, address: SocketAddr, path: &str, payload: usize) -> anyhow::Result<Load> {
+    let (scheme, http2) = match service {
+        Service::Http => ("http", false),
+        Service::Http2 => ("http", true),
+        Service::Grpc => ("grpc", false),
+        Service::Tcp => ("tcp", false),
+    };
+    let (protocol, uri) = parse_url(&format!("{scheme}://{address}{path}"), http2)?;
+    Ok(Load::new(Peer { address, tls: None }, protocol, Message::new(protocol, uri, Vec::new(), payload)))
+}
+
+impl Kind {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Envoy(_) => "envoy",
+        }
+    }
+}
+
+impl Agent {
+    async fn start(
+        node: &str,
+        kind: &Kind,
+        (server, token, directory): (SocketAddr, &str, &Path),
+        ports: &mut Ports,
+    ) -> anyhow::Result<Self> {
+        let addresses = Addresses { http: ports.loopback()?, grpc: ports.loopback()? };
+        let Addresses { http, grpc } = addresses;
+        let mut command = command(&own_program()?);
+        command.env(JOIN_TOKEN, token);
+        command.args(["agent", "--node-name", node, "--server", &server.to_string()]);
+        command.arg("--data-dir").arg(directory.join(node));
+        command.args(["--http-addr", &http.to_string(), "--grpc-addr", &grpc.to_string()]);
+        command.args(["--dns-addr", &ports.loopback()?.to_string()]);
+        command.args(["--data-plane", kind.name(), "--proxy-workers", "1"]);
+        let mut child = Child::spawn(&format!("agent-{node}"), &mut command, &logs(directory))?;
+        ready(&mut child, || async move { is_ready(http, "/v1/agent/self").await }).await?;
+        Ok(Self { child, addresses })
+    }
+}

@@ -1,0 +1,82 @@
+//! Connections of clients that stand: what is known of each, for the log and for whoever looks.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Instant;
+
+/// One connection.
+pub(crate) struct Connection {
+    pub(crate) remote: SocketAddr,
+    pub(crate) local: SocketAddr,
+    pub(crate) since: Instant,
+    /// Requests begun, where it is known what a request is.
+    pub(crate) requests: Cell<u64>,
+    peer: OnceCell<Known>,
+}
+
+struct Known {
+    identity: Box<str>,
+    server_name: Option<Box<str>>,
+}
+
+impl Connection {
+    pub(crate) fn new(remote: SocketAddr, local: SocketAddr) -> Self {
+        Self { remote, local, since: Instant::now(), requests: Cell::new(0), peer: OnceCell::new() }
+    }
+
+    /// Notes what the handshake told.
+    pub(crate) fn know(&self, identity: String, server_name: Option<&str>) {
+        let known = Known { identity: identity.into(), server_name: server_name.map(Box::from) };
+        // There is one handshake.
+        let _ = self.peer.set(known);
+    }
+
+    /// Where it comes from.
+    pub(crate) fn remote(&self) -> SocketAddr {
+        self.remote
+    }
+
+    /// The identity of the other end.
+    pub(crate) fn identity(&self) -> Option<&str> {
+        self.peer.get().map(|peer| &*peer.identity)
+    }
+
+    /// The name that it asked for in the handshake.
+    pub(crate) fn server_name(&self) -> Option<&str> {
+        self.peer.get()?.server_name.as_deref()
+    }
+
+    /// Another request begins.
+    pub(crate) fn asked(&self) {
+        self.requests.set(self.requests.get() + 1);
+    }
+}
+
+/// The connections of one listener.
+#[derive(Default)]
+pub(crate) struct Connections {
+    next: Cell<u64>,
+    standing: RefCell<BTreeMap<u64, Rc<Connection>>>,
+}
+
+impl Connections {
+    /// Notes one; the number lets go of it.
+    pub(crate) fn add(&self, connection: Rc<Connection>) -> u64 {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        self.standing.borrow_mut().insert(number, connection);
+        number
+    }
+
+    pub(crate) fn remove(&self, number: u64) {
+        self.standing.borrow_mut().remove(&number);
+    }
+
+    /// How many stand, and the first so many of them.
+    pub(crate) fn first<T>(&self, most: usize, show: impl Fn(&Connection) -> T) -> (usize, Vec<T>) {
+        let standing = self.standing.borrow();
+        (standing.len(), standing.values().take(most).map(|connection| show(connection)).collect())
+    }
+}
