@@ -27,4 +27,4 @@ pub use process::Process;
 pub use sidecar::{Sidecar, Xds};
 pub use traffic::Traffic;
 pub use wait::{DEADLINE, eventually, eventually_within};
-pub use workload::{Instance, Workload};
+pub use workload::{Instance, Plane, Workload};

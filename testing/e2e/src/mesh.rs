@@ -57,6 +57,8 @@ pub struct MeshOptions {
     pub config_dir: Option<PathBuf>,
     /// `--enable-script-checks`.
     pub enable_script_checks: bool,
+    /// `--data-plane native`: sidecars need no process of their own. Otherwise each of them is an Envoy.
+    pub native: bool,
 }
 
 /// The addresses of one server.
@@ -321,6 +323,12 @@ fn spawn(data: &Path, addresses: &Addresses, options: &MeshOptions) -> Process {
     }
     if options.enable_script_checks {
         command.arg("--enable-script-checks");
+    }
+    match &options.program {
+        Program::Dev | Program::Agent { .. } => {
+            command.args(["--data-plane", if options.native { "native" } else { "envoy" }]);
+        }
+        Program::Server(_) => {}
     }
     Process::spawn(program, command)
 }

@@ -34,6 +34,15 @@ pub fn python() -> PathBuf {
     found("STARLING_PYTHON", || workspace().join(".tools/venv/bin/python"), "cargo xtask install grpcio")
 }
 
+/// h2spec: `STARLING_H2SPEC`, else `.tools/bin/h2spec`.
+///
+/// # Panics
+/// If it is not there.
+#[must_use]
+pub fn h2spec() -> PathBuf {
+    found("STARLING_H2SPEC", || workspace().join(".tools/bin/h2spec"), "cargo xtask install h2spec")
+}
+
 /// The workspace's folder.
 ///
 /// # Panics

@@ -25,15 +25,24 @@ pub struct Workload {
     xds: Xds,
 }
 
+/// Who serves as an instance's sidecar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plane {
+    /// The agent's own process.
+    Native,
+    /// An Envoy.
+    Envoy,
+}
+
 /// A running instance.
 #[derive(Debug)]
-pub struct Instance {
+pub struct Instance<S = Sidecar> {
     /// Its id.
     pub id: String,
     /// The application.
     pub app: App,
     /// The sidecar.
-    pub sidecar: Sidecar,
+    pub sidecar: S,
     /// Where peers' sidecars connect to.
     pub public_port: u16,
     /// Where its application calls each upstream.
@@ -112,6 +121,33 @@ impl Workload {
     /// # Panics
     /// If something does not become ready.
     pub async fn start(self, mesh: &Mesh) -> Instance {
+        let xds = self.xds;
+        self.start_with(mesh, async |id: &str, ports: &[u16]| Sidecar::start(mesh, id, ports, xds).await).await
+    }
+
+    /// The same with a sidecar of either kind; the mesh must be one of the native data plane.
+    ///
+    /// # Panics
+    /// If something does not become ready.
+    pub async fn start_on(self, mesh: &Mesh, plane: Plane) -> Instance<Option<Sidecar>> {
+        let xds = self.xds;
+        let sidecar = async |id: &str, ports: &[u16]| match plane {
+            Plane::Envoy => Some(Sidecar::start(mesh, id, ports, xds).await),
+            Plane::Native => {
+                wait::eventually(&format!("the agent listens on {ports:?}"), async || {
+                    for port in ports {
+                        tokio::net::TcpStream::connect(("127.0.0.1", *port)).await?;
+                    }
+                    Ok(())
+                })
+                .await;
+                None
+            }
+        };
+        self.start_with(mesh, sidecar).await
+    }
+
+    async fn start_with<S>(self, mesh: &Mesh, sidecar: impl AsyncFnOnce(&str, &[u16]) -> S) -> Instance<S> {
         let (app_port, public_port) = (free_port(), free_port());
         let upstream_ports: BTreeMap<_, _> =
             self.upstreams.iter().map(|(service, _)| (service.clone(), free_port())).collect();
@@ -125,10 +161,7 @@ impl Workload {
         let mut environment = vec![("UPSTREAM_URIS", uris.as_str())];
         environment.extend(self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let ports: Vec<_> = upstream_ports.values().copied().chain([public_port]).collect();
-        let (app, sidecar) = tokio::join!(
-            App::start(&self.id, app_port, &environment),
-            Sidecar::start(mesh, &self.id, &ports, self.xds)
-        );
+        let (app, sidecar) = tokio::join!(App::start(&self.id, app_port, &environment), sidecar(&self.id, &ports));
         Instance { id: self.id, app, sidecar, public_port, upstream_ports, registration }
     }
 
@@ -159,7 +192,7 @@ fn merge(object: &mut Value, fields: &Value) {
     }
 }
 
-impl Instance {
+impl<S> Instance<S> {
     /// HOST:PORT at which its application calls `upstream`.
     #[must_use]
     pub fn upstream(&self, upstream: &str) -> String {

@@ -10,7 +10,7 @@ use starling_model::{
 #[path = "../../../core/catalog/tests/support/records.rs"]
 pub(crate) mod records;
 
-use records::{check, connection, defaults, instance, intentions, key, node, sidecar};
+use records::{check, connection, defaults, instance, intentions, key, node, resolver, sidecar, splitter};
 
 /// The nodes with agents, and one without.
 pub(crate) const NODES: [&str; 4] = ["n1", "n2", "n3", "n9"];
@@ -59,6 +59,7 @@ impl Writer {
                 if let InstanceKind::Sidecar(proxy) = &mut sidecar.kind {
                     proxy.destination_id = random.bool().then(|| key(on, application).id);
                 }
+                sidecar.tags = if random.bool() { vec!["blue".to_owned()] } else { Vec::new() };
                 put(Record::Instance(sidecar))
             }
             14..18 => Change::Delete(RecordKey::Instance(key(on, id))),
@@ -66,13 +67,16 @@ impl Writer {
             21..23 => {
                 Change::Delete(RecordKey::Check(name(on), key(on, id).id.as_str().parse().expect("an identifier")))
             }
-            23 => put(Record::Config(if random.bool() {
-                numbered(defaults(service, Protocol::Http), number)
-            } else {
-                let protocol = Some(Protocol::Http);
-                numbered(ConfigEntry::ProxyDefaults(ProxyDefaults { protocol, ..ProxyDefaults::default() }), number)
+            23 => put(Record::Config(match random.u32(..4) {
+                0 => numbered(defaults(service, Protocol::Http), number),
+                1 => numbered(resolver(service, random.bool()), number),
+                2 => numbered(splitter(service, SERVICES[random.usize(..SERVICES.len())]), number),
+                _ => {
+                    let protocol = Some(Protocol::Http);
+                    numbered(ConfigEntry::ProxyDefaults(ProxyDefaults { protocol, ..ProxyDefaults::default() }), number)
+                }
             })),
-            24 => delete(ConfigKind::ServiceDefaults, service),
+            24 => delete(ConfigKind::ROUTING[random.usize(..ConfigKind::ROUTING.len())], service),
             25 => delete(ConfigKind::ProxyDefaults, "global"),
             26..29 => {
                 let destination = if random.bool() { service } else { "*" };
@@ -109,7 +113,10 @@ fn numbered(mut entry: ConfigEntry, number: u32) -> ConfigEntry {
         ConfigEntry::ServiceResolver(entry) => {
             entry.connect_timeout = Some(std::time::Duration::from_millis(number.into()));
         }
-        ConfigEntry::ServiceIntentions(_) | ConfigEntry::ServiceRouter(_) | ConfigEntry::ServiceSplitter(_) => {}
+        ConfigEntry::ServiceSplitter(entry) => {
+            entry.meta.insert("number".to_owned(), number.to_string());
+        }
+        ConfigEntry::ServiceIntentions(_) | ConfigEntry::ServiceRouter(_) => {}
     }
     entry
 }

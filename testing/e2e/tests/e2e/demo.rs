@@ -70,7 +70,7 @@ async fn every_command_of_the_demo_and_the_readme_works() {
     assert!(failed.iter().all(|command| REFUSED.contains(&command.as_str())), "{failed:?} failed:\n{output}");
     assert!(output.contains("\n500\n"), "cutting api off from db is not seen:\n{output}");
     assert!(!output.contains("command not found"), "a line of the page is no command:\n{output}");
-    let denied = output.lines().filter(|line| line.contains("rbac") && line.contains("denied"));
+    let denied = output.lines().filter(|line| line.starts_with("starling_proxy_denials"));
     let denied = denied.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
     assert!(denied.sum::<u64>() > 0, "the sidecar of db has counted nothing:\n{output}");
 
@@ -88,7 +88,7 @@ async fn every_command_of_the_demo_and_the_readme_works() {
 
     let status = demo.end_with(Signal::SIGINT, Duration::from_secs(20));
     assert!(status.success(), "Ctrl-C ends it with {status}");
-    for port in [9090, 9091, 9092, 9093, 19001, 19002, 19003, 19004] {
+    for port in [9090, 9091, 9092, 9093, 9191, 9193, 19000] {
         let left = http::get(&format!("127.0.0.1:{port}"), "/").await;
         assert!(left.is_err(), "something still listens on {port} after Ctrl-C");
     }
