@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use starling_model::InstanceId;
+use starling_model::{InstanceId, Revision};
 use starling_proxy::{Engine, Keys, Workload};
 use starling_rpc::AttachError;
 use starling_tls::{Credentials, LeafKey, TrustRoots};
@@ -34,8 +34,10 @@ pub async fn run(agent: Arc<Agent>, proxies: Proxies, engine: Arc<Engine>) {
             sidecars.map(|local| local.instance.key.id).filter(|id| !taken.contains(id)).collect();
         let gone: Vec<_> = served.keys().filter(|id| !wanted.contains(*id)).cloned().collect();
         for id in gone {
-            if let Some(sidecar) = served.remove(&id) {
+            if let Some(mut sidecar) = served.remove(&id) {
                 sidecar.0.abort();
+                // Or it could still give an order after the one below. That it was aborted is what is waited for.
+                let _ = (&mut sidecar.0).await;
             }
             engine.remove(&id).await;
         }
@@ -84,11 +86,14 @@ impl Sidecar {
 async fn follow(id: &InstanceId, agent: &Agent, mut feed: NativeFeed, engine: &Engine) {
     let mut serving = Serving::default();
     let mut checked = false;
+    // Up to where everything was put in force, and what was last told of what was not.
+    let (mut since, mut told) = (Revision(0), None);
     loop {
         let form = Arc::clone(&feed.states.borrow_and_update());
         let again = match serving.put_in_force(id, &form, engine).await {
             Ok(()) => {
                 feed.applied(form.plan.revision);
+                (since, told) = (form.plan.revision, None);
                 if !std::mem::replace(&mut checked, true) {
                     // Its listeners are up now: the check of them need not wait for its interval.
                     agent.check_now(id);
@@ -96,8 +101,13 @@ async fn follow(id: &InstanceId, agent: &Agent, mut feed: NativeFeed, engine: &E
                 false
             }
             Err(error) => {
-                tracing::warn!(sidecar = %id, error = %format!("{error:#}"), "a sidecar is not served as planned");
-                feed.rejected(form.plan.revision, vec![id.to_string()], format!("{error:#}"));
+                let said = Some((form.plan.revision, format!("{error:#}")));
+                if told != said {
+                    let text = format!("{error:#}");
+                    tracing::warn!(sidecar = %id, error = text, "a sidecar is not served as planned");
+                    feed.rejected(form.plan.revision, since, vec![id.to_string()], text);
+                    told = said;
+                }
                 true
             }
         };

@@ -26,7 +26,7 @@ pub struct NativePlane {
     policies: Arc<Slot<PolicyTable>>,
     /// Which workloads depend on it. Shared with those who are told of a change.
     by_subject: BTreeMap<Subject, Arc<BTreeSet<InstanceId>>>,
-    /// Workloads that are not yet served.
+    /// Workloads that wait for something.
     waiting: usize,
     /// Whether the subjects are others than when last asked.
     moved: bool,
@@ -50,7 +50,9 @@ struct Entry {
     key: InstanceKey,
     /// What its plan was read from.
     subjects: BTreeSet<Subject>,
-    /// `None` until everything that it depends on has been heard of.
+    /// Something that its newest plan depends on has not been heard of.
+    waits: bool,
+    /// What it serves; of an earlier plan while it waits, `None` if there was none.
     workload: Option<Arc<Workload>>,
 }
 
@@ -105,7 +107,7 @@ impl NativePlane {
             let Some(ids) = self.by_subject.get(subject).cloned() else { continue };
             let swapped = self.swap(mesh, subject);
             if !swapped || self.waiting > 0 {
-                let waits = |entry: &&Entry| !swapped || entry.workload.is_none();
+                let waits = |entry: &&Entry| !swapped || entry.waits;
                 let entries = ids.iter().filter_map(|id| self.entries.get(id));
                 anew.extend(entries.filter(waits).map(|entry| entry.key.clone()));
             }
@@ -161,10 +163,15 @@ impl NativePlane {
 
     fn replan(&mut self, mesh: &dyn MeshRead, key: InstanceKey, known: &dyn Fn(&Subject) -> bool) {
         let before = self.entries.remove(&key.id);
-        self.waiting -= usize::from(before.as_ref().is_some_and(|entry| entry.workload.is_none()));
+        self.waiting -= usize::from(before.as_ref().is_some_and(|entry| entry.waits));
         let left = before.as_ref().map(|entry| entry.subjects.clone()).unwrap_or_default();
         let planned = self.planner.plan(mesh, &key);
-        let subjects = planned.as_ref().map(|planned| planned.subjects.clone()).unwrap_or_default();
+        let mut subjects = planned.as_ref().map(|planned| planned.subjects.clone()).unwrap_or_default();
+        let waits = planned.is_ok() && !subjects.iter().all(known);
+        if waits && before.as_ref().is_some_and(|entry| entry.workload.is_some()) {
+            // It serves what it has until then, denials included.
+            subjects.extend(left.iter().cloned());
+        }
         for subject in left.difference(&subjects) {
             self.leave(subject, &key.id);
         }
@@ -180,15 +187,15 @@ impl NativePlane {
         self.set_intentions(mesh, fresh.into_iter());
         // An application, or one that is gone.
         let Ok(planned) = planned else { return };
-        let workload = if subjects.iter().all(known) {
+        let workload = if waits {
+            before.and_then(|entry| entry.workload)
+        } else {
             let plan = planned.plan;
             let endpoints = plan.endpoints.iter().map(|part| self.slot(part)).collect();
             Some(Arc::new(Workload::new(plan, endpoints, Arc::clone(&self.policies))))
-        } else {
-            before.and_then(|entry| entry.workload)
         };
-        self.waiting += usize::from(workload.is_none());
-        self.entries.insert(key.id.clone(), Entry { key, subjects, workload });
+        self.waiting += usize::from(waits);
+        self.entries.insert(key.id.clone(), Entry { key, subjects, waits, workload });
     }
 
     /// The slot of a part, with the part in it.

@@ -192,9 +192,9 @@ impl NativeFeed {
         self.watch().applied(through, false);
     }
 
-    /// Something of the state at `revision` could not be put in force.
-    pub(crate) fn rejected(&self, revision: Revision, resources: Vec<String>, text: String) {
-        let (type_url, since) = (NATIVE_TYPE.to_owned(), revision);
+    /// Something of the state at `revision` could not be put in force; everything was, up to `since`.
+    pub(crate) fn rejected(&self, revision: Revision, since: Revision, resources: Vec<String>, text: String) {
+        let type_url = NATIVE_TYPE.to_owned();
         self.watch().rejected(Refused { revision, since, proxy: None, type_url, resources, text });
         self.watch().applied(revision, true);
     }
@@ -268,11 +268,10 @@ impl ProxySource for Proxies {
         let unknown = || AttachError::Unknown { id: node.id.clone() };
         let id = InstanceId::new(&node.id).map_err(|_| unknown())?;
         let feed = Feed::of_client(&self.0, &id, &peer, Client::of(&node)).await?;
-        if feed.rendering == Client::Envoy {
-            self.0.outside.send_if_modified(|outside| outside.insert(id.clone()));
-        }
         let (agent, reports) = (Arc::clone(&self.0.agent), Arc::clone(&feed.reports));
         let resources = feed.open().await.map_err(|error| AttachError::Refused { reason: error.to_string() })?;
+        // Whoever is fed from outside, a gRPC library included, is the sidecar's only proxy: two would supersede each other.
+        self.0.outside.send_if_modified(|outside| outside.insert(id.clone()));
         let mut listening = false;
         let on_report = Box::new(move |report| {
             if matches!(report, Report::Applied { .. }) && !std::mem::replace(&mut listening, true) {
@@ -343,6 +342,13 @@ fn sidecar_of(proxies: &Inner, id: &InstanceId) -> Result<ServiceName, AttachErr
     Ok(sidecar.destination.clone())
 }
 
+/// What is wrong with a plan is told for as long as somebody is fed with it.
+impl<R> Drop for Feed<R> {
+    fn drop(&mut self) {
+        self.proxies.forget(self.number);
+    }
+}
+
 impl<R: Rendering> Feed<R> {
     async fn attach(
         proxies: &Arc<Inner>,
@@ -385,7 +391,6 @@ impl<R: Rendering> Feed<R> {
             }
             sender.send_replace(self.rendering.render(&self.proxies, &plan, &leaf));
         }
-        self.proxies.forget(self.number);
     }
 
     /// The plan after `next`; `None` if there is none to come. While the proxy is deregistered its stream stays open and

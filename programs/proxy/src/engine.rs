@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -75,7 +76,14 @@ impl Engine {
             connections: Arc::clone(&connections),
             done,
         };
-        let mut errors = self.ask(order).await.concat();
+        let answers = self.ask(order).await;
+        let ended = self.workers.len() - answers.len();
+        let mut errors = answers.concat();
+        if ended > 0 {
+            let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+            let reason = format!("{ended} of {} workers have ended", self.workers.len());
+            errors.push(ListenError { address, reason });
+        }
         errors.sort_by_key(|error| error.address);
         errors.dedup();
         errors

@@ -133,7 +133,7 @@ async fn until_let_in<T, F: Future<Output = Result<T, Turned>>>(
         if !may_pass || start.elapsed() + pause > patience {
             return Err(given_up(last, start.elapsed()));
         }
-        tell(&last, pause, patience - start.elapsed(), &mut told);
+        tell(&last, pause, patience.saturating_sub(start.elapsed()), &mut told);
         tokio::time::sleep(pause.mul_f64(0.75 + fastrand::f64() / 4.0)).await;
         retry = (retry * 2).min(RETRY_MAX);
     }

@@ -17,8 +17,9 @@ use crate::process;
 /// Where a sidecar takes requests for them: an address of its own, so that no other port is in the way.
 const UPSTREAMS_AT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// The first port there.
+/// The first port there, and the one in its place where the sidecar's own is among those that follow.
 const FIRST_PORT: u16 = 10_000;
+const OTHER_FIRST_PORT: u16 = 40_000;
 
 /// Clients that register at the same time.
 const CLIENTS: u32 = 16;
@@ -45,7 +46,12 @@ pub(super) async fn memory_mb(plane: &mut Plane, services: u32) -> anyhow::Resul
     let proxy = plane.proxy_of_caller(INSTANCE);
     let before = process::resident(proxy)?;
     register(plane, services).await?;
-    let bind = |number: u32| SocketAddr::from((UPSTREAMS_AT, FIRST_PORT + u16::try_from(number).unwrap_or(u16::MAX)));
+    let in_the_way = sidecar.port().checked_sub(FIRST_PORT).is_some_and(|place| u32::from(place) < services);
+    let first = if in_the_way { OTHER_FIRST_PORT } else { FIRST_PORT };
+    let bind = |number: u32| {
+        let port = first.saturating_add(u16::try_from(number).unwrap_or(u16::MAX));
+        SocketAddr::from((UPSTREAMS_AT, port))
+    };
     let upstreams = (0..services).map(|number| (name(number), bind(number)));
     plane.register_caller(&caller(INSTANCE, application, sidecar, upstreams)).await?;
     let deadline = Instant::now() + THERE_WITHIN;
