@@ -23,6 +23,9 @@ struct Block {
 
 static BLOCK: Mutex<Option<Block>> = Mutex::new(None);
 
+/// Where the demo shows what its sidecars do; its other ports are below those given out here.
+const DEMO_ADMIN: u16 = 19_000;
+
 /// The blocks that are used up; their guards are kept until the process ends.
 static USED: Mutex<Vec<Block>> = Mutex::new(Vec::new());
 
@@ -50,8 +53,8 @@ fn is_free(port: u16) -> bool {
 
 fn claim() -> Block {
     let start = u16::try_from(std::process::id() % u32::from(BLOCKS)).expect("invariant: below the number of blocks");
-    let claimed = (0..BLOCKS).map(|offset| (start + offset) % BLOCKS).find_map(|block| {
-        let first = FIRST_PORT + block * BLOCK_PORTS;
+    let firsts = (0..BLOCKS).map(|offset| FIRST_PORT + (start + offset) % BLOCKS * BLOCK_PORTS);
+    let claimed = firsts.filter(|first| !(*first..first + BLOCK_PORTS).contains(&DEMO_ADMIN)).find_map(|first| {
         let guard = TcpListener::bind((Ipv4Addr::LOCALHOST, first)).ok()?;
         Some(Block { _guard: guard, ports: first + 1..first + BLOCK_PORTS })
     });
