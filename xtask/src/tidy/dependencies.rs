@@ -56,7 +56,7 @@ const TABLE: &[Row] = &[
         folder: "adapters/http-api",
         may_use: &["core/model", "core/identity", "core/catalog", "core/traffic", "adapters/telemetry", "adapters/tls"],
     },
-    // Programs: wiring. They do not know each other, bar one; `starling`, the binary, knows all of them.
+    // Programs: wiring. They do not know each other, bar two; `starling`, the binary, knows all of them.
     Row {
         folder: "programs/server",
         may_use: &[

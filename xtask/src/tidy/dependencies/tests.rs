@@ -116,6 +116,8 @@ fn the_table_keeps_to_the_layers() {
                 "core" => used.starts_with("core/"),
                 "adapters" => used.starts_with("core/") || ["adapters/telemetry", "adapters/tls"].contains(used),
                 "programs" if row.folder == "programs/starling" => true,
+                // An agent serves the sidecars of its node itself.
+                "programs" if (row.folder, *used) == ("programs/agent", "programs/proxy") => true,
                 // A simulated node is the real agent.
                 "programs" if (row.folder, *used) == ("programs/bench", "programs/agent") => true,
                 "programs" => used.starts_with("core/") || used.starts_with("adapters/"),
