@@ -4,16 +4,10 @@ use starling_model::{HashOn, HashPolicy};
 use starling_traffic::Request;
 use starling_traffic::balance::hash as hash_of;
 
-use crate::random::Random;
 use crate::served::Peer;
 
 /// The hash of a request, and the cookie to be set so that the next one has the same.
-pub(crate) fn hash(
-    policies: &[HashPolicy],
-    request: &Request<'_>,
-    peer: &Peer,
-    random: &Random,
-) -> (Option<u64>, Option<String>) {
+pub(crate) fn hash(policies: &[HashPolicy], request: &Request<'_>, peer: &Peer) -> (Option<u64>, Option<String>) {
     let (mut hash, mut made) = (None::<u64>, None);
     for policy in policies {
         let found = match &policy.on {
@@ -23,7 +17,7 @@ pub(crate) fn hash(
             HashOn::Cookie { name, ttl, path, session } => match cookie(request, name) {
                 Some(hash) => Some(hash),
                 None if ttl.is_some() || *session => {
-                    let value = format!("{:016x}", random.next());
+                    let value = format!("{:016x}", fastrand::u64(..));
                     let age = ttl.map(|ttl| format!("; Max-Age={}", ttl.as_secs())).unwrap_or_default();
                     let place = path.as_ref().map(|path| format!("; Path={path}")).unwrap_or_default();
                     made = Some(format!("{name}=\"{value}\"{age}{place}; HttpOnly"));

@@ -39,7 +39,6 @@ pub mod keys;
 mod listener;
 pub mod metrics;
 mod mirror;
-mod random;
 mod served;
 pub mod snapshot;
 mod stream;

@@ -24,7 +24,6 @@ use crate::connections::Connection;
 use crate::edits::{edit_map, put_fields};
 use crate::keys::Keys;
 use crate::metrics::{SideMetrics, WorkerMetrics};
-use crate::random::Random;
 use crate::upstream::Upstream;
 use crate::workload::{Slot, Workload};
 
@@ -99,7 +98,10 @@ impl<'a> Forward<'a> {
     /// What is done to the head of the request, in this order.
     pub(crate) fn request_edits(&self) -> impl Iterator<Item = &'a HeaderEdits> + use<'a> {
         let route = self.route;
-        route.into_iter().flat_map(|route| [&route.to.request_headers, &route.forward.request_headers]).filter(is_some)
+        route
+            .into_iter()
+            .flat_map(|route| [&route.to.request_headers, &route.forward.request_headers])
+            .filter(|edits| !edits.is_empty())
     }
 
     /// What is done to the head of the response, in this order.
@@ -108,7 +110,7 @@ impl<'a> Forward<'a> {
         route
             .into_iter()
             .flat_map(|route| [&route.to.response_headers, &route.forward.response_headers])
-            .filter(is_some)
+            .filter(|edits| !edits.is_empty())
     }
 
     /// Does to a header list what is done to the head of the response.
@@ -123,10 +125,6 @@ impl<'a> Forward<'a> {
     pub(crate) fn retry(&self) -> Option<&'a RetryPolicy> {
         self.route?.forward.retry.as_ref().filter(|policy| policy.retries_at_all())
     }
-}
-
-fn is_some(edits: &&HeaderEdits) -> bool {
-    !edits.is_empty()
 }
 
 /// The listener for peers.
@@ -147,7 +145,6 @@ pub(crate) struct OutboundSide {
     pub(crate) part: Arc<Outbound>,
     routes: Arc<Routes>,
     upstreams: Rc<Upstreams>,
-    random: Rc<Random>,
     metrics: Rc<SideMetrics>,
     log: Option<Rc<Logger>>,
 }
@@ -191,7 +188,7 @@ impl Side {
             Self::Inbound(inbound) => Some(Rc::clone(&inbound.app)),
             Self::Outbound(outbound) => {
                 let forward = outbound.routes.table.rules().last()?.forward()?;
-                outbound.upstreams.get(&forward.pick(outbound.random.next())?.cluster).cloned()
+                outbound.upstreams.get(&forward.pick(fastrand::u64(..))?.cluster).cloned()
             }
         }
     }
@@ -326,18 +323,18 @@ impl OutboundSide {
                 return Decision::Redirect { status: redirect.status.into(), location };
             }
         };
-        let hits = |percent| hits(percent, self.random.next());
+        let hits = |percent| hits(percent, fastrand::u64(..));
         let fault = forward.fault.as_ref();
         if let Some(abort) = fault.and_then(|fault| fault.abort).filter(|abort| hits(abort.percent)) {
             return Decision::Reply { status: abort.status, text: "fault filter abort" };
         }
         let delay = fault.and_then(|fault| fault.delay).filter(|delay| hits(delay.percent)).map(|delay| delay.duration);
-        let target = forward.pick(self.random.next());
+        let target = forward.pick(fastrand::u64(..));
         let upstream = target.and_then(|target| Some((target, self.upstreams.get(&target.cluster)?)));
         let Some((to, upstream)) = upstream else {
             return Decision::Reply { status: 503, text: "no healthy upstream" };
         };
-        let (hash, cookie) = affinity::hash(&forward.hash, &request, peer, &self.random);
+        let (hash, cookie) = affinity::hash(&forward.hash, &request, peer);
         let mirror = forward.mirror.as_ref().filter(|mirror| hits(mirror.percent));
         let mirror = mirror.and_then(|mirror| self.upstreams.get(&mirror.cluster).cloned());
         let rewritten = match rule.rewrite(request.target()) {
@@ -369,7 +366,7 @@ impl Served {
         workload: Arc<Workload>,
         keys: Arc<Keys>,
         before: Option<&Self>,
-        (random, metrics, sinks): (&Rc<Random>, &WorkerMetrics, &Sinks),
+        (metrics, sinks): (&WorkerMetrics, &Sinks),
     ) -> anyhow::Result<Self> {
         let same_keys = |before: &&Self| Arc::ptr_eq(&before.keys, &keys);
         let plan = &workload.plan;
@@ -381,7 +378,7 @@ impl Served {
             let upstream = match kept {
                 Some(kept) => kept,
                 None => {
-                    let counted = (Rc::clone(random), side_metrics(Some(&cluster.service)));
+                    let counted = side_metrics(Some(&cluster.service));
                     Upstream::service(cluster, Arc::clone(slot), &keys, counted)?
                 }
             };
@@ -392,7 +389,7 @@ impl Served {
         if let Some(part) = &plan.inbound {
             let kept = before.and_then(|before| before.app_of(part));
             let metrics = side_metrics(None);
-            let counted = (Rc::clone(random), Rc::clone(&metrics));
+            let counted = Rc::clone(&metrics);
             let app = kept.unwrap_or_else(|| Upstream::app(&part.local_app, part.protocol, counted));
             let (part, policies) = (Arc::clone(part), Arc::clone(&workload.policies));
             sides.push(Rc::new(Side::Inbound(InboundSide {
@@ -413,7 +410,6 @@ impl Served {
                 part: Arc::clone(part),
                 routes,
                 upstreams: Rc::clone(&upstreams),
-                random: Rc::clone(random),
                 metrics,
                 log: log.clone(),
             })));

@@ -13,8 +13,6 @@ pub struct Timeouts {
     pub idle: Duration,
     /// A request or its response may stand still for so long.
     pub still: Duration,
-    /// For a request to another service, from the end of the request to the end of its response.
-    pub outbound: Duration,
     /// For a client to take an answer to a request that was not read to its end.
     pub linger: Duration,
     /// For the request that may be on its way to a connection that is to end.
@@ -28,7 +26,6 @@ impl Default for Timeouts {
             head: Duration::from_secs(60),
             idle: Duration::from_secs(3600),
             still: Duration::from_secs(300),
-            outbound: Duration::from_secs(15),
             linger: Duration::from_secs(1),
             leave: Duration::from_millis(500),
         }

@@ -30,7 +30,6 @@ use tokio_rustls::{TlsConnector, TlsStream};
 use crate::http2::client::Shared;
 use crate::keys::Keys;
 use crate::metrics::SideMetrics;
-use crate::random::Random;
 use crate::snapshot::{HostSnapshot, UpstreamSnapshot};
 use crate::stream::{Conn, Stream};
 use crate::workload::Slot;
@@ -56,14 +55,19 @@ pub(crate) enum CallError {
     #[error("too many calls to {0} are under way")]
     Overloaded(String),
     #[error("cannot connect to {address}")]
-    Connect { address: String, source: io::Error },
+    Connect {
+        address: String,
+        /// `None` for an application that is known by name.
+        host: Option<SocketAddr>,
+        source: io::Error,
+    },
 }
 
 impl CallError {
     /// The endpoint that could not be connected to.
     pub(crate) fn host(&self) -> Option<SocketAddr> {
         match self {
-            Self::Connect { address, .. } => address.parse().ok(),
+            Self::Connect { host, .. } => *host,
             Self::NoEndpoint(_) | Self::Overloaded(_) => None,
         }
     }
@@ -93,7 +97,6 @@ pub(crate) struct Upstream {
     active: Cell<u32>,
     retries: Cell<u32>,
     hosts: RefCell<Hosts>,
-    random: Rc<Random>,
     began: Instant,
     pub(crate) metrics: Rc<SideMetrics>,
 }
@@ -307,7 +310,7 @@ impl Upstream {
         cluster: &Cluster,
         endpoints: Arc<Slot<Endpoints>>,
         keys: &Arc<Keys>,
-        (random, metrics): (Rc<Random>, Rc<SideMetrics>),
+        metrics: Rc<SideMetrics>,
     ) -> anyhow::Result<Rc<Self>> {
         let alpn = match cluster.protocol {
             Protocol::Tcp => Alpn::Opaque,
@@ -333,18 +336,13 @@ impl Upstream {
             active: Cell::new(0),
             retries: Cell::new(0),
             hosts: RefCell::default(),
-            random,
             began: Instant::now(),
             metrics,
         }))
     }
 
     /// The application itself.
-    pub(crate) fn app(
-        app: &LocalApp,
-        protocol: Protocol,
-        (random, metrics): (Rc<Random>, Rc<SideMetrics>),
-    ) -> Rc<Self> {
+    pub(crate) fn app(app: &LocalApp, protocol: Protocol, metrics: Rc<SideMetrics>) -> Rc<Self> {
         let address = app.address.parse().ok().map(|ip| SocketAddr::new(ip, app.port));
         let hosts = Hosts { list: vec![Host::new(address, 1, 0)], ..Hosts::default() };
         Rc::new(Self {
@@ -360,7 +358,6 @@ impl Upstream {
             active: Cell::new(0),
             retries: Cell::new(0),
             hosts: RefCell::new(hosts),
-            random,
             began: Instant::now(),
             metrics,
         })
@@ -397,15 +394,11 @@ impl Upstream {
         // What was just found out is not found out once more by each of them.
         if host.unreachable.get().is_some_and(|found| found > since) {
             let source = io::Error::other("another call has just failed to connect");
-            let address = host.address.map(|it| it.to_string()).unwrap_or_default();
-            return Err(CallError::Connect { address, source });
+            return Err(self.unreachable(&host, source));
         }
         let stream = self.connect(&load.host).await?;
         let opened = Shared::open(stream).await;
-        let shared = opened.map_err(|error| CallError::Connect {
-            address: load.host.address.map(|it| it.to_string()).unwrap_or_default(),
-            source: io::Error::other(error),
-        })?;
+        let shared = opened.map_err(|error| self.unreachable(&host, io::Error::other(error)))?;
         if load.host.current.get() {
             load.host.shared.borrow_mut().push((shared.clone(), Instant::now()));
         }
@@ -436,7 +429,7 @@ impl Upstream {
         let now = if *any_out { self.millis() } else { 0 };
         let question = Question {
             hash,
-            random: &|| self.random.next(),
+            random: &|| fastrand::u64(..),
             load: &|place| list[place].load(),
             left_out: &|place| {
                 let host = &list[place];
@@ -483,7 +476,7 @@ impl Upstream {
             let mut hosts = self.hosts.borrow_mut();
             let ejected = hosts.list.iter().filter(|host| host.record.get().is_out(now)).count();
             let others = Others { total: hosts.list.len(), ejected };
-            if record.failed(check, others, now, self.random.next()) {
+            if record.failed(check, others, now, fastrand::u64(..)) {
                 hosts.any_out = true;
                 self.metrics.ejected();
             }
@@ -509,11 +502,6 @@ impl Upstream {
     }
 
     async fn connect(&self, host: &Host) -> Result<Stream, CallError> {
-        let address = host.address;
-        let told = || match (&self.place, address) {
-            (Place::App(app), None) => format!("{}:{}", app.address, app.port),
-            (Place::App(_) | Place::Slot(_), address) => address.map(|it| it.to_string()).unwrap_or_default(),
-        };
         let shaking = Cell::new(false);
         let connected = timeout(self.connect_timeout, self.dial(host, &shaking)).await;
         let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
@@ -524,8 +512,18 @@ impl Upstream {
             if shaking.get() {
                 self.metrics.upstream_handshake_failed();
             }
-            CallError::Connect { address: told(), source }
+            self.unreachable(host, source)
         })
+    }
+
+    /// That an endpoint cannot be connected to.
+    fn unreachable(&self, host: &Host, source: io::Error) -> CallError {
+        let address = match (&self.place, host.address) {
+            (_, Some(address)) => address.to_string(),
+            (Place::App(app), None) => format!("{}:{}", app.address, app.port),
+            (Place::Slot(_), None) => String::new(),
+        };
+        CallError::Connect { address, host: host.address, source }
     }
 
     /// Connects; `shaking` says whether the TLS handshake has begun.

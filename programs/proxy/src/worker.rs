@@ -17,7 +17,6 @@ use crate::access_log::Sinks;
 use crate::keys::Keys;
 use crate::listener::{Listening, accept, bind};
 use crate::metrics::WorkerMetrics;
-use crate::random::Random;
 use crate::served::{Served, Side};
 use crate::snapshot::{WorkerSnapshot, WorkloadSnapshot};
 use crate::timeouts::Timeouts;
@@ -68,7 +67,6 @@ struct Deployed {
 
 struct Worker {
     deployed: BTreeMap<InstanceId, Deployed>,
-    random: Rc<Random>,
     metrics: WorkerMetrics,
     sinks: Arc<Sinks>,
     timeouts: Timeouts,
@@ -83,8 +81,7 @@ pub(crate) fn run(
     timeouts: Timeouts,
 ) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let worker =
-        Worker { deployed: BTreeMap::new(), random: Rc::new(Random::new()), metrics, sinks, timeouts, draining: false };
+    let worker = Worker { deployed: BTreeMap::new(), metrics, sinks, timeouts, draining: false };
     LocalSet::new().block_on(&runtime, worker.work(orders));
     Ok(())
 }
@@ -143,7 +140,7 @@ impl Worker {
         connections: &Arc<AtomicU32>,
     ) -> anyhow::Result<Vec<ListenError>> {
         let before = self.deployed.remove(id);
-        let parts = (&self.random, &self.metrics, &*self.sinks);
+        let parts = (&self.metrics, &*self.sinks);
         let served = match Served::new(workload, keys, before.as_ref().map(|before| &before.served), parts) {
             Ok(served) => served,
             Err(error) => {
