@@ -28,7 +28,9 @@ mod stream;
 pub use agents::{AgentDoor, AgentStream, AliasView, JoinAnswer, JoinRequest, LeafRequest, OwnRecords};
 pub use api::Api;
 pub use call::CallError;
-pub use client::{AgentSender, ApiBody, ConnectError, ServerClient, ServerFrames};
+pub use client::{
+    AgentSender, ApiBody, ConnectError, NATIVE_PROXY, PlanMirror, PlanStream, ServerClient, ServerFrames,
+};
 pub use connection::{DRAIN_TIMEOUT, PREFACE_TIMEOUT, Peer, STRANGER_TIMEOUT};
 pub use http2::Doors;
 pub use pulse::SILENCE_MAX;

@@ -20,7 +20,7 @@ use crate::serve::REQUEST_BYTES_MAX;
 use crate::source::ProxySource;
 use crate::stream::{Delta, RESPONSES_QUEUED_MAX, Sotw, Variant, run};
 
-const DELTA_PATH: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+pub(crate) const DELTA_PATH: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 const SOTW_PATH: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;

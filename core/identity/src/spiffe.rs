@@ -6,6 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use starling_model::{Datacenter, NameError, Namespace, NodeName, ServiceName, TrustDomain};
 
 /// Bytes in a SPIFFE ID (SPIFFE ID specification, section 2.3).
@@ -24,7 +25,7 @@ pub enum Layout {
 }
 
 /// The identity of a workload: every instance of one service has the same.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SpiffeId {
     /// The mesh it belongs to.
     pub trust_domain: TrustDomain,

@@ -14,6 +14,7 @@
 
 pub mod diagnostic;
 pub mod diff;
+pub mod part;
 mod parts;
 pub mod plan;
 pub mod planner;
@@ -22,6 +23,7 @@ mod view;
 
 pub use diagnostic::{Diagnostic, Object, Severity};
 pub use diff::{PartDiff, PartName, PlanDiff, describe, diff, replaced};
+pub use part::{Assembly, Part};
 pub use parts::routes::OUTBOUND_TIMEOUT;
 pub use plan::{
     Cluster, Endpoint, Endpoints, FailoverGroup, Inbound, Limits, LocalApp, Outbound, Plan, Routes, Target, Trust,

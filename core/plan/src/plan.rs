@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use starling_identity::SpiffeId;
 use starling_model::{
     AccessLog, BalancePolicy, HeaderEdits, InstanceKey, PassiveHealthCheck, Protocol, RateLimit, RequestMatch,
@@ -41,14 +42,14 @@ pub struct Plan {
 }
 
 /// The roots that peers' certificates must chain to. Shared by the whole mesh.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trust {
     /// Every trusted root in PEM, active first.
     pub roots_pem: Vec<String>,
 }
 
 /// The listener that peers' sidecars connect to. One per proxy; its policy is shared by all instances of the service.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Inbound {
     /// The service behind it.
     pub service: ServiceName,
@@ -67,7 +68,7 @@ pub struct Inbound {
 }
 
 /// The application behind an inbound listener.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalApp {
     /// IP or host name, as seen from the proxy.
     pub address: String,
@@ -80,7 +81,7 @@ pub struct LocalApp {
 }
 
 /// A listener for the application's calls to one service.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outbound {
     /// The service called.
     pub service: ServiceName,
@@ -91,7 +92,7 @@ pub struct Outbound {
 }
 
 /// A service, or a subset of one, as somebody to call: redirects and default subsets have been followed.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Target {
     /// The service.
     pub service: ServiceName,
@@ -110,7 +111,7 @@ impl fmt::Display for Target {
 }
 
 /// Where the requests to a service go. Shared by every caller.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Routes {
     /// The service called.
     pub service: ServiceName,
@@ -126,7 +127,7 @@ pub struct Routes {
 }
 
 /// How a target is called: everything but its endpoints. Shared by every caller that sets nothing of its own.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cluster {
     /// The service called.
     pub service: ServiceName,
@@ -153,7 +154,7 @@ pub struct Cluster {
 }
 
 /// What one proxy may have under way towards one service; `None` leaves it to the proxy's own default.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Limits {
     /// Connections (Envoy's `max_connections`).
     pub connections: Option<u32>,
@@ -164,7 +165,7 @@ pub struct Limits {
 }
 
 /// Where a target is. Shared by every caller; the part that changes most.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoints {
     /// The service.
     pub service: ServiceName,
@@ -179,7 +180,7 @@ pub struct Endpoints {
 }
 
 /// Endpoints that are called where all before them are gone.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailoverGroup {
     /// Whose they are; they present that service's identity.
     pub target: Target,
@@ -231,7 +232,7 @@ impl Endpoints {
 }
 
 /// One address of a service: the public listener of a sidecar, or a natively meshed instance.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Endpoint {
     /// Its IP.
     pub address: IpAddr,

@@ -7,12 +7,12 @@ mod commands;
 #[path = "story/mesh.rs"]
 mod mesh;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use starling_model::Action;
-use starling_plan::{PartName, Planned, Planner, diff, replaced};
+use starling_plan::{Assembly, PartName, Plan, Planned, Planner, diff, replaced};
 
 use commands::{BEGINNING, command, possible};
 use mesh::{Mesh, key, settings};
@@ -30,6 +30,22 @@ fn replan(mesh: &mut Mesh) -> Vec<(Option<Planned>, Planned)> {
         pairs.push((mesh.held.insert(key, planned.clone()), planned));
     }
     pairs
+}
+
+/// Sends what has changed, as text.
+fn take_apart(before: Option<&Plan>, after: &Plan, assembly: &mut Assembly) {
+    let texts = |plan: &Plan| -> BTreeMap<String, String> {
+        plan.parts().iter().map(|part| (part.name(), serde_json::to_string(part).unwrap())).collect()
+    };
+    let (old, new) = (before.map(texts).unwrap_or_default(), texts(after));
+    for (name, text) in &new {
+        if old.get(name) != Some(text) {
+            assembly.put(serde_json::from_str(text).unwrap());
+        }
+    }
+    for name in old.keys().filter(|name| !new.contains_key(*name)) {
+        assembly.remove(name);
+    }
 }
 
 proptest! {
@@ -55,7 +71,14 @@ proptest! {
             for (before, after) in replan(&mut mesh) {
                 let fresh = Planner::new(settings(Action::Deny)).plan(&mesh.snapshot, &after.plan.proxy).unwrap();
                 prop_assert_eq!(&fresh, &after, "after {}", command);
+                let mut assembly = Assembly::default();
+                take_apart(None, &after.plan, &mut assembly);
+                prop_assert_eq!(assembly.plan(after.plan.revision), Some(after.plan.clone()), "after {}", command);
                 let Some(before) = before else { continue };
+                let mut assembly = Assembly::default();
+                take_apart(None, &before.plan, &mut assembly);
+                take_apart(Some(&before.plan), &after.plan, &mut assembly);
+                prop_assert_eq!(assembly.plan(after.plan.revision), Some(after.plan.clone()), "after {}", command);
                 let rebuilt = replaced(&before.plan, &after.plan);
                 let changes = diff(&before.plan, &after.plan);
                 let changed: BTreeSet<&PartName> = changes.parts.iter().map(|part| &part.part).collect();

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
 use starling_model::{Action, IntentionSubject, ServiceIntentions, ServiceName, SourceDecision};
 
 /// Every rule that decides about calls to one service.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
     /// The service called.
     pub destination: ServiceName,
@@ -16,7 +17,7 @@ pub struct Policy {
 }
 
 /// One intention, as it applies to this destination.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PolicyRule {
     /// Whom it covers.
     pub source: IntentionSubject,

@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize, Serializer};
 use starling_model::{
     Fault, HashPolicy, HeaderEdits, PathMatch, Percent, RedirectPath, RequestMatch, RetryPolicy, RouteRedirect,
 };
@@ -25,14 +26,15 @@ use crate::route_index::RouteIndex;
 pub const WEIGHT_TOTAL: u32 = 1_000_000;
 
 /// The rules of one service, in order. Equal rules are equal tables.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(from = "Vec<RouteRule>")]
 pub struct RouteTable {
     rules: Vec<RouteRule>,
     index: RouteIndex,
 }
 
 /// One rule.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RouteRule {
     /// The requests that it decides about.
     pub matches: RequestMatch,
@@ -41,7 +43,7 @@ pub struct RouteRule {
 }
 
 /// What becomes of a request.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum RuleAction {
     /// It goes to one of these.
     Forward(Box<Forward>),
@@ -50,7 +52,7 @@ pub enum RuleAction {
 }
 
 /// Where a request goes, and how.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Forward {
     /// Clusters to choose from, one at least; their weights sum to [`WEIGHT_TOTAL`].
     pub targets: Vec<WeightedTarget>,
@@ -77,7 +79,7 @@ pub struct Forward {
 }
 
 /// A cluster and its share.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WeightedTarget {
     /// The cluster's name.
     pub cluster: Arc<str>,
@@ -90,7 +92,7 @@ pub struct WeightedTarget {
 }
 
 /// Who gets a copy.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MirrorTo {
     /// The cluster's name.
     pub cluster: Arc<str>,
@@ -101,6 +103,19 @@ pub struct MirrorTo {
 impl PartialEq for RouteTable {
     fn eq(&self, other: &Self) -> bool {
         self.rules == other.rules
+    }
+}
+
+/// As its rules alone.
+impl Serialize for RouteTable {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.rules.serialize(serializer)
+    }
+}
+
+impl From<Vec<RouteRule>> for RouteTable {
+    fn from(rules: Vec<RouteRule>) -> Self {
+        Self::new(rules)
     }
 }
 

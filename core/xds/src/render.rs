@@ -12,6 +12,7 @@ mod endpoint;
 mod fault;
 mod grpc;
 mod listener;
+mod native;
 mod proto;
 mod rate_limit;
 mod rbac;
@@ -29,8 +30,10 @@ use starling_traffic::Policy;
 
 use crate::resource::{Resource, ResourceSet, Version};
 use cache::{PartCache, address_of};
+use native::NativeParts;
 
 pub use grpc::CERTIFICATE_PROVIDER;
+pub use native::{NativePart, NativePartError};
 pub use route::{REQUEST_HEADERS_TIMEOUT, STREAM_IDLE_TIMEOUT};
 pub use starling_plan::OUTBOUND_TIMEOUT;
 
@@ -94,6 +97,7 @@ pub struct Renderer {
     leaves: PartCache<Leaf, ()>,
     grpc_clusters: PartCache<Cluster, ()>,
     grpc_listeners: PartCache<Routes, ()>,
+    native: NativeParts,
 }
 
 impl Renderer {
@@ -114,6 +118,7 @@ impl Renderer {
             leaves: PartCache::default(),
             grpc_clusters: PartCache::default(),
             grpc_listeners: PartCache::default(),
+            native: NativeParts::default(),
         }
     }
 
@@ -167,6 +172,12 @@ impl Renderer {
             resources.push(self.outbound_routes.get(routes, (), || route::outbound(routes)));
         }
         ResourceSet::new(plan.revision, resources)
+    }
+
+    /// The plan as it is, in parts, and the leaf: what a native proxy in a process of its own may ask for.
+    #[must_use]
+    pub fn render_for_native(&mut self, plan: &Plan, leaf: &Arc<Leaf>) -> ResourceSet {
+        ResourceSet::new(plan.revision, self.native.render(plan, leaf))
     }
 
     /// A cluster without endpoints in the plan gets an empty assignment: a client waits for one that is missing, and

@@ -24,12 +24,14 @@ pub enum ResourceType {
     Listener,
     /// RDS: how requests are routed, and the policy of an HTTP service.
     Route,
+    /// Starling's own, for its native proxy: a part of the plan as it is.
+    PlanPart,
 }
 
 impl ResourceType {
     /// Every kind, in sending order.
-    pub const ALL: [Self; 6] =
-        [Self::Cluster, Self::Endpoints, Self::Secret, Self::Extension, Self::Listener, Self::Route];
+    pub const ALL: [Self; 7] =
+        [Self::Cluster, Self::Endpoints, Self::Secret, Self::Extension, Self::Listener, Self::Route, Self::PlanPart];
 
     /// The number of kinds.
     pub const COUNT: usize = Self::ALL.len();
@@ -44,6 +46,7 @@ impl ResourceType {
             Self::Extension => "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig",
             Self::Listener => "type.googleapis.com/envoy.config.listener.v3.Listener",
             Self::Route => "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
+            Self::PlanPart => "type.googleapis.com/starling.plan.v1.Part",
         }
     }
 
@@ -63,18 +66,25 @@ impl ResourceType {
             Self::Extension => "ecds",
             Self::Listener => "lds",
             Self::Route => "rds",
+            Self::PlanPart => "plan",
         }
     }
 
     /// Whether a state-of-the-world response carries every resource of the kind, so that absence means removal.
     ///
-    /// Source: xDS protocol, "How the client specifies what resources to return": true of LDS and CDS only.
+    /// Source: xDS protocol, "How the client specifies what resources to return": true of LDS and CDS only, beside what
+    /// is Starling's own.
     #[must_use]
     pub fn is_full_state(self) -> bool {
         match self {
-            Self::Cluster | Self::Listener => true,
+            Self::Cluster | Self::Listener | Self::PlanPart => true,
             Self::Endpoints | Self::Secret | Self::Extension | Self::Route => false,
         }
+    }
+
+    /// Whether a refusal is of all that was sent together: the native proxy puts a state in force as one.
+    pub(crate) fn is_refused_whole(self) -> bool {
+        self == Self::PlanPart
     }
 
     pub(crate) fn index(self) -> usize {
@@ -85,6 +95,7 @@ impl ResourceType {
             Self::Extension => 3,
             Self::Listener => 4,
             Self::Route => 5,
+            Self::PlanPart => 6,
         }
     }
 }

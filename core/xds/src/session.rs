@@ -240,6 +240,7 @@ impl AdsSession {
             removed: push.removed.clone(),
             replaces_all: self.flavour == Flavour::Sotw && kind.is_full_state(),
             completes: !push.waits,
+            refused_whole: kind.is_refused_whole(),
         });
         Response { kind, nonce: self.nonce.to_string(), version, resources: push.resources, removed: push.removed }
     }
@@ -320,6 +321,9 @@ impl AdsSession {
     /// Whether the client has come as far as asking for what its resources lead to. One that has just started asks
     /// for its listeners last, and must not be taken for one that has nothing to do.
     fn asks_for_everything(&self) -> bool {
+        if self.kinds[ResourceType::PlanPart.index()].seen {
+            return true;
+        }
         if !self.kinds[ResourceType::Listener.index()].seen {
             return false;
         }

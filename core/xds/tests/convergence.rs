@@ -207,7 +207,11 @@ impl Client {
         let child_kind = match kind {
             ResourceType::Cluster => ResourceType::Endpoints,
             ResourceType::Listener => ResourceType::Route,
-            ResourceType::Endpoints | ResourceType::Secret | ResourceType::Extension | ResourceType::Route => return,
+            ResourceType::Endpoints
+            | ResourceType::Secret
+            | ResourceType::Extension
+            | ResourceType::Route
+            | ResourceType::PlanPart => return,
         };
         let parents = self.has.values().filter(|resource| resource.kind == kind);
         let wanted: BTreeSet<Arc<str>> =

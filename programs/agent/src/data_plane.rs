@@ -7,16 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
 use starling_model::{InstanceId, Revision};
-use starling_proxy::{Engine, Keys, Workload};
+use starling_proxy::{Engine, LeafPem, Serving};
 use starling_rpc::AttachError;
-use starling_tls::{Credentials, LeafKey, TrustRoots};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::agent::Agent;
-use crate::proxies::{NativeFeed, NativeForm, Proxies};
+use crate::proxies::{NativeFeed, Proxies};
 
 /// After a certificate that could not be had, or a listener that somebody else holds.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -90,7 +88,11 @@ async fn follow(id: &InstanceId, agent: &Agent, mut feed: NativeFeed, engine: &E
     let (mut since, mut told) = (Revision(0), None);
     loop {
         let form = Arc::clone(&feed.states.borrow_and_update());
-        let again = match serving.put_in_force(id, &form, engine).await {
+        let leaf = LeafPem {
+            certificate_chain: &form.leaf.certificate_chain_pem,
+            private_key: form.leaf.private_key_pem.expose(),
+        };
+        let again = match serving.put_in_force(id, form.plan.clone(), leaf, engine).await {
             Ok(()) => {
                 feed.applied(form.plan.revision);
                 (since, told) = (form.plan.revision, None);
@@ -118,49 +120,4 @@ async fn follow(id: &InstanceId, agent: &Agent, mut feed: NativeFeed, engine: &E
             () = sleep(AGAIN_AFTER), if again => {}
         }
     }
-}
-
-/// What was last put in force of a sidecar.
-#[derive(Default)]
-struct Serving {
-    keys: Option<(u64, Vec<String>, Arc<Keys>)>,
-    workload: Option<Arc<Workload>>,
-}
-
-impl Serving {
-    async fn put_in_force(&mut self, id: &InstanceId, form: &NativeForm, engine: &Engine) -> anyhow::Result<()> {
-        let keys = self.keys(form)?;
-        let workload = Arc::new(Workload::following(self.workload.as_deref(), form.plan.clone()));
-        let errors = engine.serve(id, &workload, &keys).await;
-        self.workload = Some(workload);
-        match errors.first() {
-            None => Ok(()),
-            Some(error) => anyhow::bail!("{error}"),
-        }
-    }
-
-    /// The sidecar's keys: a renewed certificate replaces the one in them, other roots make other keys.
-    fn keys(&mut self, form: &NativeForm) -> anyhow::Result<Arc<Keys>> {
-        let (leaf, roots) = (&form.leaf, &form.plan.trust.roots_pem);
-        match &mut self.keys {
-            Some((generation, of, keys)) if of == roots => {
-                if *generation != leaf.generation {
-                    keys.renew(credentials(form)?);
-                    *generation = leaf.generation;
-                }
-                Ok(Arc::clone(keys))
-            }
-            _ => {
-                let trusted = TrustRoots::from_pem(roots.iter().map(String::as_str)).context("the mesh's roots")?;
-                let keys = Arc::new(Keys::new(credentials(form)?, trusted)?);
-                self.keys = Some((leaf.generation, roots.clone(), Arc::clone(&keys)));
-                Ok(keys)
-            }
-        }
-    }
-}
-
-fn credentials(form: &NativeForm) -> anyhow::Result<Credentials> {
-    let key = LeafKey::from_pem(form.leaf.private_key_pem.expose()).context("the sidecar's key")?;
-    Credentials::new(&form.leaf.certificate_chain_pem, &key).context("the sidecar's certificate")
 }

@@ -12,7 +12,7 @@ use starling_catalog::{MeshRead, Refused, Subject};
 use starling_identity::Identity;
 use starling_model::{InstanceId, InstanceKey, Revision, ServiceName};
 use starling_plan::{Diagnostic, MeshSettings, Plan, PlanError, Planned, Planner};
-use starling_rpc::{AttachError, Peer, ProxyFeed, ProxySource};
+use starling_rpc::{AttachError, NATIVE_PROXY, Peer, ProxyFeed, ProxySource};
 use starling_xds::{Leaf as RenderedLeaf, MeshNames, ProxyNode, Renderer, Report, ResourceSet};
 use tokio::sync::watch;
 
@@ -159,6 +159,10 @@ impl Rendering for Client {
                 shared.renderer.render(plan, Some(&leaf))
             }
             Self::Grpc => shared.renderer.render_for_grpc(plan),
+            Self::Native => {
+                let leaf = shared.rendered_leaf(leaf);
+                shared.renderer.render_for_native(plan, &leaf)
+            }
         })
     }
 }
@@ -241,18 +245,18 @@ impl Proxies {
 }
 
 /// Over TLS a proxy gets what its own identity may see; in plaintext the listener is on loopback, and whoever is on the
-/// machine is trusted as the agent's user is. What an Envoy is sent includes its service's private key, which stays on
+/// machine is trusted as the agent's user is. What a proxy is sent includes its service's private key, which stays on
 /// this machine.
 fn admit(peer: &Peer, client: Client, service: &ServiceName) -> Result<(), AttachError> {
     let Peer::Member { identity, address, is_local } = peer else { return Ok(()) };
     match &**identity {
         Identity::Workload(workload) if workload.service == *service => match client {
-            Client::Envoy if !is_local => Err(AttachError::Refused {
+            Client::Envoy | Client::Native if !is_local => Err(AttachError::Refused {
                 reason: format!(
-                    "{address} is not this machine, which private keys do not leave; run Envoy beside its agent"
+                    "{address} is not this machine, which private keys do not leave; run the proxy beside its agent"
                 ),
             }),
-            Client::Envoy | Client::Grpc => Ok(()),
+            Client::Envoy | Client::Native | Client::Grpc => Ok(()),
         },
         other @ (Identity::Workload(_) | Identity::Agent { .. } | Identity::Server { .. } | Identity::Authority(_)) => {
             Err(AttachError::Refused {
@@ -291,12 +295,18 @@ enum Client {
     Envoy,
     /// The application itself, by its gRPC library.
     Grpc,
+    /// A native proxy in a process of its own.
+    Native,
 }
 
 impl Client {
-    /// Every gRPC library calls itself `gRPC` and then by its language.
+    /// Every gRPC library calls itself `gRPC` and then by its language; whoever says nothing is taken for an Envoy.
     fn of(node: &ProxyNode) -> Self {
-        if node.user_agent.starts_with("gRPC") { Self::Grpc } else { Self::Envoy }
+        match node.user_agent.as_str() {
+            NATIVE_PROXY => Self::Native,
+            other if other.starts_with("gRPC") => Self::Grpc,
+            _ => Self::Envoy,
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`engine`] | workers and what they serve |
 //! | [`workload`] | a workload's snapshot, and the slots in which it changes |
+//! | [`serving`] | a workload on its way into the engine |
 //! | [`keys`] | its certificate and whom it trusts |
 //! | `worker` | one thread: listeners and what they mean |
 //! | `listener` | connections accepted, known and told apart by what they speak |
@@ -40,6 +41,7 @@ mod listener;
 pub mod metrics;
 mod mirror;
 mod served;
+pub mod serving;
 pub mod snapshot;
 mod stream;
 mod tcp;
@@ -51,6 +53,7 @@ pub mod workload;
 
 pub use engine::Engine;
 pub use keys::Keys;
+pub use serving::{LeafPem, Serving};
 pub use timeouts::Timeouts;
 pub use worker::ListenError;
 pub use workload::{Slot, Workload};

@@ -8,7 +8,9 @@ use crate::dev_args::DevArgs;
 use crate::environment::Environment;
 use crate::outcome::EXIT_CODES;
 use crate::server::ServerArgs;
-use crate::{apply, can, changes, completion, config, connect, intention, nodes, services, status, token, version};
+use crate::{
+    apply, can, changes, completion, config, connect, intention, nodes, proxy, services, status, token, version,
+};
 
 /// A service mesh that turns as one
 #[derive(Debug, Parser)]
@@ -27,6 +29,7 @@ pub(crate) enum Command {
     Dev(Box<DevArgs>),
     Server(Box<ServerArgs>),
     Agent(Box<AgentArgs>),
+    Proxy(Box<proxy::ProxyArgs>),
     Token(token::TokenArgs),
     Services(services::ServicesArgs),
     Nodes(nodes::NodesArgs),

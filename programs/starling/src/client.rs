@@ -3,7 +3,7 @@
 pub(crate) mod address;
 mod args;
 mod authorities;
-mod tls;
+pub(crate) mod tls;
 
 use std::io;
 use std::sync::Arc;

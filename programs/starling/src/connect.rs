@@ -3,12 +3,12 @@
 //! Looks the sidecar up at the local agent, writes Envoy's bootstrap, and becomes Envoy. Everything else Envoy learns
 //! over xDS.
 
-mod arguments;
+pub(crate) mod arguments;
 mod binary;
-mod bootstrap;
+pub(crate) mod bootstrap;
 mod exposure;
-mod sidecar;
-mod xds;
+pub(crate) mod sidecar;
+pub(crate) mod xds;
 
 use std::ffi::OsString;
 use std::io::{Seek, Write};
@@ -65,7 +65,7 @@ async fn compose(args: &EnvoyArgs, client: &Client, environment: &Environment) -
     let elsewhere = args.node_name.as_deref().filter(|node| *node != agent.node);
     let sidecar = match elsewhere {
         None => sidecar::find(client, wanted).await?,
-        Some(node) if args.grpc_addr.is_some() || environment.grpc_addr.is_some() => {
+        Some(node) if args.xds.grpc_addr.is_some() || environment.grpc_addr.is_some() => {
             sidecar::find_on(client, node, wanted).await?
         }
         Some(node) => {
@@ -81,27 +81,17 @@ async fn compose(args: &EnvoyArgs, client: &Client, environment: &Environment) -
         datacenter: &agent.datacenter,
         admin: &admin,
         admin_access_log: &args.admin_access_log_path.to_string_lossy(),
-        xds: &Xds::find(args, client, environment, &agent)?,
+        xds: &Xds::find(&args.xds, client, environment, &agent)?,
         exposure: &Exposure::new(&args.exposure, &settings)?,
         token: client.token(),
     }
     .render())
 }
 
-/// A flag wins over a variable, and a sidecar's own ID over that of its service.
 fn wanted<'a>(args: &'a EnvoyArgs, environment: &'a Environment) -> anyhow::Result<Wanted<'a>> {
-    let wanted = match (&args.proxy_id, &args.sidecar_for) {
-        (Some(id), _) => Wanted::Proxy(id),
-        (None, Some(id)) => Wanted::SidecarFor(id),
-        (None, None) => match (&environment.proxy_id, &environment.sidecar_for) {
-            (Some(id), _) => Wanted::Proxy(id),
-            (None, Some(id)) => Wanted::SidecarFor(id),
-            (None, None) => return Err(usage("one of --sidecar-for and --proxy-id must be given")),
-        },
-    };
-    match (wanted, &args.node_name) {
+    match (Wanted::of(&args.sidecar, environment)?, &args.node_name) {
         (Wanted::SidecarFor(_), Some(_)) => Err(usage("--node-name needs --proxy-id")),
-        (Wanted::SidecarFor(_), None) | (Wanted::Proxy(_), _) => Ok(wanted),
+        (wanted @ Wanted::SidecarFor(_), None) | (wanted @ Wanted::Proxy(_), _) => Ok(wanted),
     }
 }
 

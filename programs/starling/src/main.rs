@@ -24,6 +24,7 @@ mod memory;
 mod nodes;
 mod outcome;
 mod print;
+mod proxy;
 mod receipt;
 #[cfg(test)]
 mod reference;
@@ -73,6 +74,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Dev(args) => args.log.start(),
         Command::Server(args) => args.log.start(),
         Command::Agent(args) => args.log.start(),
+        Command::Proxy(args) => args.log.start(),
         Command::FakeService | Command::Bench(_) | Command::Load(_) => {
             start_log(log.unwrap_or(LOG_OF_PROGRAMS), LogFormat::Text)
         }
@@ -94,7 +96,12 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         LogError::Running => error.into(),
     })?;
     descriptors::raise_limit();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut runtime = match &command {
+        // Beside its workers it has one stream to follow; more threads would be more memory for every workload.
+        Command::Proxy(_) => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    let runtime = runtime.enable_all().build()?;
     let outcome = runtime.block_on(dispatch(command, &surroundings));
     runtime.shutdown_timeout(LAST_WRITES);
     outcome
@@ -112,6 +119,7 @@ async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Resu
         Command::Agent(args) => {
             return agent::run(*args, &surroundings.environment).await.map(|()| ExitCode::SUCCESS);
         }
+        Command::Proxy(args) => return proxy::run(*args, surroundings).await.map(|()| ExitCode::SUCCESS),
         Command::FakeService => return fake_service().await,
         Command::Bench(args) => return starling_bench::run(args).await,
         Command::Load(args) => return starling_bench::run_load(*args).await,

@@ -22,10 +22,11 @@ pub(crate) mod serving;
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::time::Duration;
 
 use anyhow::Context;
 
-pub(crate) use interrupts::Interrupts;
+pub(crate) use interrupts::{Interrupts, STOP_WITHIN};
 pub(crate) use serving::Serving;
 
 use crate::outcome::usage;
@@ -44,7 +45,16 @@ pub(crate) trait Role {
 
 /// Starts a program, and runs it until it fails or is interrupted.
 pub(crate) async fn run<R: Role>(
+    interrupts: Interrupts,
+    starting: impl Future<Output = anyhow::Result<R>>,
+) -> anyhow::Result<()> {
+    run_within(interrupts, STOP_WITHIN, starting).await
+}
+
+/// The same, with so much time for an orderly end.
+pub(crate) async fn run_within<R: Role>(
     mut interrupts: Interrupts,
+    stop_within: Duration,
     starting: impl Future<Output = anyhow::Result<R>>,
 ) -> anyhow::Result<()> {
     let mut starting = pin!(starting);
@@ -52,7 +62,7 @@ pub(crate) async fn run<R: Role>(
         started = &mut starting => started?,
         () = interrupts.next() => {
             if R::FINISHES_START {
-                interrupts.bound(starting).await;
+                interrupts.bound(stop_within, starting).await;
             }
             return Ok(());
         }
@@ -61,7 +71,7 @@ pub(crate) async fn run<R: Role>(
         outcome = running.serve() => outcome,
         () = interrupts.next() => Ok(()),
     };
-    interrupts.bound(running.stop()).await;
+    interrupts.bound(stop_within, running.stop()).await;
     outcome
 }
 

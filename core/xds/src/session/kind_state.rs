@@ -28,6 +28,8 @@ pub(super) struct InFlight {
     pub replaces_all: bool,
     /// With it the client has everything of the kind at that revision.
     pub completes: bool,
+    /// If it is refused, all of it is.
+    pub refused_whole: bool,
 }
 
 impl InFlight {
@@ -227,7 +229,7 @@ impl KindState {
             return Settled::Refused(names);
         }
         let parts = sent.resources.len() + usize::from(!sent.removed.is_empty());
-        if parts > 1 {
+        if parts > 1 && !sent.refused_whole {
             self.suspects.extend(sent.resources.into_iter().map(Suspect::Resource));
             if !sent.removed.is_empty() {
                 self.suspects.push_back(Suspect::Removed(sent.removed));

@@ -221,7 +221,7 @@ impl AdsSession {
             ResourceType::Route | ResourceType::Extension => {
                 self.in_use(ResourceType::Listener, &|parent| is_child(parent, kind, name))
             }
-            ResourceType::Listener | ResourceType::Secret => Withdrawal::Free,
+            ResourceType::Listener | ResourceType::Secret | ResourceType::PlanPart => Withdrawal::Free,
         }
     }
 

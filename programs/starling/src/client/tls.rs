@@ -64,17 +64,25 @@ pub(super) fn client_config(settings: &TlsSettings) -> anyhow::Result<Arc<Client
              CONSUL_CAPATH",
         ));
     };
+    let config = trusting(&authorities.pem()?, settings.credentials()?)
+        .with_context(|| format!("TLS with what {} holds", authorities.path().display()))?;
+    Ok(Arc::new(config))
+}
+
+/// A client that believes these authorities, in PEM, and shows this certificate with this key.
+///
+/// # Errors
+/// If something does not hold what it should.
+pub(crate) fn trusting(authorities: &str, credentials: Option<(&Path, &Path)>) -> anyhow::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    for certificate in rustls_pemfile::certs(&mut authorities.pem()?.as_bytes()) {
-        roots
-            .add(certificate?)
-            .with_context(|| format!("{} holds a certificate that is none", authorities.path().display()))?;
+    for certificate in rustls_pemfile::certs(&mut authorities.as_bytes()) {
+        roots.add(certificate?).context("a CA certificate is none")?;
     }
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .context("TLS is not available")?
         .with_root_certificates(roots);
-    let config = match settings.credentials()? {
+    let config = match credentials {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {
             let chain = rustls_pemfile::certs(&mut read(certificate)?.as_slice())
@@ -88,7 +96,7 @@ pub(super) fn client_config(settings: &TlsSettings) -> anyhow::Result<Arc<Client
                 .context("the client certificate and its key do not serve")?
         }
     };
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {

@@ -14,13 +14,8 @@ use crate::outcome::usage;
 /// The process becomes Envoy; signals and exit code are Envoy's.
 #[derive(Debug, clap::Args)]
 pub(crate) struct EnvoyArgs {
-    /// ID of the service whose sidecar it shall be [default: CONNECT_SIDECAR_FOR]
-    #[arg(long, value_name = "ID", conflicts_with = "proxy_id")]
-    pub(super) sidecar_for: Option<String>,
-
-    /// ID of the sidecar itself, where a service has several [default: CONNECT_PROXY_ID]
-    #[arg(long, value_name = "ID")]
-    pub(super) proxy_id: Option<String>,
+    #[command(flatten)]
+    pub(super) sidecar: SidecarArgs,
 
     /// The node on which the sidecar is registered, if it is not the agent's; needs the sidecar's own ID
     #[arg(long, alias = "nodename", value_name = "NODE", conflicts_with = "sidecar_for")]
@@ -42,20 +37,8 @@ pub(crate) struct EnvoyArgs {
     #[arg(long)]
     pub(super) no_central_config: bool,
 
-    /// Where xDS is served: IP:PORT, unix://PATH, or https://HOST:PORT for TLS, which is mutual and so needs
-    /// --client-cert and --client-key, such as the service's own leaf [default: STARLING_GRPC_ADDR, CONSUL_GRPC_ADDR,
-    /// or what the agent says]
-    #[arg(long, value_name = "ADDR")]
-    pub(super) grpc_addr: Option<String>,
-
-    /// For xDS over TLS: the CA certificates that the server's must chain to [default: STARLING_GRPC_CACERT or
-    /// CONSUL_GRPC_CACERT, else those for the API]
-    #[arg(long, value_name = "FILE")]
-    pub(super) grpc_ca_file: Option<PathBuf>,
-
-    /// A directory of such files, if there is no --grpc-ca-file [default: STARLING_GRPC_CAPATH or CONSUL_GRPC_CAPATH]
-    #[arg(long, value_name = "DIR")]
-    pub(super) grpc_ca_path: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) xds: XdsArgs,
 
     /// The Envoy binary [default: STARLING_ENVOY, envoy on PATH, or .tools/bin/envoy]
     #[arg(long, value_name = "FILE")]
@@ -76,6 +59,37 @@ pub(crate) struct EnvoyArgs {
 
     #[command(flatten)]
     pub(super) api: ApiArgs,
+}
+
+/// Which sidecar is meant.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct SidecarArgs {
+    /// ID of the service whose sidecar it shall be [default: CONNECT_SIDECAR_FOR]
+    #[arg(long, value_name = "ID", conflicts_with = "proxy_id")]
+    pub(crate) sidecar_for: Option<String>,
+
+    /// ID of the sidecar itself, where a service has several [default: CONNECT_PROXY_ID]
+    #[arg(long, value_name = "ID")]
+    pub(crate) proxy_id: Option<String>,
+}
+
+/// Where the proxy's configuration comes from.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct XdsArgs {
+    /// Where xDS is served: IP:PORT, unix://PATH, or https://HOST:PORT for TLS, which is mutual and so needs
+    /// --client-cert and --client-key, such as the service's own leaf [default: STARLING_GRPC_ADDR, CONSUL_GRPC_ADDR,
+    /// or what the agent says]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) grpc_addr: Option<String>,
+
+    /// For xDS over TLS: the CA certificates that the server's must chain to [default: STARLING_GRPC_CACERT or
+    /// CONSUL_GRPC_CACERT, else those for the API]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) grpc_ca_file: Option<PathBuf>,
+
+    /// A directory of such files, if there is no --grpc-ca-file [default: STARLING_GRPC_CAPATH or CONSUL_GRPC_CAPATH]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) grpc_ca_path: Option<PathBuf>,
 }
 
 impl EnvoyArgs {

@@ -23,7 +23,7 @@ const REGEX_PROGRAM_SIZE_MAX: u32 = 1_048_576;
 
 /// An address in the bootstrap.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Endpoint {
+pub(crate) enum Endpoint {
     /// TCP.
     Tcp {
         /// IP or name.

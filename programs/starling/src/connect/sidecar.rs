@@ -6,38 +6,58 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::arguments::SidecarArgs;
 use crate::client::{Call, Client};
+use crate::environment::Environment;
 use crate::outcome::usage;
 
 /// What the agent says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Agent {
+pub(crate) struct Agent {
     /// The node on which it runs.
-    pub(super) node: String,
+    pub(crate) node: String,
     /// Its datacentre.
-    pub(super) datacenter: String,
+    pub(crate) datacenter: String,
     /// Where it serves xDS in plaintext, if it does.
-    pub(super) xds_port: Option<u16>,
+    pub(crate) xds_port: Option<u16>,
 }
 
 /// A registered sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Sidecar {
+pub(crate) struct Sidecar {
     /// Its ID.
-    pub(super) id: String,
+    pub(crate) id: String,
     /// The service that it speaks for.
-    pub(super) service: String,
+    pub(crate) service: String,
     /// `Proxy.Config` of its registration.
-    pub(super) config: Map<String, Value>,
+    pub(crate) config: Map<String, Value>,
 }
 
 /// By what a sidecar is looked up.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Wanted<'a> {
+pub(crate) enum Wanted<'a> {
     /// By the ID of the service instance beside it.
     SidecarFor(&'a str),
     /// By its own ID.
     Proxy(&'a str),
+}
+
+impl<'a> Wanted<'a> {
+    /// A flag wins over a variable, and a sidecar's own ID over that of its service.
+    ///
+    /// # Errors
+    /// [`crate::outcome::UsageError`] if nobody says.
+    pub(crate) fn of(args: &'a SidecarArgs, environment: &'a Environment) -> anyhow::Result<Self> {
+        match (&args.proxy_id, &args.sidecar_for) {
+            (Some(id), _) => Ok(Self::Proxy(id)),
+            (None, Some(id)) => Ok(Self::SidecarFor(id)),
+            (None, None) => match (&environment.proxy_id, &environment.sidecar_for) {
+                (Some(id), _) => Ok(Self::Proxy(id)),
+                (None, Some(id)) => Ok(Self::SidecarFor(id)),
+                (None, None) => Err(usage("one of --sidecar-for and --proxy-id must be given")),
+            },
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -65,7 +85,7 @@ type Services = BTreeMap<String, Service>;
 ///
 /// # Errors
 /// If it does not answer, or not as an agent.
-pub(super) async fn agent(client: &Client) -> anyhow::Result<Agent> {
+pub(crate) async fn agent(client: &Client) -> anyhow::Result<Agent> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
     struct Own {
@@ -99,7 +119,7 @@ pub(super) async fn agent(client: &Client) -> anyhow::Result<Agent> {
 ///
 /// # Errors
 /// If there is none or more than one, with what to do about it.
-pub(super) async fn find(client: &Client, wanted: Wanted<'_>) -> anyhow::Result<Sidecar> {
+pub(crate) async fn find(client: &Client, wanted: Wanted<'_>) -> anyhow::Result<Sidecar> {
     let services: Services =
         client.read(Call::get("/v1/agent/services")).await.context("cannot list the agent's services")?;
     choose(&services, wanted)
@@ -109,7 +129,7 @@ pub(super) async fn find(client: &Client, wanted: Wanted<'_>) -> anyhow::Result<
 ///
 /// # Errors
 /// If there is none, with what is there.
-pub(super) async fn find_on(client: &Client, node: &str, wanted: Wanted<'_>) -> anyhow::Result<Sidecar> {
+pub(crate) async fn find_on(client: &Client, node: &str, wanted: Wanted<'_>) -> anyhow::Result<Sidecar> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
     struct Node {
@@ -125,7 +145,7 @@ pub(super) async fn find_on(client: &Client, node: &str, wanted: Wanted<'_>) -> 
 ///
 /// # Errors
 /// If the API does not answer.
-pub(super) async fn settings(client: &Client, sidecar: &Sidecar) -> anyhow::Result<Map<String, Value>> {
+pub(crate) async fn settings(client: &Client, sidecar: &Sidecar) -> anyhow::Result<Map<String, Value>> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
     struct Defaults {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::arguments::EnvoyArgs;
+use super::arguments::XdsArgs;
 use super::bootstrap::Endpoint;
 use super::sidecar::Agent;
 use crate::client::address::host_and_port;
@@ -21,24 +21,24 @@ const TLS_PORT: u16 = 8503;
 
 /// A server of xDS.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Xds {
+pub(crate) struct Xds {
     /// Where it is.
-    pub(super) endpoint: Endpoint,
+    pub(crate) endpoint: Endpoint,
     /// How it is known, and how Envoy is known to it; without it, they speak in plaintext.
-    pub(super) tls: Option<XdsTls>,
+    pub(crate) tls: Option<XdsTls>,
 }
 
 /// Mutual TLS towards a server of xDS.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct XdsTls {
+pub(crate) struct XdsTls {
     /// CA certificates in PEM.
-    pub(super) authorities: String,
+    pub(crate) authorities: String,
     /// A name or an IP in the server's certificate. Without it, any workload of the mesh could pass for the server.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Envoy's certificate.
-    pub(super) certificate: PathBuf,
+    pub(crate) certificate: PathBuf,
     /// Its private key.
-    pub(super) key: PathBuf,
+    pub(crate) key: PathBuf,
 }
 
 impl Xds {
@@ -46,8 +46,8 @@ impl Xds {
     ///
     /// # Errors
     /// [`crate::outcome::UsageError`] if the address is none, or TLS lacks a certificate.
-    pub(super) fn find(
-        args: &EnvoyArgs,
+    pub(crate) fn find(
+        args: &XdsArgs,
         client: &Client,
         environment: &Environment,
         agent: &Agent,

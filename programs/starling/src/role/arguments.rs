@@ -104,12 +104,17 @@ impl DataPlaneArgs {
                 Some(bound.with_context(|| format!("--proxy-admin: cannot listen on {address}"))?)
             }
         };
-        let cpus = || std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
-        let workers = self.proxy_workers.map_or_else(cpus, usize::from);
+        let workers = proxy_workers(self.proxy_workers);
         let engine = Arc::new(Engine::start(workers).context("starting the native data plane")?);
         engine.register(registry);
         Ok(Some(NativePlane { engine, admin }))
     }
+}
+
+/// Threads of a native data plane: as said, else one for each CPU of this process.
+pub(crate) fn proxy_workers(said: Option<u16>) -> usize {
+    let cpus = || std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+    said.map_or_else(cpus, usize::from)
 }
 
 /// What holds where no intention does.

@@ -8,7 +8,7 @@ use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Time for an orderly end, in which clients are told and answered; each door takes less.
-const STOP_WITHIN: Duration = Duration::from_secs(5);
+pub(crate) const STOP_WITHIN: Duration = Duration::from_secs(5);
 
 /// Requests to end, heard from the time that this is made; none is lost, whoever listens when.
 pub(crate) struct Interrupts(Vec<Signal>);
@@ -34,10 +34,10 @@ impl Interrupts {
     }
 
     /// Lets something end in order, unless it takes too long or is asked again to end.
-    pub(crate) async fn bound(&mut self, ending: impl Future) {
+    pub(crate) async fn bound(&mut self, stop_within: Duration, ending: impl Future) {
         tokio::select! {
-            ended = tokio::time::timeout(STOP_WITHIN, ending) => if ended.is_err() {
-                tracing::warn!("no orderly end within {STOP_WITHIN:?}; ending at once");
+            ended = tokio::time::timeout(stop_within, ending) => if ended.is_err() {
+                tracing::warn!("no orderly end within {stop_within:?}; ending at once");
             },
             () = self.next() => tracing::warn!("asked again to end; ending at once"),
         }

@@ -1,0 +1,212 @@
+//! A native proxy's side of xDS: one stream to its agent, on which its plan comes in parts.
+//!
+//! Reconnecting is the caller's business. What arrived stays with the [`PlanMirror`], and the next stream begins where it
+//! stands: parts that did not change are not sent again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::core::v3::Node;
+use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
+use envoy_types::pb::google::rpc::Status as Refusal;
+use http::uri::PathAndQuery;
+use hyper::client::conn::http2::Builder;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use starling_model::Revision;
+use starling_plan::{Assembly, Plan};
+use starling_xds::{Leaf, NativePart, NativePartError, ResourceType};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::client::Grpc;
+use tonic::metadata::MetadataValue;
+use tonic::{Request, Streaming};
+use tonic_prost::ProstCodec;
+
+use super::Http2;
+use crate::call::CallError;
+use crate::service::DELTA_PATH;
+
+/// By what a native proxy is told from others.
+pub const NATIVE_PROXY: &str = "starling";
+
+/// Bytes of one response: an agent sends [`starling_xds::RESPONSE_BYTES_MAX`] at once, and more only where a single part is
+/// larger.
+const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// An agent that has said nothing for so long is asked whether it is there.
+const PING_AFTER: Duration = Duration::from_secs(5);
+
+/// Time for its answer.
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Answers on their way to the agent: to one response at a time, behind the first request.
+const REQUESTS_MAX: usize = 4;
+
+/// `google.rpc.Code.INVALID_ARGUMENT`.
+const INVALID_ARGUMENT: i32 = 3;
+
+/// What has arrived of a plan.
+#[derive(Default)]
+pub struct PlanMirror {
+    assembly: Assembly,
+    leaf: Option<Leaf>,
+    revision: Revision,
+    /// By name, as the agent gave them.
+    versions: BTreeMap<String, String>,
+}
+
+impl fmt::Debug for PlanMirror {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PlanMirror")
+            .field("revision", &self.revision)
+            .field("parts", &self.versions.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl PlanMirror {
+    /// The plan and the leaf; `None` until enough is there.
+    #[must_use]
+    pub fn state(&self) -> Option<(Plan, &Leaf)> {
+        Some((self.assembly.plan(self.revision)?, self.leaf.as_ref()?))
+    }
+
+    fn take(&mut self, response: DeltaDiscoveryResponse) -> Result<(), NativePartError> {
+        let decoded: Result<Vec<_>, _> = response.resources.into_iter().map(decode).collect();
+        for (name, version, part) in decoded? {
+            match part {
+                NativePart::Plan(part) => self.assembly.put(part),
+                NativePart::Leaf(leaf) => self.leaf = Some(leaf),
+            }
+            self.versions.insert(name, version);
+        }
+        for name in response.removed_resources {
+            self.versions.remove(&name);
+            self.assembly.remove(&name);
+        }
+        self.revision = response.system_version_info.parse().map_or(self.revision, Revision);
+        Ok(())
+    }
+}
+
+fn decode(resource: Resource) -> Result<(String, String, NativePart), NativePartError> {
+    let message = resource.resource.map(|any| any.value).unwrap_or_default();
+    let part = NativePart::decode(&resource.name, &message)?;
+    // What is kept is known by its own name, and the agent speaks of the resource's.
+    let is_named_so = matches!(&part, NativePart::Plan(part) if part.name() != resource.name);
+    if is_named_so {
+        let source = serde::de::Error::custom("a part under another's name");
+        return Err(NativePartError { name: resource.name, source });
+    }
+    Ok((resource.name, resource.version, part))
+}
+
+/// A stream to the agent.
+pub struct PlanStream {
+    requests: mpsc::Sender<DeltaDiscoveryRequest>,
+    responses: Streaming<DeltaDiscoveryResponse>,
+    nonce: String,
+}
+
+impl fmt::Debug for PlanStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PlanStream").field("nonce", &self.nonce).finish_non_exhaustive()
+    }
+}
+
+impl PlanStream {
+    /// Asks for the plan of the proxy `id`, beyond what `mirror` has of it.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn open(
+        connection: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        id: &str,
+        token: Option<&str>,
+        mirror: &PlanMirror,
+    ) -> Result<Self, CallError> {
+        let (http2, driver) = Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING_AFTER)
+            .keep_alive_while_idle(true)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .handshake(TokioIo::new(connection))
+            .await
+            .map_err(CallError::unavailable)?;
+        tokio::spawn(async move {
+            if let Err(error) = driver.await {
+                tracing::debug!(%error, "connection to the agent ended");
+            }
+        });
+        let (requests, queued) = mpsc::channel(REQUESTS_MAX);
+        let node = Node { id: id.to_owned(), user_agent_name: NATIVE_PROXY.to_owned(), ..Node::default() };
+        let first = DeltaDiscoveryRequest {
+            node: Some(node),
+            resource_names_subscribe: vec!["*".to_owned()],
+            initial_resource_versions: mirror.versions.clone().into_iter().collect::<HashMap<_, _>>(),
+            ..request()
+        };
+        // There is room: nothing was queued before.
+        let _ = requests.try_send(first);
+        let mut call = Request::new(ReceiverStream::new(queued));
+        if let Some(token) = token {
+            let token = MetadataValue::try_from(token).map_err(CallError::refused)?;
+            call.metadata_mut().insert("x-consul-token", token);
+        }
+        let origin = http::Uri::from_static("http://agent");
+        let mut grpc = Grpc::with_origin(Http2(http2), origin).max_decoding_message_size(RESPONSE_BYTES_MAX);
+        grpc.ready().await.map_err(CallError::unavailable)?;
+        let codec = ProstCodec::<DeltaDiscoveryRequest, DeltaDiscoveryResponse>::default();
+        let answer = grpc.streaming(call, PathAndQuery::from_static(DELTA_PATH), codec).await?;
+        Ok(Self { requests, responses: answer.into_inner(), nonce: String::new() })
+    }
+
+    /// Waits for what is new and puts it into `mirror`. To be answered with [`Self::accept`] or [`Self::refuse`]; until then
+    /// nothing more comes. Safe to drop.
+    ///
+    /// # Errors
+    /// [`CallError`] when the stream is over. What is not understood is refused and passed over.
+    pub async fn next(&mut self, mirror: &mut PlanMirror) -> Result<(), CallError> {
+        loop {
+            let response = self.responses.message().await?;
+            let response = response.ok_or_else(|| CallError::unavailable("the agent ended the stream"))?;
+            self.nonce.clone_from(&response.nonce);
+            match mirror.take(response) {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    let text = format!("{error}: {}", error.source);
+                    tracing::warn!(error = text, "the agent sent what this proxy does not understand");
+                    self.refuse(text)?;
+                }
+            }
+        }
+    }
+
+    /// What came last is in force.
+    ///
+    /// # Errors
+    /// [`CallError::Unavailable`] if the stream is over.
+    pub fn accept(&mut self) -> Result<(), CallError> {
+        self.answer(None)
+    }
+
+    /// What came last is not in force, for this reason.
+    ///
+    /// # Errors
+    /// [`CallError::Unavailable`] if the stream is over.
+    pub fn refuse(&mut self, text: String) -> Result<(), CallError> {
+        self.answer(Some(Refusal { code: INVALID_ARGUMENT, message: text, ..Refusal::default() }))
+    }
+
+    fn answer(&mut self, error_detail: Option<Refusal>) -> Result<(), CallError> {
+        let response_nonce = std::mem::take(&mut self.nonce);
+        let answer = DeltaDiscoveryRequest { response_nonce, error_detail, ..request() };
+        self.requests.try_send(answer).map_err(|_| CallError::unavailable("the stream to the agent is over"))
+    }
+}
+
+fn request() -> DeltaDiscoveryRequest {
+    DeltaDiscoveryRequest { type_url: ResourceType::PlanPart.type_url().to_owned(), ..DeltaDiscoveryRequest::default() }
+}

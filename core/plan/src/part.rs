@@ -1,0 +1,123 @@
+//! A plan in parts, for a proxy in a process of its own: each part has a name and can be sent by itself, so that a change
+//! costs the parts that it replaces. What was taken apart here is put together again there, parts that did not change
+//! staying the very same.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use starling_model::{AccessLog, InstanceKey, Revision, ServiceName};
+
+use crate::plan::{Cluster, Endpoints, Inbound, Outbound, Plan, Routes, Trust};
+
+/// One part of a plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Part {
+    /// Whose plan it is. There is no plan without it.
+    Proxy {
+        /// [`Plan::proxy`].
+        proxy: InstanceKey,
+        /// [`Plan::service`].
+        service: ServiceName,
+    },
+    /// [`Plan::trust`].
+    Trust(Arc<Trust>),
+    /// [`Plan::access_log`].
+    AccessLog(Arc<AccessLog>),
+    /// [`Plan::inbound`].
+    Inbound(Arc<Inbound>),
+    /// One of [`Plan::outbounds`].
+    Outbound(Arc<Outbound>),
+    /// One of [`Plan::routes`].
+    Routes(Arc<Routes>),
+    /// One of [`Plan::clusters`].
+    Cluster(Arc<Cluster>),
+    /// One of [`Plan::endpoints`].
+    Endpoints(Arc<Endpoints>),
+}
+
+impl Part {
+    /// Its name: no two parts of one plan have the same.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Proxy { .. } => "proxy".to_owned(),
+            Self::Trust(_) => "trust".to_owned(),
+            Self::AccessLog(_) => "access-log".to_owned(),
+            Self::Inbound(_) => "inbound".to_owned(),
+            Self::Outbound(outbound) => format!("outbound/{}", outbound.bind),
+            Self::Routes(routes) => format!("routes/{}", routes.service),
+            Self::Cluster(cluster) => format!("cluster/{}", cluster.sni),
+            Self::Endpoints(endpoints) => format!("endpoints/{}", endpoints.cluster),
+        }
+    }
+}
+
+/// The parts of a plan as they arrive.
+#[derive(Debug, Clone, Default)]
+pub struct Assembly {
+    parts: BTreeMap<String, Part>,
+}
+
+impl Assembly {
+    /// Takes a part, in place of the one of its name.
+    pub fn put(&mut self, part: Part) {
+        self.parts.insert(part.name(), part);
+    }
+
+    /// Forgets a part.
+    pub fn remove(&mut self, name: &str) {
+        self.parts.remove(name);
+    }
+
+    /// The plan; `None` for as long as it is not known whose it is, or whom it trusts.
+    #[must_use]
+    pub fn plan(&self, revision: Revision) -> Option<Plan> {
+        let (mut head, mut trust, mut access_log, mut inbound) = (None, None, None, None);
+        let (mut outbounds, mut routes, mut clusters, mut endpoints) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for part in self.parts.values() {
+            match part {
+                Part::Proxy { proxy, service } => head = Some((proxy.clone(), service.clone())),
+                Part::Trust(part) => trust = Some(Arc::clone(part)),
+                Part::AccessLog(part) => access_log = Some(Arc::clone(part)),
+                Part::Inbound(part) => inbound = Some(Arc::clone(part)),
+                Part::Outbound(part) => outbounds.push(Arc::clone(part)),
+                Part::Routes(part) => routes.push(Arc::clone(part)),
+                Part::Cluster(part) => clusters.push(Arc::clone(part)),
+                Part::Endpoints(part) => endpoints.push(Arc::clone(part)),
+            }
+        }
+        let (proxy, service) = head?;
+        outbounds.sort_by_key(|outbound| outbound.bind);
+        routes.sort_by(|a, b| a.service.cmp(&b.service));
+        clusters.sort_by(|a, b| (&a.service, &a.subset).cmp(&(&b.service, &b.subset)));
+        endpoints.sort_by(|a, b| (&a.service, &a.subset).cmp(&(&b.service, &b.subset)));
+        let (trust, access_log) = (trust?, access_log.unwrap_or_default());
+        Some(Plan { revision, proxy, service, trust, inbound, outbounds, routes, clusters, endpoints, access_log })
+    }
+}
+
+impl Plan {
+    /// Whose it is, as a part.
+    #[must_use]
+    pub fn head(&self) -> Part {
+        Part::Proxy { proxy: self.proxy.clone(), service: self.service.clone() }
+    }
+
+    /// Every part of it.
+    #[must_use]
+    pub fn parts(&self) -> Vec<Part> {
+        let mut parts = vec![
+            self.head(),
+            Part::Trust(Arc::clone(&self.trust)),
+            Part::AccessLog(Arc::clone(&self.access_log)),
+        ];
+        parts.extend(self.inbound.iter().map(|part| Part::Inbound(Arc::clone(part))));
+        parts.extend(self.outbounds.iter().map(|part| Part::Outbound(Arc::clone(part))));
+        parts.extend(self.routes.iter().map(|part| Part::Routes(Arc::clone(part))));
+        parts.extend(self.clusters.iter().map(|part| Part::Cluster(Arc::clone(part))));
+        parts.extend(self.endpoints.iter().map(|part| Part::Endpoints(Arc::clone(part))));
+        parts
+    }
+}

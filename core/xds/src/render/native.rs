@@ -1,0 +1,106 @@
+//! Plans for the native proxy in a process of its own: the parts as they are, in JSON, and the leaf beside them.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use starling_model::AccessLog;
+use starling_plan::{Cluster, Endpoints, Inbound, Outbound, Part, Plan, Routes, Trust};
+
+use super::Leaf;
+use super::cache::PartCache;
+use crate::resource::{Resource, ResourceType};
+
+/// The name of the leaf; no part of a plan has it.
+const LEAF: &str = "leaf";
+
+/// What one resource of the native proxy holds.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NativePart {
+    /// A part of its plan.
+    Plan(Part),
+    /// Its certificate and key.
+    Leaf(Leaf),
+}
+
+/// Why a resource is none for the native proxy: it is newer than its agent, or older.
+#[derive(Debug, thiserror::Error)]
+#[error("{name} is not understood")]
+pub struct NativePartError {
+    /// The resource's name.
+    pub name: String,
+    /// What is wrong with it.
+    pub source: serde_json::Error,
+}
+
+/// A leaf on the wire.
+#[derive(Serialize, Deserialize)]
+struct LeafText<'a> {
+    certificate_chain_pem: std::borrow::Cow<'a, str>,
+    private_key_pem: std::borrow::Cow<'a, str>,
+}
+
+impl NativePart {
+    /// Reads what a resource of this name carries.
+    ///
+    /// # Errors
+    /// [`NativePartError`].
+    pub fn decode(name: &str, message: &[u8]) -> Result<Self, NativePartError> {
+        let failed = |source| NativePartError { name: name.to_owned(), source };
+        if name != LEAF {
+            return serde_json::from_slice(message).map(Self::Plan).map_err(failed);
+        }
+        let leaf: LeafText<'_> = serde_json::from_slice(message).map_err(failed)?;
+        Ok(Self::Leaf(Leaf {
+            certificate_chain_pem: leaf.certificate_chain_pem.into_owned(),
+            private_key_pem: leaf.private_key_pem.into_owned(),
+        }))
+    }
+}
+
+/// What has been rendered.
+#[derive(Debug, Default)]
+pub(super) struct NativeParts {
+    trusts: PartCache<Trust, ()>,
+    access_logs: PartCache<AccessLog, ()>,
+    inbounds: PartCache<Inbound, ()>,
+    outbounds: PartCache<Outbound, ()>,
+    routes: PartCache<Routes, ()>,
+    clusters: PartCache<Cluster, ()>,
+    endpoints: PartCache<Endpoints, ()>,
+    leaves: PartCache<Leaf, ()>,
+}
+
+impl NativeParts {
+    pub(super) fn render(&mut self, plan: &Plan, leaf: &Arc<Leaf>) -> Vec<Arc<Resource>> {
+        let mut all = Vec::with_capacity(plan.clusters.len() * 4 + 5);
+        for part in plan.parts() {
+            all.push(match &part {
+                Part::Proxy { .. } => Arc::new(encode(&part)),
+                Part::Trust(of) => self.trusts.get(of, (), || encode(&part)),
+                Part::AccessLog(of) => self.access_logs.get(of, (), || encode(&part)),
+                Part::Inbound(of) => self.inbounds.get(of, (), || encode(&part)),
+                Part::Outbound(of) => self.outbounds.get(of, (), || encode(&part)),
+                Part::Routes(of) => self.routes.get(of, (), || encode(&part)),
+                Part::Cluster(of) => self.clusters.get(of, (), || encode(&part)),
+                Part::Endpoints(of) => self.endpoints.get(of, (), || encode(&part)),
+            });
+        }
+        all.push(self.leaves.get(leaf, (), || {
+            let text = LeafText {
+                certificate_chain_pem: leaf.certificate_chain_pem.as_str().into(),
+                private_key_pem: leaf.private_key_pem.as_str().into(),
+            };
+            json(LEAF, &text)
+        }));
+        all
+    }
+}
+
+fn encode(part: &Part) -> Resource {
+    json(&part.name(), part)
+}
+
+fn json(name: &str, content: &impl Serialize) -> Resource {
+    let message = serde_json::to_vec(content).expect("invariant: keys are text, and writing to memory cannot fail");
+    Resource::new(ResourceType::PlanPart, name, &message)
+}
