@@ -108,11 +108,8 @@ impl Plan {
     /// Every part of it.
     #[must_use]
     pub fn parts(&self) -> Vec<Part> {
-        let mut parts = vec![
-            self.head(),
-            Part::Trust(Arc::clone(&self.trust)),
-            Part::AccessLog(Arc::clone(&self.access_log)),
-        ];
+        let mut parts =
+            vec![self.head(), Part::Trust(Arc::clone(&self.trust)), Part::AccessLog(Arc::clone(&self.access_log))];
         parts.extend(self.inbound.iter().map(|part| Part::Inbound(Arc::clone(part))));
         parts.extend(self.outbounds.iter().map(|part| Part::Outbound(Arc::clone(part))));
         parts.extend(self.routes.iter().map(|part| Part::Routes(Arc::clone(part))));

@@ -82,7 +82,8 @@ impl ResourceType {
         }
     }
 
-    /// Whether a refusal is of all that was sent together: the native proxy puts a state in force as one.
+    /// Whether a refusal is of all that was sent together, which the client has all the same: the native proxy puts a state
+    /// in force as one, and tries again.
     pub(crate) fn is_refused_whole(self) -> bool {
         self == Self::PlanPart
     }

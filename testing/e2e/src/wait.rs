@@ -35,3 +35,17 @@ pub async fn eventually_within<T>(
         tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
+
+/// Waits until somebody listens on each of these ports of loopback.
+///
+/// # Panics
+/// If nobody does in time.
+pub async fn listens(ports: &[u16]) {
+    eventually(&format!("somebody listens on {ports:?}"), async || {
+        for port in ports {
+            tokio::net::TcpStream::connect(("127.0.0.1", *port)).await?;
+        }
+        Ok(())
+    })
+    .await;
+}

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::mesh::Mesh;
+use crate::own_proxy::OwnProxy;
 use crate::ports::free_port;
 use crate::sidecar::{Sidecar, Xds};
 use crate::{http, wait};
@@ -32,6 +33,41 @@ pub enum Plane {
     Native,
     /// An Envoy.
     Envoy,
+    /// A native proxy in a process of its own.
+    Own,
+}
+
+/// What serves as an instance's sidecar.
+#[derive(Debug)]
+pub enum Served {
+    /// The agent.
+    ByAgent,
+    /// This Envoy.
+    ByEnvoy(Sidecar),
+    /// This native proxy.
+    ByOwn(OwnProxy),
+}
+
+impl Served {
+    /// The Envoy, if it is one.
+    #[must_use]
+    pub fn envoy(&self) -> Option<&Sidecar> {
+        match self {
+            Self::ByEnvoy(sidecar) => Some(sidecar),
+            Self::ByAgent | Self::ByOwn(_) => None,
+        }
+    }
+
+    /// The native proxy of its own, if it is one.
+    ///
+    /// # Panics
+    /// If it is not.
+    pub fn own(&mut self) -> &mut OwnProxy {
+        match self {
+            Self::ByOwn(proxy) => proxy,
+            Self::ByAgent | Self::ByEnvoy(_) => panic!("the sidecar is no native proxy of its own"),
+        }
+    }
 }
 
 /// A running instance.
@@ -129,19 +165,14 @@ impl Workload {
     ///
     /// # Panics
     /// If something does not become ready.
-    pub async fn start_on(self, mesh: &Mesh, plane: Plane) -> Instance<Option<Sidecar>> {
+    pub async fn start_on(self, mesh: &Mesh, plane: Plane) -> Instance<Served> {
         let xds = self.xds;
         let sidecar = async |id: &str, ports: &[u16]| match plane {
-            Plane::Envoy => Some(Sidecar::start(mesh, id, ports, xds).await),
+            Plane::Envoy => Served::ByEnvoy(Sidecar::start(mesh, id, ports, xds).await),
+            Plane::Own => Served::ByOwn(OwnProxy::start(mesh, id, ports).await),
             Plane::Native => {
-                wait::eventually(&format!("the agent listens on {ports:?}"), async || {
-                    for port in ports {
-                        tokio::net::TcpStream::connect(("127.0.0.1", *port)).await?;
-                    }
-                    Ok(())
-                })
-                .await;
-                None
+                wait::listens(ports).await;
+                Served::ByAgent
             }
         };
         self.start_with(mesh, sidecar).await

@@ -28,7 +28,7 @@ pub(super) struct InFlight {
     pub replaces_all: bool,
     /// With it the client has everything of the kind at that revision.
     pub completes: bool,
-    /// If it is refused, all of it is.
+    /// If it is refused, all of it is; and the client has it all the same, to try again.
     pub refused_whole: bool,
 }
 
@@ -239,6 +239,10 @@ impl KindState {
         let names = sent.resources.iter().map(|resource| &resource.name).chain(&sent.removed).cloned().collect();
         for resource in sent.resources {
             self.rejected.insert(Arc::clone(&resource.name), resource.version);
+            if sent.refused_whole {
+                let held = Held { version: Some(resource.version), resource: Some(Arc::clone(&resource)) };
+                self.held.insert(Arc::clone(&resource.name), held);
+            }
         }
         // There is no second way to say that something is gone.
         self.note_removed(sent.removed);

@@ -27,6 +27,8 @@ pub(super) struct Follower {
     engine: Arc<Engine>,
     mirror: PlanMirror,
     serving: Serving,
+    /// Why not all that was said is in force, if so.
+    refused: Option<String>,
 }
 
 /// What has become of a state.
@@ -41,7 +43,7 @@ enum Outcome {
 
 impl Follower {
     pub(super) fn new(id: InstanceId, dial: Dial, token: Option<String>, engine: Arc<Engine>) -> Self {
-        Self { id, dial, token, engine, mirror: PlanMirror::default(), serving: Serving::default() }
+        Self { id, dial, token, engine, mirror: PlanMirror::default(), serving: Serving::default(), refused: None }
     }
 
     /// Serves what the agent says, and what it said last while it is away.
@@ -82,9 +84,7 @@ impl Follower {
 
     async fn attend_to(&mut self, had_served: &mut bool) -> anyhow::Result<std::convert::Infallible> {
         let connection = self.dial.connect().await?;
-        let mut stream =
-            PlanStream::open(connection, self.id.as_str(), self.token.as_deref(), &self.mirror).await?;
-        let mut refused = false;
+        let mut stream = PlanStream::open(connection, self.id.as_str(), self.token.as_deref(), &self.mirror).await?;
         loop {
             tokio::select! {
                 news = stream.next(&mut self.mirror) => {
@@ -94,17 +94,13 @@ impl Follower {
                             if !std::mem::replace(had_served, true) {
                                 tracing::info!(sidecar = %self.id, "serving as the agent says");
                             }
-                            refused = false;
                             stream.accept()?;
                         }
                         Outcome::Incomplete => stream.accept()?,
-                        Outcome::Refused(text) => {
-                            refused = true;
-                            stream.refuse(text)?;
-                        }
+                        Outcome::Refused(text) => stream.refuse(text)?,
                     }
                 }
-                () = sleep(AGAIN_AFTER), if refused => {
+                () = sleep(AGAIN_AFTER), if self.refused.is_some() => {
                     if matches!(self.put_in_force().await, Outcome::InForce) {
                         // There is no way to take a refusal back but to come anew with everything.
                         *had_served = true;
@@ -117,13 +113,18 @@ impl Follower {
 
     async fn put_in_force(&mut self) -> Outcome {
         let Some((plan, leaf)) = self.mirror.state() else { return Outcome::Incomplete };
-        let leaf =
-            LeafPem { certificate_chain: &leaf.certificate_chain_pem, private_key: &leaf.private_key_pem };
+        let leaf = LeafPem { certificate_chain: &leaf.certificate_chain_pem, private_key: &leaf.private_key_pem };
         match self.serving.put_in_force(&self.id, plan, leaf, &self.engine).await {
-            Ok(()) => Outcome::InForce,
+            Ok(()) => {
+                self.refused = None;
+                Outcome::InForce
+            }
             Err(error) => {
                 let text = format!("{error:#}");
-                tracing::warn!(sidecar = %self.id, error = text, "not served as planned");
+                if self.refused.as_ref() != Some(&text) {
+                    tracing::warn!(sidecar = %self.id, error = text, "not served as planned");
+                    self.refused = Some(text.clone());
+                }
                 Outcome::Refused(text)
             }
         }

@@ -21,6 +21,7 @@ mod kills;
 mod liveness;
 mod mixed;
 mod native;
+mod own_process;
 mod passing;
 mod paths;
 mod proxyless;

@@ -1,7 +1,7 @@
 //! What has to pass between two services, and what has not, whoever serves as their sidecars.
 
 use serde_json::json;
-use starling_e2e::{Connection, Instance, Mesh, MeshOptions, Method, Plane, Sidecar, Workload, eventually, http};
+use starling_e2e::{Connection, Instance, Mesh, MeshOptions, Method, Plane, Served, Workload, eventually, http};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -12,8 +12,8 @@ const PERMISSION_DENIED: u32 = 7;
 /// A mesh in which web calls a service of each protocol; `caller` is web's sidecar, `called` that of all others.
 pub(crate) struct Passing {
     mesh: Mesh,
-    web: Instance<Option<Sidecar>>,
-    called: Vec<Instance<Option<Sidecar>>>,
+    web: Instance<Served>,
+    called: Vec<Instance<Served>>,
     /// The application that speaks WebSocket.
     chat: TcpListener,
 }
@@ -71,10 +71,10 @@ impl Passing {
 
     /// Where an Envoy is the sidecar, it is the one that carries the traffic.
     async fn envoys_carry_it(&self) {
-        if let Some(caller) = &self.web.sidecar {
+        if let Some(caller) = self.web.sidecar.envoy() {
             assert!(caller.stat("cluster.h1.", ".upstream_rq_total").await > 0, "web's Envoy has called nobody");
         }
-        for called in self.called.iter().filter_map(|instance| instance.sidecar.as_ref()) {
+        for called in self.called.iter().filter_map(|instance| instance.sidecar.envoy()) {
             assert!(called.stat("cluster.local_app.", "upstream_cx_total").await > 0, "an Envoy was not called");
         }
     }

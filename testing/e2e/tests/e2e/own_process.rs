@@ -1,0 +1,146 @@
+//! Sidecars that a `starling proxy` of their own serves.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+use starling_e2e::{Connection, Mesh, MeshOptions, Plane, Traffic, Workload, eventually, http};
+
+use crate::passing::Passing;
+
+/// An address of the documentation's (RFC 5737), so of no machine.
+const NOBODYS_ADDRESS: &str = "192.0.2.1";
+
+/// Time for a proxy to end: requests that are under way have four seconds of it.
+const END: Duration = Duration::from_secs(8);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_protocol_passes_between_proxies_of_their_own() {
+    let passing = Passing::start(Plane::Own, Plane::Own).await;
+    passing.all_passes().await;
+    passing.intentions_decide().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_of_its_own_calls_envoys_in_every_protocol() {
+    let passing = Passing::start(Plane::Own, Plane::Envoy).await;
+    passing.all_passes().await;
+    passing.intentions_decide().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_serves_while_its_agent_is_away_and_follows_it_again() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.protocol("api", "http").await;
+    let (mut web, _api) = tokio::join!(
+        Workload::new("web").calls("api").start_on(&mesh, Plane::Own),
+        Workload::new("api").start_on(&mesh, Plane::Own),
+    );
+    web.served_by("api", &["api"], "all is well").await;
+    let traffic = Traffic::start(&web.upstream("api"), "/");
+    mesh.kill9();
+    traffic.requests(50).await;
+    mesh.restart().await;
+    traffic.requests(50).await;
+    traffic.stop_without_failure().await;
+    let denied = mesh.intention("web", "api", "deny").await.index();
+    mesh.settled(denied).await;
+    eventually("the proxies are back and follow", async || {
+        let status = http::get(&web.upstream("api"), "/").await?.status;
+        anyhow::ensure!(status == 403, "{status}");
+        Ok(())
+    })
+    .await;
+    let stats = web.sidecar.own().get("/stats").await.text();
+    assert!(stats.contains("starling_proxy_"), "{stats}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listener_that_cannot_be_had_is_a_refusal_until_it_can() {
+    let mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.protocol("api", "http").await;
+    let (web, _api) = tokio::join!(
+        Workload::new("web").calls("api").start_on(&mesh, Plane::Own),
+        Workload::new("api").start_on(&mesh, Plane::Own),
+    );
+    web.served_by("api", &["api"], "all is well").await;
+    let mut broken = web.registration.clone();
+    let upstreams = &mut broken["Connect"]["SidecarService"]["Proxy"]["Upstreams"];
+    upstreams.as_array_mut().expect("upstreams").push(json!({
+        "DestinationName": "elsewhere", "LocalBindAddress": NOBODYS_ADDRESS, "LocalBindPort": 9_999,
+    }));
+    let refused = mesh.put("/v1/agent/service/register?until=applied:all&wait=20s", &broken).await.success();
+    assert_eq!(refused.header("x-starling-until"), Some("never"), "{:?}", refused.headers);
+    let receipt = mesh.receipt(refused.index(), "10s").await;
+    let rejected = receipt["rejected"].to_string();
+    assert!(rejected.contains("web-sidecar-proxy") && rejected.contains(NOBODYS_ADDRESS), "{receipt:#}");
+    web.served_by("api", &["api"], "what can be served is").await;
+    // A port that somebody else holds, and then gives up.
+    let held = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = held.local_addr().expect("an address").port();
+    let upstreams = &mut broken["Connect"]["SidecarService"]["Proxy"]["Upstreams"];
+    upstreams[1] = json!({"DestinationName": "elsewhere", "LocalBindPort": port});
+    let refused = mesh.put("/v1/agent/service/register?until=applied:all&wait=20s", &broken).await.success();
+    assert_eq!(refused.header("x-starling-until"), Some("never"), "{:?}", refused.headers);
+    drop(held);
+    eventually("the port is listened on", async || Ok(Connection::open(&format!("127.0.0.1:{port}")).await?)).await;
+    let repaired = mesh.intention("web", "elsewhere", "allow").await.index();
+    mesh.settled(repaired).await;
+    eventually("nothing is refused any more", async || {
+        let status = mesh.cli(&["status", "-o", "json"]).await.success();
+        anyhow::ensure!(!status.stdout.contains(&port.to_string()), "{status}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_under_way_at_the_end_is_finished() {
+    let mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.protocol("api", "http").await;
+    let (mut web, _api) = tokio::join!(
+        Workload::new("web").calls("api").start_on(&mesh, Plane::Own),
+        Workload::new("api").env("TIMING_50_PERCENTILE", "200ms").start_on(&mesh, Plane::Own),
+    );
+    web.served_by("api", &["api"], "all is well").await;
+    let authority = web.upstream("api");
+    let mut under_way = Vec::new();
+    for over_http2 in [false, true] {
+        let mut connection = match over_http2 {
+            false => Connection::open(&authority).await.expect("a connection"),
+            true => Connection::open_http2(&authority).await.expect("a connection"),
+        };
+        under_way.push(tokio::spawn(async move { connection.get("/").await }));
+    }
+    eventually("the requests are under way", async || {
+        let clusters = web.sidecar.own().get("/clusters").await.json();
+        let of_api =
+            clusters["web-sidecar-proxy"].as_object().into_iter().flatten().find(|(name, _)| name.starts_with("api."));
+        let calls = of_api.map(|(_, cluster)| cluster["calls"].clone());
+        anyhow::ensure!(calls == Some(json!(2)), "{clusters:#}");
+        Ok(())
+    })
+    .await;
+    let status = tokio::task::block_in_place(|| web.sidecar.own().process.end_with(Signal::SIGTERM, END));
+    assert!(status.success(), "{status}");
+    for answer in under_way {
+        let answer = answer.await.expect("no panic").expect("an answer");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    assert!(http::get(&authority, "/").await.is_err(), "nobody listens any more");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mistakes_are_said_with_what_to_do() {
+    let mesh = Mesh::start(MeshOptions::default()).await;
+    for (arguments, expected) in [
+        (&["proxy"][..], "one of --sidecar-for and --proxy-id"),
+        (&["proxy", "-sidecar-for", "nobody"], "no service with the ID \"nobody\""),
+        (&["proxy", "-sidecar-for", "x", "-admin-bind", "0.0.0.0:1"], "no loopback address"),
+        (&["proxy", "-sidecar-for", "x", "--workers", "0"], "0 is not in 1..=512"),
+    ] {
+        let said = mesh.cli(arguments).await;
+        assert_ne!(said.code, 0, "{arguments:?}: {said}");
+        assert!(said.stderr.contains(expected), "{arguments:?}: {said}");
+    }
+}
