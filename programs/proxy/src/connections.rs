@@ -74,6 +74,11 @@ impl Connections {
         self.standing.borrow_mut().remove(&number);
     }
 
+    /// How many stand.
+    pub(crate) fn count(&self) -> usize {
+        self.standing.borrow().len()
+    }
+
     /// How many stand, and the first so many of them.
     pub(crate) fn first<T>(&self, most: usize, show: impl Fn(&Connection) -> T) -> (usize, Vec<T>) {
         let standing = self.standing.borrow();

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -15,6 +16,7 @@ use starling_telemetry::Registry;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::access_log::Sinks;
+use crate::door::Inherited;
 use crate::keys::Keys;
 use crate::metrics::{Ledger, WorkerMetrics};
 use crate::snapshot::WorkerSnapshot;
@@ -28,6 +30,7 @@ pub struct Engine {
     workers: Vec<mpsc::UnboundedSender<Order>>,
     ledger: Arc<Ledger>,
     sinks: Arc<Sinks>,
+    inherited: Arc<Inherited>,
     /// Connections of peers to each workload, counted by all workers together as their limit is one.
     connections: Mutex<BTreeMap<InstanceId, Arc<AtomicU32>>>,
 }
@@ -46,12 +49,22 @@ impl Engine {
     /// # Errors
     /// When a thread cannot be had.
     pub fn start_with(workers: usize, timeouts: Timeouts) -> io::Result<Self> {
+        Self::succeed(workers, timeouts, Inherited::default())
+    }
+
+    /// The same, in the place of another process that hands its sockets over.
+    ///
+    /// # Errors
+    /// When a thread cannot be had.
+    pub fn succeed(workers: usize, timeouts: Timeouts, inherited: Inherited) -> io::Result<Self> {
+        let inherited = Arc::new(inherited);
         let (ledger, sinks) = (Arc::<Ledger>::default(), Arc::<Sinks>::default());
         let start = |number: usize| {
             let counting = (WorkerMetrics::new(Arc::clone(&ledger), number), Arc::clone(&sinks));
             let (orders, received) = mpsc::unbounded_channel();
+            let inherited = Arc::clone(&inherited);
             let work = move || {
-                if let Err(error) = run(received, counting, timeouts) {
+                if let Err(error) = run(received, counting, timeouts, inherited) {
                     tracing::error!(%error, "a worker of the proxy cannot run");
                 }
             };
@@ -59,7 +72,7 @@ impl Engine {
             Ok(orders)
         };
         let workers = (0..workers.max(1)).map(start).collect::<io::Result<_>>()?;
-        Ok(Self { workers, ledger, sinks, connections: Mutex::default() })
+        Ok(Self { workers, ledger, sinks, inherited, connections: Mutex::default() })
     }
 
     /// Serves a workload, in place of what was served under its name; returns when the next request of every connection is
@@ -69,14 +82,15 @@ impl Engine {
             let mut all = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(all.entry(id.clone()).or_default())
         };
-        let order = |done| Order::Serve {
+        let order = |number, done| Order::Serve {
             id: id.clone(),
             workload: Arc::clone(workload),
             keys: Arc::clone(keys),
             connections: Arc::clone(&connections),
+            asking: self.workers.len() - number,
             done,
         };
-        let answers = self.ask(order).await;
+        let answers = self.ask_each(order).await;
         let ended = self.workers.len() - answers.len();
         let mut errors = answers.concat();
         if ended > 0 {
@@ -102,7 +116,35 @@ impl Engine {
 
     /// Takes no more connections, for good; those that stand end with the request that they carry.
     pub async fn drain(&self) {
-        self.ask(|done| Order::Drain { done }).await;
+        self.ask(|done| Order::Drain { left_to_another: false, done }).await;
+    }
+
+    /// The same once another process takes connections from copies of the same sockets.
+    pub async fn leave(&self) {
+        self.ask(|done| Order::Drain { left_to_another: true, done }).await;
+    }
+
+    /// Copies of all sockets that are listened on, for another process.
+    ///
+    /// # Errors
+    /// When there is no room for as many descriptors.
+    pub async fn sockets(&self) -> io::Result<Vec<OwnedFd>> {
+        let copies: io::Result<Vec<_>> = self.ask(|reply| Order::Copy { reply }).await.into_iter().collect();
+        Ok(copies?.into_iter().flatten().collect())
+    }
+
+    /// Closes inherited sockets that nothing which is served needs.
+    pub fn forget_inherited(&self) {
+        self.inherited.close();
+    }
+
+    /// Connections of clients that stand.
+    pub async fn standing(&self) -> usize {
+        let standing = |worker: &WorkerSnapshot| {
+            let listeners = worker.workloads.iter().flat_map(|workload| &workload.listeners);
+            listeners.map(|listener| listener.standing).sum::<usize>() + worker.leaving
+        };
+        self.snapshot().await.iter().map(standing).sum()
     }
 
     /// What was counted since the engine was started.
@@ -119,16 +161,18 @@ impl Engine {
 
     /// Gives every worker an order and waits for all answers.
     async fn ask<T>(&self, order: impl Fn(oneshot::Sender<T>) -> Order) -> Vec<T> {
-        let asked: Vec<_> = self
-            .workers
-            .iter()
-            .map(|worker| {
-                let (reply, answer) = oneshot::channel();
-                // One that has ended answers nothing.
-                let _ = worker.send(order(reply));
-                answer
-            })
-            .collect();
+        self.ask_each(|_, reply| order(reply)).await
+    }
+
+    /// The same, with each worker's number.
+    async fn ask_each<T>(&self, order: impl Fn(usize, oneshot::Sender<T>) -> Order) -> Vec<T> {
+        let ask = |(number, worker): (usize, &mpsc::UnboundedSender<Order>)| {
+            let (reply, answer) = oneshot::channel();
+            // One that has ended answers nothing.
+            let _ = worker.send(order(number, reply));
+            answer
+        };
+        let asked: Vec<_> = self.workers.iter().enumerate().map(ask).collect();
         let mut answers = Vec::with_capacity(asked.len());
         for answer in asked {
             answers.extend(answer.await);

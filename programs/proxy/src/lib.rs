@@ -8,6 +8,7 @@
 //! | [`keys`] | its certificate and whom it trusts |
 //! | `worker` | one thread: listeners and what they mean |
 //! | `listener` | connections accepted, known and told apart by what they speak |
+//! | [`door`] | an address that is listened at, and sockets that another process hands over |
 //! | `served` | what is decided about a call |
 //! | `upstream` | where calls go, and connections kept |
 //! | `http1`, `exchange` | HTTP/1.1: requests, and one request with its response |
@@ -30,6 +31,7 @@ mod affinity;
 mod bucket;
 mod connections;
 mod contain;
+pub mod door;
 mod edits;
 pub mod engine;
 mod exchange;
@@ -51,6 +53,7 @@ mod upstream;
 mod worker;
 pub mod workload;
 
+pub use door::Inherited;
 pub use engine::Engine;
 pub use keys::Keys;
 pub use serving::{LeafPem, Serving};

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use futures::FutureExt;
 use rustls::ServerConfig;
 use sha2::{Digest, Sha256};
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
@@ -88,6 +89,11 @@ impl Listening {
         self.draining.send_replace(true);
     }
 
+    /// Connections that stand.
+    pub(crate) fn standing(&self) -> usize {
+        self.standing.count()
+    }
+
     pub(crate) fn is_draining(&self) -> bool {
         *self.draining.borrow()
     }
@@ -162,20 +168,31 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Takes connections for as long as it is not dropped.
-pub(crate) async fn accept(listener: TcpListener, listening: Rc<Listening>) {
+pub(crate) async fn accept(listener: Rc<TcpListener>, listening: Rc<Listening>) {
     loop {
         match listener.accept().await {
-            Ok((tcp, remote)) => match Counted::new(Rc::clone(&listening), connection(&tcp, remote, &listening)) {
-                Some(counted) => {
-                    contain::spawn("a connection", serve(tcp, counted));
-                }
-                None => listening.metrics.overflowed(),
-            },
+            Ok((tcp, remote)) => admit(tcp, remote, &listening),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 sleep(ACCEPT_AGAIN_AFTER).await;
             }
         }
+    }
+}
+
+/// Takes the connections that wait already, and no more.
+pub(crate) fn accept_waiting(listener: &TcpListener, listening: &Rc<Listening>) {
+    while let Some(Ok((tcp, remote))) = listener.accept().now_or_never() {
+        admit(tcp, remote, listening);
+    }
+}
+
+fn admit(tcp: TcpStream, remote: SocketAddr, listening: &Rc<Listening>) {
+    match Counted::new(Rc::clone(listening), connection(&tcp, remote, listening)) {
+        Some(counted) => {
+            contain::spawn("a connection", serve(tcp, counted));
+        }
+        None => listening.metrics.overflowed(),
     }
 }
 

@@ -18,6 +18,8 @@ pub const CONNECTIONS_SHOWN_MAX: usize = 1_000;
 pub struct WorkerSnapshot {
     /// What it serves.
     pub workloads: Vec<WorkloadSnapshot>,
+    /// Connections that stand though nobody listens any more where they came in: they end with what they carry.
+    pub leaving: usize,
 }
 
 /// One workload as one worker serves it.

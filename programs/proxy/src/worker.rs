@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -10,14 +11,15 @@ use std::time::Duration;
 use starling_model::InstanceId;
 use starling_plan::Plan;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{AbortHandle, LocalSet};
+use tokio::task::LocalSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::access_log::Sinks;
+use crate::door::{Door, Inherited, Opening};
 use crate::keys::Keys;
-use crate::listener::{Listening, accept, bind};
+use crate::listener::Listening;
 use crate::metrics::WorkerMetrics;
-use crate::served::{Served, Side};
+use crate::served::Served;
 use crate::snapshot::{WorkerSnapshot, WorkloadSnapshot};
 use crate::timeouts::Timeouts;
 use crate::workload::Workload;
@@ -34,14 +36,18 @@ pub(crate) enum Order {
         keys: Arc<Keys>,
         /// Connections of its peers, to all workers.
         connections: Arc<AtomicU32>,
+        /// Workers that have not asked for their share of inherited sockets yet, this one included.
+        asking: usize,
         done: oneshot::Sender<Vec<ListenError>>,
     },
     /// Serve it no more.
     Remove { id: InstanceId, done: oneshot::Sender<()> },
     /// Tell what is being done.
     Snapshot { reply: oneshot::Sender<WorkerSnapshot> },
-    /// Take no more connections.
-    Drain { done: oneshot::Sender<()> },
+    /// Take no more connections; `left_to_another` if another process takes them from the same sockets.
+    Drain { left_to_another: bool, done: oneshot::Sender<()> },
+    /// Give copies of all sockets that are listened on.
+    Copy { reply: oneshot::Sender<std::io::Result<Vec<OwnedFd>>> },
 }
 
 /// Why a workload is not served where it should be.
@@ -52,12 +58,6 @@ pub struct ListenError {
     pub address: SocketAddr,
     /// The system's reason.
     pub reason: String,
-}
-
-/// A listener and the task that takes its connections.
-struct Door {
-    listening: Rc<Listening>,
-    task: AbortHandle,
 }
 
 struct Deployed {
@@ -72,6 +72,9 @@ struct Worker {
     timeouts: Timeouts,
     /// Nobody is let in any more.
     draining: bool,
+    /// Doors that are shut, as long as somebody is inside.
+    leaving: Vec<Rc<Listening>>,
+    inherited: Arc<Inherited>,
 }
 
 /// Runs a worker until nobody gives it orders any more.
@@ -79,9 +82,11 @@ pub(crate) fn run(
     orders: mpsc::UnboundedReceiver<Order>,
     (metrics, sinks): (WorkerMetrics, Arc<Sinks>),
     timeouts: Timeouts,
+    inherited: Arc<Inherited>,
 ) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let worker = Worker { deployed: BTreeMap::new(), metrics, sinks, timeouts, draining: false };
+    let worker =
+        Worker { deployed: BTreeMap::new(), metrics, sinks, timeouts, draining: false, leaving: Vec::new(), inherited };
     LocalSet::new().block_on(&runtime, worker.work(orders));
     Ok(())
 }
@@ -104,9 +109,9 @@ impl Worker {
     // Whoever asked may have given up waiting for the answer.
     fn obey(&mut self, order: Order) {
         match order {
-            Order::Serve { id, workload, keys, connections, done } => {
+            Order::Serve { id, workload, keys, connections, asking, done } => {
                 let address = first_bind(&workload.plan);
-                let errors = self.serve(&id, workload, keys, &connections).unwrap_or_else(|error| {
+                let errors = self.serve(&id, workload, keys, (&connections, asking)).unwrap_or_else(|error| {
                     tracing::warn!(%id, error = %format!("{error:#}"), "a workload cannot be served");
                     // It must not pass for served.
                     address.map(|address| ListenError { address, reason: format!("{error:#}") }).into_iter().collect()
@@ -115,19 +120,25 @@ impl Worker {
             }
             Order::Remove { id, done } => {
                 if let Some(deployed) = self.deployed.remove(&id) {
-                    deployed.doors.values().for_each(Door::shut);
+                    self.leaving.extend(deployed.doors.into_values().map(Door::shut));
                 }
                 let _ = done.send(());
             }
             Order::Snapshot { reply } => {
                 let _ = reply.send(self.snapshot());
             }
-            Order::Drain { done } => {
+            Order::Drain { left_to_another, done } => {
                 self.draining = true;
+                let close = if left_to_another { Door::leave } else { Door::shut };
                 for deployed in self.deployed.values_mut() {
-                    std::mem::take(&mut deployed.doors).values().for_each(Door::shut);
+                    self.leaving.extend(std::mem::take(&mut deployed.doors).into_values().map(close));
                 }
                 let _ = done.send(());
+            }
+            Order::Copy { reply } => {
+                let doors = self.deployed.values().flat_map(|deployed| deployed.doors.values());
+                let copies: std::io::Result<Vec<_>> = doors.map(Door::copies).collect();
+                let _ = reply.send(copies.map(|copies| copies.into_iter().flatten().collect()));
             }
         }
     }
@@ -137,7 +148,7 @@ impl Worker {
         id: &InstanceId,
         workload: Arc<Workload>,
         keys: Arc<Keys>,
-        connections: &Arc<AtomicU32>,
+        (connections, asking): (&Arc<AtomicU32>, usize),
     ) -> anyhow::Result<Vec<ListenError>> {
         let before = self.deployed.remove(id);
         let parts = (&self.metrics, &*self.sinks);
@@ -152,21 +163,19 @@ impl Worker {
         let mut old = before.map(|before| before.doors).unwrap_or_default();
         let sides = served.sides.iter().filter(|_| !self.draining);
         let wanted: Vec<_> = sides.map(|side| (side.bind(), Rc::clone(side))).collect();
-        let is_wanted = |address: &SocketAddr| wanted.iter().any(|(bind, _)| bind == address);
-        old.iter().filter(|(address, _)| !is_wanted(address)).for_each(|(_, door)| door.shut());
+        let unwanted = old.extract_if(.., |address, door| {
+            !wanted.iter().any(|(bind, side)| bind == address && door.listening.is_like(side))
+        });
+        self.leaving.extend(unwanted.map(|(_, door)| door.shut()));
         let (mut doors, mut errors) = (BTreeMap::new(), Vec::new());
+        let inherited = Arc::clone(&self.inherited);
+        let opening =
+            Opening { keys: &served.keys, connections, timeouts: self.timeouts, inherited: &inherited, asking };
         for (address, side) in wanted {
-            let kept = old.remove(&address).filter(|door| {
-                let is_like = door.listening.is_like(&side);
-                if !is_like {
-                    door.shut();
-                }
-                is_like
-            });
-            let opened = match kept {
+            let opened = match old.remove(&address) {
                 Some(door) => Ok(door.turn(&side, &served.keys)),
                 None if self.is_taken(&address) => Err(std::io::ErrorKind::AddrInUse.into()),
-                None => Door::open(address, &side, &served.keys, (connections, self.timeouts)),
+                None => Door::open(address, &side, &opening),
             };
             match opened {
                 Ok(door) => {
@@ -192,39 +201,15 @@ impl Worker {
             listeners: deployed.doors.iter().map(|(address, door)| door.listening.snapshot(*address)).collect(),
             upstreams: deployed.served.upstreams().map(|upstream| upstream.snapshot()).collect(),
         };
-        WorkerSnapshot { workloads: self.deployed.iter().map(workload).collect() }
+        let leaving = self.leaving.iter().map(|listening| listening.standing()).sum();
+        WorkerSnapshot { workloads: self.deployed.iter().map(workload).collect(), leaving }
     }
 
-    fn sweep(&self) {
+    fn sweep(&mut self) {
+        self.leaving.retain(|listening| listening.standing() > 0);
         for deployed in self.deployed.values() {
             deployed.served.upstreams().for_each(|upstream| upstream.sweep());
         }
-    }
-}
-
-impl Door {
-    fn open(
-        address: SocketAddr,
-        side: &Rc<Side>,
-        keys: &Arc<Keys>,
-        (connections, timeouts): (&Arc<AtomicU32>, Timeouts),
-    ) -> std::io::Result<Self> {
-        let listener = bind(address)?;
-        let listening = Listening::new(side, keys, Arc::clone(connections), timeouts);
-        let task = tokio::task::spawn_local(accept(listener, Rc::clone(&listening))).abort_handle();
-        Ok(Self { listening, task })
-    }
-
-    /// The same listener with another meaning.
-    fn turn(self, side: &Rc<Side>, keys: &Arc<Keys>) -> Self {
-        self.listening.replace(Rc::clone(side), Arc::clone(keys));
-        self
-    }
-
-    /// Takes no more connections; those that stand end with the request that they carry.
-    fn shut(&self) {
-        self.task.abort();
-        self.listening.drain();
     }
 }
 

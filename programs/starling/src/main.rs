@@ -96,10 +96,11 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         LogError::Running => error.into(),
     })?;
     descriptors::raise_limit();
-    let mut runtime = match &command {
+    let mut runtime = if matches!(command, Command::Proxy(_)) {
         // Beside its workers it has one stream to follow; more threads would be more memory for every workload.
-        Command::Proxy(_) => tokio::runtime::Builder::new_current_thread(),
-        _ => tokio::runtime::Builder::new_multi_thread(),
+        tokio::runtime::Builder::new_current_thread()
+    } else {
+        tokio::runtime::Builder::new_multi_thread()
     };
     let runtime = runtime.enable_all().build()?;
     let outcome = runtime.block_on(dispatch(command, &surroundings));

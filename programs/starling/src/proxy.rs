@@ -106,16 +106,9 @@ impl Role for OwnProcess {
     async fn stop(self) {
         self.engine.drain().await;
         let until = Instant::now() + self.drain_time;
-        while Instant::now() < until && standing(&self.engine).await > 0 {
+        while Instant::now() < until && self.engine.standing().await > 0 {
             sleep(LOOK_EVERY).await;
         }
         self.serving.stop().await;
     }
-}
-
-/// Connections of clients that stand.
-async fn standing(engine: &Engine) -> usize {
-    let workers = engine.snapshot().await;
-    let workloads = workers.iter().flat_map(|worker| &worker.workloads);
-    workloads.flat_map(|workload| &workload.listeners).map(|listener| listener.standing).sum()
 }
