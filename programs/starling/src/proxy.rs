@@ -3,112 +3,202 @@
 //! Looks the sidecar up at the local agent, as `connect envoy` does, follows its plan, and serves it. It goes on serving
 //! while the agent is away.
 
+mod arguments;
 mod dial;
 mod follow;
+mod handover;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use starling_model::InstanceId;
-use starling_proxy::Engine;
 use starling_proxy::admin::{self, AdminAddress, AdminListener};
+use starling_proxy::{Engine, Inherited, Timeouts};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::arguments::Surroundings;
-use crate::client::ApiArgs;
-use crate::connect::arguments::{SidecarArgs, XdsArgs};
 use crate::connect::sidecar::{self, Wanted};
 use crate::connect::xds::Xds;
-use crate::role::arguments::{LogArgs, proxy_workers};
-use crate::role::{self, Interrupts, Role, Serving};
+use crate::role::arguments::proxy_workers;
+use crate::role::{self, Interrupts, Role};
 use dial::Dial;
 use follow::Follower;
+use handover::{Incumbent, Meeting, Successor, Visitor};
+
+pub(crate) use arguments::ProxyArgs;
 
 /// Between two looks at whether connections are left, while draining.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Serve one workload of this node with the native data plane, in a process of its own
-///
-/// The service is registered with the local agent and has a sidecar (`connect { sidecar_service {} }`). While this process
-/// runs, the agent leaves the sidecar to it. SIGTERM and Ctrl-C let requests that are under way finish first.
-#[derive(Debug, clap::Args)]
-pub(crate) struct ProxyArgs {
-    #[command(flatten)]
-    sidecar: SidecarArgs,
-
-    /// Where it shows what it does and is drained: a loopback address, or unix:PATH
-    #[arg(long, value_name = "ADDR")]
-    admin_bind: Option<AdminAddress>,
-
-    /// Threads [default: the CPU limit of this process]
-    #[arg(long, value_name = "N", env = "STARLING_PROXY_WORKERS", value_parser = clap::value_parser!(u16).range(1..=512))]
-    workers: Option<u16>,
-
-    /// Seconds that requests under way are given at the end
-    #[arg(long, value_name = "SECONDS", default_value_t = 4, value_parser = clap::value_parser!(u64).range(..=3_600))]
-    drain_time: u64,
-
-    #[command(flatten)]
-    xds: XdsArgs,
-
-    #[command(flatten)]
-    pub(crate) log: LogArgs,
-
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
 pub(crate) async fn run(args: ProxyArgs, surroundings: &Surroundings) -> anyhow::Result<()> {
     let interrupts = Interrupts::listen()?;
-    let drain_time = Duration::from_secs(args.drain_time);
-    role::run_within(interrupts, drain_time + role::STOP_WITHIN, start(args, surroundings, drain_time)).await
+    let stop_within = args.drain_time() + role::STOP_WITHIN;
+    role::run_within(interrupts, stop_within, start(args, surroundings)).await
 }
 
-async fn start(args: ProxyArgs, surroundings: &Surroundings, drain_time: Duration) -> anyhow::Result<OwnProcess> {
+async fn start(args: ProxyArgs, surroundings: &Surroundings) -> anyhow::Result<OwnProcess> {
     let client = surroundings.client(&args.api)?;
     let wanted = Wanted::of(&args.sidecar, &surroundings.environment)?;
     let agent = sidecar::agent(&client).await?;
     let sidecar = sidecar::find(&client, wanted).await?;
     let dial = Dial::new(Xds::find(&args.xds, &client, &surroundings.environment, &agent)?)?;
     let id = InstanceId::new(&sidecar.id).context("the sidecar's ID")?;
-    let admin = match &args.admin_bind {
-        None => None,
-        Some(address) => {
-            let bound = AdminListener::bind(address).await;
-            Some(bound.with_context(|| format!("--admin-bind: cannot listen on {address}"))?)
+    let meeting = args.runtime_dir().and_then(|folder| Meeting::at(&folder, &dial.to_string(), id.as_str()));
+    let (meeting, inherited, successor) = match meeting {
+        Ok(meeting) => match args.take_over {
+            true => match meeting.take_over().await? {
+                Some((sockets, successor)) => (Some(meeting), Inherited::new(sockets)?, Some(successor)),
+                None => {
+                    tracing::info!(sidecar = %id, "nobody serves it here; starting anew");
+                    (Some(meeting), Inherited::default(), None)
+                }
+            },
+            false => (Some(meeting), Inherited::default(), None),
+        },
+        Err(error) if args.take_over => return Err(error.context("--take-over")),
+        Err(error) => {
+            tracing::warn!(error = format!("{error:#}"), "no other process will be able to take over");
+            (None, Inherited::default(), None)
         }
     };
-    let engine = Arc::new(Engine::start(proxy_workers(args.workers)).context("starting the workers")?);
-    let serving = Serving::new();
-    if let Some(listener) = admin {
-        serving.spawn_endless(admin::serve(listener, Arc::clone(&engine))).await;
-    }
-    let follower = Follower::new(id, dial, client.token().map(str::to_owned), Arc::clone(&engine));
-    Ok(OwnProcess { follower, engine, serving, drain_time })
+    let incumbent = match &meeting {
+        Some(meeting) if successor.is_none() => Some(meeting.wait().await.with_context(|| id.to_string())?),
+        Some(_) | None => None,
+    };
+    let workers = proxy_workers(args.workers);
+    let engine = Engine::succeed(workers, Timeouts::default(), inherited).context("starting the workers")?;
+    let engine = Arc::new(engine);
+    let mut process = OwnProcess {
+        follower: Follower::new(id, dial, client.token().map(str::to_owned), Arc::clone(&engine)),
+        engine,
+        admin: Admin { address: args.admin_bind.clone(), task: None },
+        drain_time: args.drain_time(),
+        meeting,
+        incumbent,
+        successor,
+        left: false,
+    };
+    process.admin.open(&process.engine).await?;
+    Ok(process)
 }
 
 /// A proxy that is all that its process does.
 struct OwnProcess {
     follower: Follower,
     engine: Arc<Engine>,
-    serving: Serving,
+    admin: Admin,
     drain_time: Duration,
+    /// Where processes of this proxy meet.
+    meeting: Option<Meeting>,
+    /// This process, as far as it waits there for the next one.
+    incumbent: Option<Incumbent>,
+    /// This process, as far as the one before waits for its word.
+    successor: Option<Successor>,
+    /// Whether the next one serves.
+    left: bool,
+}
+
+/// The door for operators.
+struct Admin {
+    address: Option<AdminAddress>,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Admin {
+    async fn open(&mut self, engine: &Arc<Engine>) -> anyhow::Result<()> {
+        let Some(address) = &self.address else { return Ok(()) };
+        let bound = AdminListener::bind(address).await;
+        let listener = bound.with_context(|| format!("--admin-bind: cannot listen on {address}"))?;
+        self.task = Some(tokio::spawn(admin::serve(listener, Arc::clone(engine))));
+        Ok(())
+    }
+
+    async fn close(&mut self) {
+        if let Some(mut task) = self.task.take() {
+            task.abort();
+            // Its address is free when it has ended; that it was aborted is what is waited for.
+            let _ = (&mut task).await;
+        }
+    }
+}
+
+impl OwnProcess {
+    /// The first state is in force.
+    async fn serves(&mut self) {
+        self.engine.forget_inherited();
+        let Some(successor) = self.successor.take() else { return };
+        successor.serves();
+        self.wait_for_the_next().await;
+    }
+
+    async fn wait_for_the_next(&mut self) {
+        let Some(meeting) = &self.meeting else { return };
+        match meeting.wait().await {
+            Ok(incumbent) => self.incumbent = Some(incumbent),
+            Err(error) => {
+                tracing::warn!(error = format!("{error:#}"), "no other process will be able to take over");
+            }
+        }
+    }
+
+    /// Returns when the next one serves.
+    async fn hand_over(&mut self, visitor: Visitor) -> anyhow::Result<()> {
+        // The next one takes the same addresses.
+        self.admin.close().await;
+        self.incumbent = None;
+        visitor.hand_over(self.engine.sockets().await?).await
+    }
 }
 
 impl Role for OwnProcess {
     const FINISHES_START: bool = false;
 
     async fn serve(&mut self) -> anyhow::Result<()> {
-        self.follower.follow().await
+        loop {
+            let mut in_force = self.follower.in_force();
+            let is_first = self.successor.is_some();
+            let visitor = tokio::select! {
+                followed = self.follower.follow() => return followed,
+                visitor = visited(self.incumbent.as_ref()) => visitor,
+                _ = in_force.wait_for(|in_force| *in_force), if is_first => {
+                    self.serves().await;
+                    continue;
+                }
+            };
+            tracing::info!("another process takes over");
+            match self.hand_over(visitor).await {
+                Ok(()) => {
+                    self.left = true;
+                    return Ok(());
+                }
+                Err(error) => {
+                    tracing::warn!(error = format!("{error:#}"), "it did not; serving goes on here");
+                    self.admin.open(&self.engine).await?;
+                    self.wait_for_the_next().await;
+                }
+            }
+        }
     }
 
-    async fn stop(self) {
-        self.engine.drain().await;
+    async fn stop(mut self) {
+        if self.left {
+            self.engine.leave().await;
+        } else {
+            self.engine.drain().await;
+        }
         let until = Instant::now() + self.drain_time;
         while Instant::now() < until && self.engine.standing().await > 0 {
             sleep(LOOK_EVERY).await;
         }
-        self.serving.stop().await;
+        self.admin.close().await;
+    }
+}
+
+async fn visited(incumbent: Option<&Incumbent>) -> Visitor {
+    match incumbent {
+        Some(incumbent) => incumbent.visited().await,
+        None => std::future::pending().await,
     }
 }

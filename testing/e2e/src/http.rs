@@ -117,6 +117,14 @@ impl Connection {
         Ok(Self { sender: Sender::Http1(sender), authority: authority.to_owned() })
     }
 
+    /// Whether the other end has asked for no more requests on it, or has closed it.
+    pub async fn is_over(&mut self) -> bool {
+        match &mut self.sender {
+            Sender::Http1(sender) => sender.ready().await.is_err(),
+            Sender::Http2(sender) => sender.ready().await.is_err(),
+        }
+    }
+
     /// Sends a request and reads the answer. `target` goes on the wire as it is.
     ///
     /// # Errors

@@ -19,10 +19,15 @@ impl OwnProxy {
     /// Starts the sidecar of the instance `id`; it need not be ready when this returns.
     #[must_use]
     pub fn spawn(mesh: &Mesh, id: &str, more: &[&str]) -> Self {
-        let admin = format!("127.0.0.1:{}", free_port());
-        let proxy = ["proxy", "-sidecar-for", id, "-admin-bind", &admin, "--workers", "1"];
+        Self::spawn_at(mesh, id, &format!("127.0.0.1:{}", free_port()), more)
+    }
+
+    fn spawn_at(mesh: &Mesh, id: &str, admin: &str, more: &[&str]) -> Self {
+        let folder = mesh.data_dir().join("proxies");
+        let folder = folder.to_str().expect("a path in UTF-8");
+        let proxy = ["proxy", "-sidecar-for", id, "-admin-bind", admin, "--runtime-dir", folder];
         let command = mesh.command(&[&proxy[..], more].concat());
-        Self { process: Process::spawn(&format!("proxy-{id}"), command), admin }
+        Self { process: Process::spawn(&format!("proxy-{id}"), command), admin: admin.to_owned() }
     }
 
     /// Starts the sidecar of the instance `id`, and waits until it listens on all `ports`.
@@ -33,6 +38,20 @@ impl OwnProxy {
         let mut proxy = Self::spawn(mesh, id, &[]);
         proxy.live(id, ports).await;
         proxy
+    }
+
+    /// Has another process take its place; answers with the one before once that has ended.
+    ///
+    /// # Panics
+    /// If the one before does not end in time.
+    pub async fn taken_over(&mut self, mesh: &Mesh, id: &str, more: &[&str]) -> std::process::ExitStatus {
+        let next = Self::spawn_at(mesh, id, &self.admin, &[&["--take-over"], more].concat());
+        let mut before = std::mem::replace(self, next);
+        wait::eventually(&format!("the proxy of {id} has left its place to the next one"), async || {
+            self.process.expect_running()?;
+            before.process.ended().ok_or_else(|| anyhow::anyhow!("it runs"))
+        })
+        .await
     }
 
     /// Waits until it listens on all `ports`.

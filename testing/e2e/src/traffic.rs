@@ -93,6 +93,12 @@ impl Shared {
     }
 
     async fn one(connection: &mut Option<Connection>, authority: &str, target: &str) -> anyhow::Result<()> {
+        if let Some(kept) = connection
+            && kept.is_over().await
+        {
+            // As every client of HTTP/1.1 must.
+            *connection = None;
+        }
         let connection = match connection {
             Some(connection) => connection,
             None => connection.insert(Connection::open(authority).await?),

@@ -1,5 +1,6 @@
 //! The way to the agent's xDS: TCP, a Unix socket, or TLS.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,15 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 pub(super) struct Dial {
     endpoint: Endpoint,
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+}
+
+impl fmt::Display for Dial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.endpoint {
+            Endpoint::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Endpoint::Unix { path } => f.write_str(path),
+        }
+    }
 }
 
 /// A connection.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use starling_model::InstanceId;
 use starling_proxy::{Engine, LeafPem, Serving};
 use starling_rpc::{CallError, PlanMirror, PlanStream};
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::dial::Dial;
@@ -29,6 +30,8 @@ pub(super) struct Follower {
     serving: Serving,
     /// Why not all that was said is in force, if so.
     refused: Option<String>,
+    /// Whether anything ever was in force.
+    in_force: watch::Sender<bool>,
 }
 
 /// What has become of a state.
@@ -43,10 +46,24 @@ enum Outcome {
 
 impl Follower {
     pub(super) fn new(id: InstanceId, dial: Dial, token: Option<String>, engine: Arc<Engine>) -> Self {
-        Self { id, dial, token, engine, mirror: PlanMirror::default(), serving: Serving::default(), refused: None }
+        Self {
+            id,
+            dial,
+            token,
+            engine,
+            mirror: PlanMirror::default(),
+            serving: Serving::default(),
+            refused: None,
+            in_force: watch::Sender::new(false),
+        }
     }
 
-    /// Serves what the agent says, and what it said last while it is away.
+    /// Turns true when the first state is in force.
+    pub(super) fn in_force(&self) -> watch::Receiver<bool> {
+        self.in_force.subscribe()
+    }
+
+    /// Serves what the agent says, and what it said last while it is away. Safe to drop, and to be begun again.
     ///
     /// # Errors
     /// If the agent will have nothing to do with this proxy and never had.
@@ -117,6 +134,7 @@ impl Follower {
         match self.serving.put_in_force(&self.id, plan, leaf, &self.engine).await {
             Ok(()) => {
                 self.refused = None;
+                self.in_force.send_replace(true);
                 Outcome::InForce
             }
             Err(error) => {

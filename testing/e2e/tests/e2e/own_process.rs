@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::json;
-use starling_e2e::{Connection, Mesh, MeshOptions, Plane, Traffic, Workload, eventually, http};
+use starling_e2e::{Connection, Mesh, MeshOptions, OwnProxy, Plane, Traffic, Workload, eventually, http};
 
 use crate::passing::Passing;
 
@@ -128,6 +128,39 @@ async fn what_is_under_way_at_the_end_is_finished() {
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
     assert!(http::get(&authority, "/").await.is_err(), "nobody listens any more");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn proxies_take_over_from_each_other_and_no_request_fails() {
+    let mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.protocol("api", "http").await;
+    let (mut web, mut api) = tokio::join!(
+        Workload::new("web").calls("api").start_on(&mesh, Plane::Own),
+        Workload::new("api").start_on(&mesh, Plane::Own),
+    );
+    web.served_by("api", &["api"], "all is well").await;
+    let traffic = Traffic::start(&web.upstream("api"), "/");
+    for workers in ["1", "2", "1"] {
+        traffic.requests(30).await;
+        let more = ["--workers", workers];
+        let (ended, also_ended) = tokio::join!(
+            web.sidecar.own().taken_over(&mesh, "web", &more),
+            api.sidecar.own().taken_over(&mesh, "api", &more),
+        );
+        assert!(ended.success() && also_ended.success(), "{ended} {also_ended}");
+    }
+    traffic.requests(30).await;
+    assert!(traffic.stop_without_failure().await > 120);
+    web.served_by("api", &["api"], "the last ones serve").await;
+    let change = mesh.intention("web", "api", "deny").await.index();
+    mesh.settled(change).await;
+    assert_eq!(http::get(&web.upstream("api"), "/").await.expect("an answer").status, 403, "they follow");
+    // Without being asked to, none takes another's place.
+    let second = OwnProxy::spawn(&mesh, "web", &[]);
+    let mut second = second.process;
+    let ended =
+        eventually("the second one ends", async || second.ended().ok_or_else(|| anyhow::anyhow!("it runs"))).await;
+    assert!(!ended.success() && second.log().contains("--take-over"), "{}", second.log());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,69 @@
+//! The arguments of `starling proxy`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use starling_proxy::admin::AdminAddress;
+
+use crate::client::ApiArgs;
+use crate::connect::arguments::{SidecarArgs, XdsArgs};
+use crate::role::arguments::LogArgs;
+
+/// Serve one workload of this node with the native data plane, in a process of its own
+///
+/// The service is registered with the local agent and has a sidecar (`connect { sidecar_service {} }`). From the time that
+/// this process has attached, the agent leaves the sidecar to it. SIGTERM and Ctrl-C let requests that are under way finish.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ProxyArgs {
+    #[command(flatten)]
+    pub(super) sidecar: SidecarArgs,
+
+    /// Where it shows what it does and is drained: a loopback address, or unix:PATH
+    #[arg(long, value_name = "ADDR")]
+    pub(super) admin_bind: Option<AdminAddress>,
+
+    /// Threads; without it, one for each CPU of this process
+    #[arg(long, value_name = "N", env = "STARLING_PROXY_WORKERS", value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub(super) workers: Option<u16>,
+
+    /// Take the place of the process that serves this sidecar now: its listening sockets change hands, so that no
+    /// connection is refused, and it ends when what it has under way has finished
+    #[arg(long)]
+    pub(super) take_over: bool,
+
+    /// Seconds that connections have to finish what they carry at the end
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(..=3_600))]
+    drain_time: u64,
+
+    /// Folder in which processes of one proxy find each other; this user's alone [default: starling below
+    /// XDG_RUNTIME_DIR, /run for root, or else starling-UID below the folder for temporary files]
+    #[arg(long, value_name = "DIR", env = "STARLING_RUNTIME_DIR")]
+    runtime_dir: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(super) xds: XdsArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+
+    #[command(flatten)]
+    pub(super) api: ApiArgs,
+}
+
+impl ProxyArgs {
+    pub(super) fn drain_time(&self) -> Duration {
+        Duration::from_secs(self.drain_time)
+    }
+
+    pub(super) fn runtime_dir(&self) -> anyhow::Result<PathBuf> {
+        if let Some(folder) = &self.runtime_dir {
+            return Ok(folder.clone());
+        }
+        let user = rustix::process::geteuid();
+        Ok(match std::env::var_os("XDG_RUNTIME_DIR") {
+            Some(folder) if !folder.is_empty() => PathBuf::from(folder).join("starling"),
+            _ if user.is_root() => PathBuf::from("/run/starling"),
+            _ => std::env::temp_dir().join(format!("starling-{}", user.as_raw())),
+        })
+    }
+}

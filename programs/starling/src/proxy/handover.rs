@@ -1,0 +1,279 @@
+//! One process of a proxy hands its listening sockets to the next: connections that wait in them are lost by neither, and
+//! every moment somebody accepts.
+//!
+//! Both meet at a Unix socket in a folder of the user's alone. The next one says that it takes over, the old one stops
+//! following the agent and sends its sockets; both accept until the next one says that it serves, and then the old one lets
+//! what it has under way finish. If the next one fails before that, the old one goes on as if nothing had happened.
+
+use std::fs;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream as StdStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use sha2::{Digest, Sha256};
+use tokio::net::{UnixListener, UnixStream};
+
+/// For the user alone.
+const FOLDER_MODE: u32 = 0o700;
+
+/// What whoever takes over says first. Whoever says nothing only looked whether somebody is there.
+const TAKES_OVER: u8 = b't';
+
+/// What comes with sockets.
+const SOCKETS: u8 = b's';
+
+/// What whoever took over says when it serves.
+const SERVES: u8 = b'y';
+
+/// Sockets in one message; Linux takes 253.
+const SOCKETS_PER_MESSAGE: usize = 64;
+
+/// Sockets in all: a proxy listens on one for each upstream and worker.
+const SOCKETS_MAX: u32 = 65_536;
+
+/// Time for each message but the last.
+const STEP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time from the sockets to the first state in force: the agent may have to be waited for.
+const SERVE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Where processes of one proxy meet.
+#[derive(Debug, Clone)]
+pub(super) struct Meeting(PathBuf);
+
+impl Meeting {
+    /// The place for the proxy `id` of the agent at `agent`, in `folder`, which is made if it is not there.
+    ///
+    /// # Errors
+    /// If others could reach it.
+    pub(super) fn at(folder: &Path, agent: &str, id: &str) -> anyhow::Result<Self> {
+        match fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder) {
+            Ok(()) => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot make {}", folder.display())),
+        }
+        let found = fs::symlink_metadata(folder)?;
+        let own = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+        ensure!(own && found.mode() & 0o077 == 0, "{} is not this user's alone", folder.display());
+        // Names are longer than the path of a socket may be.
+        let digest = Sha256::digest(format!("{agent} {id}"));
+        let name: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self(folder.join(format!("proxy-{name}.sock"))))
+    }
+
+    /// Waits here for whoever takes over. What a process that is gone has left here is replaced.
+    ///
+    /// # Errors
+    /// If a proxy is waiting here already.
+    pub(super) async fn wait(&self) -> anyhow::Result<Incumbent> {
+        match UnixStream::connect(&self.0).await {
+            Ok(_) => bail!("another process serves it already; --take-over takes its place"),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(&self.0)?,
+            Err(_) => {}
+        }
+        let listener = UnixListener::bind(&self.0).with_context(|| format!("cannot listen on {}", self.0.display()))?;
+        Ok(Incumbent { listener, path: self.0.clone() })
+    }
+
+    /// Takes over from whoever waits here; `None` if nobody does.
+    ///
+    /// # Errors
+    /// If what comes are no sockets.
+    pub(super) async fn take_over(&self) -> anyhow::Result<Option<(Vec<OwnedFd>, Successor)>> {
+        let path = self.0.clone();
+        tokio::task::spawn_blocking(move || {
+            let Ok(mut stream) = StdStream::connect(&path) else { return Ok(None) };
+            stream.set_read_timeout(Some(STEP_TIMEOUT))?;
+            stream.set_write_timeout(Some(STEP_TIMEOUT))?;
+            stream.write_all(&[TAKES_OVER])?;
+            let sockets = receive(&mut stream).context("the proxy that serves does not hand its sockets over")?;
+            Ok(Some((sockets, Successor(stream))))
+        })
+        .await?
+    }
+}
+
+/// A proxy that waits for whoever takes over.
+pub(super) struct Incumbent {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+/// Somebody who takes over.
+pub(super) struct Visitor(UnixStream);
+
+impl Visitor {
+    /// Hands these sockets over; returns when the next one serves.
+    ///
+    /// # Errors
+    /// If it does not come to that.
+    pub(super) async fn hand_over(self, sockets: Vec<OwnedFd>) -> anyhow::Result<()> {
+        let stream = self.0.into_std()?;
+        let handed = tokio::task::spawn_blocking(move || {
+            stream.set_nonblocking(false)?;
+            give(stream, &sockets)
+        });
+        handed.await?
+    }
+}
+
+impl Incumbent {
+    /// Waits for somebody who takes over. Safe to drop.
+    pub(super) async fn visited(&self) -> Visitor {
+        loop {
+            let Ok((stream, _)) = self.listener.accept().await else {
+                tokio::time::sleep(STEP_TIMEOUT).await;
+                continue;
+            };
+            let is_own = stream.peer_cred().is_ok_and(|peer| peer.uid() == rustix::process::geteuid().as_raw());
+            if is_own && asks(&stream).await {
+                return Visitor(stream);
+            }
+        }
+    }
+}
+
+impl Drop for Incumbent {
+    fn drop(&mut self) {
+        // Whoever has taken it away already has done what is to be done.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// A proxy that has taken over, and has not said yet that it serves.
+pub(super) struct Successor(StdStream);
+
+impl Successor {
+    /// The one before may go.
+    pub(super) fn serves(mut self) {
+        // If it is gone, it has gone.
+        let _ = self.0.write_all(&[SERVES]);
+    }
+}
+
+/// Whether a visitor takes over, and does not just look.
+async fn asks(stream: &UnixStream) -> bool {
+    let said = async {
+        loop {
+            stream.readable().await.ok()?;
+            let mut byte = [0];
+            match stream.try_read(&mut byte) {
+                Ok(count) => return (count == 1).then_some(byte[0]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return None,
+            }
+        }
+    };
+    tokio::time::timeout(STEP_TIMEOUT, said).await.ok().flatten() == Some(TAKES_OVER)
+}
+
+fn give(mut stream: StdStream, sockets: &[OwnedFd]) -> anyhow::Result<()> {
+    stream.set_write_timeout(Some(STEP_TIMEOUT))?;
+    stream.set_read_timeout(Some(SERVE_TIMEOUT))?;
+    let count = u32::try_from(sockets.len()).ok().filter(|count| *count <= SOCKETS_MAX).context("too many sockets")?;
+    stream.write_all(&count.to_be_bytes())?;
+    for chunk in sockets.chunks(SOCKETS_PER_MESSAGE) {
+        let borrowed: Vec<_> = chunk.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_PER_MESSAGE))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ensure!(ancillary.push(SendAncillaryMessage::ScmRights(&borrowed)), "no room for sockets in a message");
+        sendmsg(&stream, &[IoSlice::new(&[SOCKETS])], &mut ancillary, SendFlags::NOSIGNAL)?;
+    }
+    let mut said = [0];
+    stream.read_exact(&mut said).context("whoever took over is gone before it served")?;
+    ensure!(said == [SERVES], "whoever took over says what is not understood");
+    Ok(())
+}
+
+fn receive(stream: &mut StdStream) -> anyhow::Result<Vec<OwnedFd>> {
+    let mut count = [0; 4];
+    stream.read_exact(&mut count)?;
+    let count = u32::from_be_bytes(count);
+    ensure!(count <= SOCKETS_MAX, "{count} sockets are more than {SOCKETS_MAX}");
+    let count = usize::try_from(count)?;
+    let mut sockets = Vec::with_capacity(count);
+    while sockets.len() < count {
+        let mut byte = [0];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_PER_MESSAGE))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let got = recvmsg(&*stream, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+        ensure!(got.bytes == 1, "only {} of {count} sockets came", sockets.len());
+        let before = sockets.len();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                sockets.extend(received);
+            }
+        }
+        ensure!(sockets.len() > before, "a message without sockets");
+    }
+    Ok(sockets)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    fn meeting() -> (tempfile::TempDir, Meeting) {
+        let folder = tempfile::tempdir().unwrap();
+        let meeting = Meeting::at(&folder.path().join("proxies"), "127.0.0.1:8502", "web-sidecar-proxy").unwrap();
+        (folder, meeting)
+    }
+
+    #[tokio::test]
+    async fn sockets_change_hands_and_still_listen() {
+        let (_folder, meeting) = meeting();
+        assert!(meeting.take_over().await.unwrap().is_none(), "nobody is there");
+        let incumbent = meeting.wait().await.unwrap();
+        let listeners: Vec<_> = (0..150).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let address = listeners[149].local_addr().unwrap();
+        let taking = tokio::spawn(async move { meeting.take_over().await.unwrap().unwrap() });
+        let visitor = incumbent.visited().await;
+        let handing = tokio::spawn(async move {
+            let sockets = listeners.into_iter().map(OwnedFd::from).collect();
+            visitor.hand_over(sockets).await
+        });
+        let (sockets, successor) = taking.await.unwrap();
+        assert_eq!(sockets.len(), 150);
+        successor.serves();
+        handing.await.unwrap().unwrap();
+        let last = TcpListener::from(sockets.into_iter().last().unwrap());
+        let client = TcpStream::connect(address).unwrap();
+        assert_eq!(last.accept().unwrap().1, client.local_addr().unwrap());
+    }
+
+    #[tokio::test]
+    async fn one_that_fails_changes_nothing_and_one_that_looks_is_no_visitor() {
+        let (_folder, meeting) = meeting();
+        let incumbent = meeting.wait().await.unwrap();
+        // This looks, and is refused.
+        assert!(meeting.wait().await.is_err_and(|error| error.to_string().contains("--take-over")));
+        let second = meeting.clone();
+        let taking = tokio::spawn(async move { second.take_over().await.unwrap().unwrap() });
+        let visitor = incumbent.visited().await;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (handed, taken) =
+            tokio::join!(visitor.hand_over(vec![listener.into()]), async { drop(taking.await.unwrap()) });
+        let () = taken;
+        assert!(handed.is_err_and(|error| error.to_string().contains("before it served")));
+        drop(incumbent);
+        assert!(meeting.take_over().await.unwrap().is_none(), "it has gone with its place");
+    }
+
+    #[test]
+    fn a_folder_that_others_can_reach_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(Meeting::at(folder.path(), "a", "b").is_err());
+    }
+}
