@@ -357,30 +357,9 @@ impl HeaderRule {
     }
 
     /// A field that is not there fails every test, so that inverted it holds.
-    fn matches(&self, headers: &dyn HeaderFields) -> bool {
+    pub(crate) fn matches(&self, headers: &dyn HeaderFields) -> bool {
         let mut test = |value: &[u8]| self.test.as_ref().is_none_or(|test| test.matches(value));
         headers.any(&self.name, &mut test) != self.invert
-    }
-
-    /// The same, but several fields of the name are tested as one, their values joined by commas (RFC 9110 section 5.3), as
-    /// Envoy's routes do it: which route a request takes is no denial that a value could hide from.
-    pub(crate) fn matches_joined(&self, headers: &dyn HeaderFields) -> bool {
-        let Some(test) = &self.test else { return headers.any(&self.name, &mut |_| true) != self.invert };
-        let (mut fields, mut passed) = (0, false);
-        headers.any(&self.name, &mut |value| {
-            fields += 1;
-            passed = test.matches(value);
-            fields > 1
-        });
-        if fields > 1 {
-            let mut values = Vec::new();
-            headers.any(&self.name, &mut |value| {
-                values.push(value.to_vec());
-                false
-            });
-            passed = test.matches(&values.join(&b','));
-        }
-        passed != self.invert
     }
 }
 

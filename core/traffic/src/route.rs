@@ -5,8 +5,7 @@
 //!
 //! Cost model: [`RouteTable::new`] compiles each expression once and sorts rules by path. Finding costs one look-up for the
 //! exact path, one for each length that some prefix of the table has, one test for each rule that those name, and one for
-//! each rule that is found by no path (expressions, any path, paths without regard to case); nothing is allocated, unless
-//! a header field of a tested name is there several times.
+//! each rule that is found by no path (expressions, any path, paths without regard to case); nothing is allocated.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

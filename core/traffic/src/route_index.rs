@@ -127,7 +127,7 @@ impl CompiledMatch {
         !self.never
             && self.path_matches(path)
             && (self.methods.is_empty() || self.methods.iter().any(|method| method == request.method()))
-            && self.headers.iter().all(|header| header.matches_joined(request.headers()))
+            && self.headers.iter().all(|header| header.matches(request.headers()))
             && self.query.iter().all(|(name, test)| test.matches(parameter(request.target(), name)))
     }
 

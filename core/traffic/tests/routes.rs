@@ -39,17 +39,15 @@ fn naive(rules: &[RequestMatch], method: &str, target: &str, headers: &Headers) 
     };
     let header_holds = |test: &HeaderMatch| {
         let values: Vec<_> = headers.iter().filter(|(name, _)| *name == test.name).map(|(_, v)| v.as_str()).collect();
-        let value = values.join(",");
-        let passed = !values.is_empty()
-            && match &test.test {
-                HeaderTest::Present => true,
-                HeaderTest::Exact(wanted) => value == *wanted,
-                HeaderTest::Prefix(wanted) => value.starts_with(wanted),
-                HeaderTest::Suffix(wanted) => value.ends_with(wanted),
-                HeaderTest::Contains(wanted) => value.contains(wanted),
-                HeaderTest::Regex(wanted) => whole(wanted, &value),
-            };
-        passed != test.invert
+        let passes = |value: &str| match &test.test {
+            HeaderTest::Present => true,
+            HeaderTest::Exact(wanted) => value == *wanted,
+            HeaderTest::Prefix(wanted) => value.starts_with(wanted),
+            HeaderTest::Suffix(wanted) => value.ends_with(wanted),
+            HeaderTest::Contains(wanted) => value.contains(wanted),
+            HeaderTest::Regex(wanted) => whole(wanted, value),
+        };
+        values.into_iter().any(passes) != test.invert
     };
     let query_holds = |test: &QueryMatch| {
         let pairs = query.split('&').filter(|_| target.contains('?'));
