@@ -34,6 +34,8 @@ pub struct Field {
     value: Range<u32>,
     /// Whether it is for this connection only, so not to be passed on (RFC 9110 section 7.6.1).
     pub(crate) hop_by_hop: bool,
+    /// Whether nothing is decided by it: the next hop does not hear what it says.
+    pub(crate) unheeded: bool,
 }
 
 /// The fields of a message and where its body ends.
@@ -68,9 +70,11 @@ impl Head {
         self.fields().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
-    /// Every value of a field, one per line.
-    pub fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-        self.fields().filter(move |(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    /// Every value of a field by which something may be decided, one per line: what `Connection` names is not among them, as
+    /// nobody behind this hop hears of it.
+    pub fn heeded<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        let heeded = self.fields.iter().filter(|field| !field.unheeded).map(|field| self.pair(field));
+        heeded.filter(move |(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
     /// The protocol that the sender would change to.
@@ -115,6 +119,8 @@ pub(crate) enum Unsound {
     Framing(&'static str),
     /// A transfer coding other than chunked.
     Coding,
+    /// `Connection` names a field that says whom the message is for, or whom it comes from.
+    Named,
 }
 
 /// What the fields say together.
@@ -133,12 +139,14 @@ pub(crate) fn read_fields(buffer: &[u8], parsed: &[httparse::Header<'_>]) -> Res
     let ranges = Ranges::of(buffer);
     let mut said = Said { fields: Vec::with_capacity(parsed.len()), ..Said::default() };
     let mut named: Option<Vec<&[u8]>> = None;
+    let unasked;
     for field in parsed {
-        let mut hop_by_hop = true;
+        let (mut hop_by_hop, mut unheeded) = (true, false);
         // By length first: most fields are none of these.
         match field.name.len() {
             10 if field.name.eq_ignore_ascii_case("connection") => {
-                said.connection(field.value, named.get_or_insert_default());
+                said.connection(field.value, named.get_or_insert_default())?;
+                unheeded = true;
             }
             14 if field.name.eq_ignore_ascii_case("content-length") => {
                 if said.length.replace(content_length(field.value)?).is_some() {
@@ -153,44 +161,57 @@ pub(crate) fn read_fields(buffer: &[u8], parsed: &[httparse::Header<'_>]) -> Res
                     return Err(Unsound::Coding);
                 }
                 said.chunked = true;
+                unheeded = true;
             }
             7 if field.name.eq_ignore_ascii_case("upgrade") => said.upgrade = Some(ranges.range(field.value)),
             2 if field.name.eq_ignore_ascii_case("te") => {}
             7 if field.name.eq_ignore_ascii_case("trailer") => {}
-            10 if field.name.eq_ignore_ascii_case("keep-alive") => {}
-            16 if field.name.eq_ignore_ascii_case("proxy-connection") => {}
+            10 if field.name.eq_ignore_ascii_case("keep-alive") => unheeded = true,
+            16 if field.name.eq_ignore_ascii_case("proxy-connection") => unheeded = true,
             _ => hop_by_hop = false,
         }
         let (name, value) = (ranges.range(field.name.as_bytes()), ranges.range(field.value));
-        said.fields.push(Field { name, value, hop_by_hop });
+        said.fields.push(Field { name, value, hop_by_hop, unheeded });
     }
     if said.chunked && said.length.is_some() {
         return Err(Unsound::Framing("there are both content-length and transfer-encoding"));
     }
     if let Some(named) = named {
         for (field, parsed) in said.fields.iter_mut().zip(parsed) {
-            field.hop_by_hop |= named.iter().any(|name| name.eq_ignore_ascii_case(parsed.name.as_bytes()));
+            let is_named = named.iter().any(|name| name.eq_ignore_ascii_case(parsed.name.as_bytes()));
+            field.hop_by_hop |= is_named;
+            // An upgrade that is asked for is passed on.
+            field.unheeded |= is_named && !parsed.name.eq_ignore_ascii_case("upgrade");
         }
         let asked = named.iter().any(|name| name.eq_ignore_ascii_case(b"upgrade"));
-        said.upgrade = said.upgrade.filter(|_| asked);
+        unasked = said.upgrade.is_some() && !asked;
     } else {
+        unasked = said.upgrade.is_some();
+    }
+    if unasked {
         said.upgrade = None;
+        for (field, parsed) in said.fields.iter_mut().zip(parsed) {
+            field.unheeded |= parsed.name.eq_ignore_ascii_case("upgrade");
+        }
     }
     Ok(said)
 }
 
 impl Said {
     /// Notes what `Connection` says; the names that it gives to other fields go to `named`.
-    fn connection<'a>(&mut self, value: &'a [u8], named: &mut Vec<&'a [u8]>) {
+    fn connection<'a>(&mut self, value: &'a [u8], named: &mut Vec<&'a [u8]>) -> Result<(), Unsound> {
         for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|option| !option.is_empty()) {
             if option.eq_ignore_ascii_case(b"close") {
                 self.close = true;
             } else if option.eq_ignore_ascii_case(b"keep-alive") {
                 self.keep_alive = true;
+            } else if NEVER_NAMED.iter().any(|never| option.eq_ignore_ascii_case(never)) {
+                return Err(Unsound::Named);
             } else if !KEPT.iter().any(|kept| option.eq_ignore_ascii_case(kept)) {
                 named.push(option);
             }
         }
+        Ok(())
     }
 
     /// Whether another message may follow.
@@ -200,7 +221,10 @@ impl Said {
 }
 
 /// Fields that nobody can have taken off by naming them in `Connection`: the next hop decides by them.
-const KEPT: [&[u8]; 5] = [b"host", b"authorization", b"cookie", b"x-forwarded-client-cert", b"x-forwarded-for"];
+const KEPT: [&[u8]; 3] = [b"authorization", b"cookie", b"x-forwarded-client-cert"];
+
+/// Fields that nobody names in `Connection` who means well, as Envoy has it; some readers would take them off, some not.
+const NEVER_NAMED: [&[u8]; 4] = [b"host", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"];
 
 /// Digits and nothing else; a list of equal lengths is refused, too.
 fn content_length(value: &[u8]) -> Result<u64, Unsound> {

@@ -74,6 +74,7 @@ impl From<Unsound> for RequestError {
         match unsound {
             Unsound::Framing(reason) => Self::Ambiguous(reason),
             Unsound::Coding => Self::Coding,
+            Unsound::Named => Self::Ambiguous("connection names a field that is for everybody"),
         }
     }
 }

@@ -63,6 +63,7 @@ impl ResponseHead {
         let said = read_fields(buffer, parsed.headers).map_err(|unsound| match unsound {
             Unsound::Framing(reason) => ResponseError::Ambiguous(reason),
             Unsound::Coding => ResponseError::Ambiguous("unknown transfer coding"),
+            Unsound::Named => ResponseError::Ambiguous("connection names a field that is for everybody"),
         })?;
         if version == 0 && said.chunked {
             return Err(ResponseError::Ambiguous("HTTP/1.0 knows no transfer-encoding"));

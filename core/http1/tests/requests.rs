@@ -21,7 +21,7 @@ fn a_plain_request_is_read() {
     let mut buffer = BytesMut::from("\r\nGET /a?b=c HTTP/1.1\r\nHost: web:80\r\nX-A: 1 \r\nx-a:2\r\n\r\nrest");
     let head = RequestHead::take(&mut buffer, &Limits::default()).unwrap().unwrap();
     assert_eq!((head.method(), head.target(), head.authority(), head.version), ("GET", "/a?b=c", "web:80", 1));
-    assert_eq!(head.values("X-a").collect::<Vec<_>>(), [b"1", b"2"]);
+    assert_eq!(head.heeded("X-a").collect::<Vec<_>>(), [b"1", b"2"]);
     assert_eq!((head.body, head.keep_alive, head.expects_continue), (BodyLength::Exactly(0), true, false));
     assert_eq!(&buffer[..], b"rest");
 }
@@ -58,6 +58,8 @@ fn what_two_readers_could_understand_differently_is_refused() {
         "x\r\n",
         "x: a\0\r\n",
         "host: b\r\n",
+        "connection: host\r\n",
+        "connection: close, X-Forwarded-For\r\n",
     ] {
         assert_eq!(with(fields), 400, "{fields:?}");
     }
@@ -95,7 +97,7 @@ fn limits_hold_before_a_head_is_all_there() {
 #[test]
 fn what_is_for_the_connection_is_told_apart() {
     let head = take(concat!(
-        "GET / HTTP/1.1\r\nhost: a\r\nconnection: close, x-mine, Host, Authorization\r\nx-mine: 1\r\nkeep-alive: 5\r\n",
+        "GET / HTTP/1.1\r\nhost: a\r\nconnection: close, x-mine, Cookie, Authorization\r\nx-mine: 1\r\nkeep-alive: 5\r\n",
         "te: trailers\r\nauthorization: b\r\nx-other: 2\r\n\r\n"
     ));
     let head = head.unwrap().unwrap();
@@ -125,6 +127,31 @@ fn responses_end_where_the_request_says() {
     let both = "HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n";
     assert!(matches!(body("GET", both), Err(ResponseError::Ambiguous(_))));
     assert!(matches!(body("GET", "HTTP/1.1 200 OK\n\n"), Err(ResponseError::Malformed(_))));
+}
+
+/// What the next hop does not hear, nobody decides by.
+#[test]
+fn nothing_is_decided_by_what_is_for_the_connection() {
+    let heeded = |fields: &str, name: &str| {
+        let head = take(&format!("GET / HTTP/1.1\r\nhost: a\r\n{fields}\r\n")).unwrap().unwrap();
+        head.heeded(name).count()
+    };
+    for (fields, name, expected) in [
+        ("x-mine: 1\r\nX-MINE: 2\r\n", "x-mine", 2),
+        ("x-mine: 1\r\nconnection: close, X-Mine\r\n", "x-mine", 0),
+        ("connection: x-mine\r\nx-mine: 1\r\n", "connection", 0),
+        ("cookie: 1\r\nconnection: cookie\r\n", "cookie", 1),
+        ("keep-alive: 5\r\n", "keep-alive", 0),
+        ("proxy-connection: close\r\n", "proxy-connection", 0),
+        ("transfer-encoding: chunked\r\n", "transfer-encoding", 0),
+        ("content-length: 0\r\n", "content-length", 1),
+        ("te: trailers\r\n", "te", 1),
+        ("connection: upgrade\r\nupgrade: websocket\r\n", "upgrade", 1),
+        ("connection: close\r\nupgrade: websocket\r\n", "upgrade", 0),
+        ("upgrade: websocket\r\n", "upgrade", 0),
+    ] {
+        assert_eq!(heeded(fields, name), expected, "{name} of {fields:?}");
+    }
 }
 
 #[test]

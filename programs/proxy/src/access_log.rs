@@ -57,7 +57,7 @@ pub(crate) struct HeadFields<'a>(pub(crate) &'a ResponseHead);
 
 impl HeaderFields for HeadFields<'_> {
     fn any(&self, name: &str, test: &mut dyn FnMut(&[u8]) -> bool) -> bool {
-        self.0.values(name).any(test)
+        self.0.heeded(name).any(test)
     }
 }
 

@@ -40,7 +40,7 @@ impl HeaderFields for Fields<'_> {
         if name == "host" || name == ":authority" {
             return test(self.0.authority().as_bytes());
         }
-        self.0.values(name).any(test)
+        self.0.heeded(name).any(test)
     }
 }
 
