@@ -27,9 +27,12 @@ const INTERIM_MAX: u32 = 16;
 /// Why a response did not come to its end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExchangeError {
-    /// The client is gone, or sends what is no body.
+    /// The client is gone.
     #[error("the client broke off")]
     Client,
+    /// The client sends what is no body.
+    #[error(transparent)]
+    Body(BodyError),
     /// The server closed or broke off before it answered anything.
     #[error("the server closed the connection")]
     Unanswered(#[source] Option<io::Error>),
@@ -204,7 +207,7 @@ impl<'a> Exchange<'a> {
         }
         loop {
             let moved = self.request.pass(&mut self.client.read, &mut self.server.write);
-            let moved = moved.map_err(|_| ExchangeError::Client)?;
+            let moved = moved.map_err(ExchangeError::Body)?;
             // It may have answered before it closed.
             if std::task::ready!(self.server.poll_write_out(cx)).is_err() {
                 self.request_cut = true;

@@ -28,6 +28,9 @@ impl Failure {
     /// No intention allows it.
     pub(crate) const DENIED: Self = Self::Decided { status: 403, text: "RBAC: access denied" };
 
+    /// What the client sends is no body.
+    pub(crate) const NO_BODY: Self = Self::Decided { status: 400, text: "malformed body" };
+
     /// Those that are counted, in the order of [`Failure::place`].
     pub(crate) const REASONS: [&str; 7] =
         ["no_endpoint", "overloaded", "connect", "reset", "protocol", "timeout", "still"];
@@ -94,6 +97,7 @@ impl From<&Http2Error> for Failure {
             Http2Error::Stream(_) | Http2Error::Server | Http2Error::Client | Http2Error::Again(..) => Self::Reset,
             Http2Error::TimedOut => Self::Timeout,
             Http2Error::Response(_) | Http2Error::Head(_) => Self::Protocol,
+            Http2Error::Body(_) => Self::NO_BODY,
         }
     }
 }

@@ -85,6 +85,14 @@ struct Attempt<'a> {
     edits: &'a [&'a HeaderEdits],
 }
 
+/// The body of an answer in the proxy's own name.
+#[derive(Clone, Copy)]
+enum Text<'a> {
+    Sent(&'a str),
+    /// To HEAD: only told of (RFC 9110 section 9.3.2).
+    Unsent(&'a str),
+}
+
 /// How a request ended that was passed on.
 #[expect(clippy::large_enum_variant, reason = "one a request, on the stack: a box would cost more than the room")]
 enum Passed {
@@ -156,7 +164,9 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
                     Decision::Redirect { location, .. } => Some(&**location),
                     Decision::Forward(_) | Decision::Reply { .. } => None,
                 };
-                self.reply((failure.status(), location), failure.text(), stays).await;
+                let text =
+                    if head.method() == "HEAD" { Text::Unsent(failure.text()) } else { Text::Sent(failure.text()) };
+                self.reply((failure.status(), location), text, stays).await;
                 if !stays {
                     self.linger().await;
                 }
@@ -246,7 +256,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
                 Ending::Failed(Failure::Decided { status, text: "malformed" }),
             ));
         }
-        self.reply((status, None), text, false).await;
+        self.reply((status, None), Text::Sent(text), false).await;
         self.linger().await;
         false
     }
@@ -381,7 +391,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
             return (Passed::Failed(Failure::Timeout), Some(Ended::TimedOut));
         };
         let well = matches!(&ended, Ok(Ok(outcome)) if outcome.status < 500)
-            || matches!(ended, Ok(Err(ExchangeError::Client)));
+            || matches!(ended, Ok(Err(ExchangeError::Client | ExchangeError::Body(_))));
         if !well && !matches!(ended, Ok(Err(ExchangeError::Unanswered(_))) if reused) {
             lease.ended(false);
         } else if well {
@@ -395,6 +405,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
                 (Passed::Failed(Failure::Reset), Some(Ended::Answered { status, grpc: None }))
             }
             _ if answered => (Passed::Broken, None),
+            Ok(Err(ExchangeError::Body(_))) => (Passed::Failed(Failure::NO_BODY), None),
             Ok(Err(ExchangeError::Unanswered(_))) if reused && is_idempotent(head.method()) && tries.stale() => {
                 (Passed::Failed(Failure::Reset), Some(Ended::Refused))
             }
@@ -430,7 +441,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
     }
 
     /// Answers in the proxy's own name.
-    async fn reply(&mut self, (status, location): (u16, Option<&str>), text: &str, stays: bool) {
+    async fn reply(&mut self, (status, location): (u16, Option<&str>), text: Text<'_>, stays: bool) {
         let out = &mut self.conn.write;
         put_status(out, status);
         if let Some(location) = location {
@@ -438,12 +449,15 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         } else {
             put_field(out, "content-type", b"text/plain");
         }
-        put_field(out, "content-length", text.len().to_string().as_bytes());
+        let (Text::Sent(whole) | Text::Unsent(whole)) = text;
+        put_field(out, "content-length", whole.len().to_string().as_bytes());
         if !stays {
             out.put_slice(b"connection: close\r\n");
         }
         out.put_slice(b"\r\n");
-        out.put_slice(text.as_bytes());
+        if let Text::Sent(text) = text {
+            out.put_slice(text.as_bytes());
+        }
         // Whoever does not take the answer is gone.
         let _ = tokio::time::timeout(self.listening.timeouts.linger, self.conn.write_out()).await;
     }

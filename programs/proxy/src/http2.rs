@@ -21,7 +21,7 @@ use h2::RecvStream;
 use h2::server::{Builder, Connection, SendResponse};
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode};
-use starling_http1::is_authority;
+use starling_http1::{BodyError, is_authority};
 use starling_model::Protocol;
 use starling_traffic::HeaderFields;
 use starling_traffic::retry::Ended;
@@ -69,9 +69,12 @@ pub(crate) enum Http2Error {
     Call(#[from] CallError),
     #[error("the stream was broken off")]
     Stream(#[from] h2::Error),
-    /// The client left, or sends what is no body.
+    /// The client left.
     #[error("the client broke off")]
     Client,
+    /// The client sends what is no body.
+    #[error(transparent)]
+    Body(BodyError),
     /// The server, in HTTP/1.1.
     #[error("the server broke off")]
     Server,
@@ -92,7 +95,7 @@ impl Http2Error {
     pub(crate) fn host(&self) -> Option<SocketAddr> {
         match self {
             Self::Call(error) => error.host(),
-            Self::Stream(_) | Self::Client | Self::Server | Self::TimedOut | Self::Again(..) => None,
+            Self::Stream(_) | Self::Client | Self::Body(_) | Self::Server | Self::TimedOut | Self::Again(..) => None,
             Self::Response(_) | Self::Head(_) => None,
         }
     }
@@ -106,7 +109,7 @@ impl Http2Error {
             Self::TimedOut => Some(Ended::TimedOut),
             Self::Again(status, grpc) => Some(Ended::Answered { status: *status, grpc: *grpc }),
             Self::Call(CallError::NoEndpoint(_) | CallError::Overloaded(_)) => None,
-            Self::Client | Self::Response(_) | Self::Head(_) => None,
+            Self::Client | Self::Body(_) | Self::Response(_) | Self::Head(_) => None,
         }
     }
 }
@@ -255,13 +258,13 @@ async fn answer(
     let ending = match decision {
         _ if !is_authority(authority.as_bytes()) => {
             let failure = Failure::Decided { status: 400, text: "the host is no host" };
-            reply(&parts.headers, &mut respond, (failure, None))
+            reply(&parts, &mut respond, (failure, None))
         }
         Ok(forward) => {
             let call = Call { side: &side, peer, parts: &parts, authority: &authority, forward };
             forwarded(call, &listening.timeouts, body, &mut respond, &moved).await
         }
-        Err((failure, location)) => reply(&parts.headers, &mut respond, (failure, location)),
+        Err((failure, location)) => reply(&parts, &mut respond, (failure, location)),
     };
     if matches!(ending, Ending::Broken) && !moved.answered.get() {
         caller.taken_back.set(caller.taken_back.get() + 1);
@@ -342,7 +345,7 @@ async fn forwarded(
             Failure::from(&error)
         }
     };
-    reply(&parts.headers, respond, (failure, None))
+    reply(parts, respond, (failure, None))
 }
 
 /// What a client is told when patience is at its end.
@@ -374,12 +377,13 @@ fn rewritten(
 
 /// Answers in the proxy's own name; gRPC callers in their own terms (gRPC over HTTP2, "Responses").
 fn reply(
-    request: &HeaderMap,
+    request: &http::request::Parts,
     respond: &mut SendResponse<Bytes>,
     (failure, location): (Failure, Option<String>),
 ) -> Ending {
     let (status, text) = (failure.status(), failure.text());
-    let is_grpc = request.get("content-type").is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
+    let is_grpc =
+        request.headers.get("content-type").is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
     let mut response = Response::new(());
     let fields = response.headers_mut();
     if let Some(location) = location.and_then(|location| HeaderValue::from_str(&location).ok()) {
@@ -397,8 +401,9 @@ fn reply(
         *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     }
     // Whoever is gone is answered nothing.
-    if let Ok(mut stream) = respond.send_response(response, is_grpc)
-        && !is_grpc
+    let bare = is_grpc || request.method == http::Method::HEAD;
+    if let Ok(mut stream) = respond.send_response(response, bare)
+        && !bare
     {
         let _ = stream.send_data(Bytes::from_static(text.as_bytes()), true);
     }

@@ -194,6 +194,9 @@ impl SideMetrics {
         if let Some(place) = failure.place() {
             self.counts.failures[place].add(1);
         }
+        if failure == Failure::NO_BODY {
+            self.refused(failure.status());
+        }
     }
 
     /// Refused before it was a request.

@@ -398,7 +398,7 @@ impl Raise<'_> {
                 self.to = None;
                 break;
             }
-            match self.reader.next(&client.read).map_err(|_| Http2Error::Client)? {
+            match self.reader.next(&client.read).map_err(Http2Error::Body)? {
                 Piece::Data(count) => {
                     self.moved.add_up(count);
                     self.chunk = client.read.split_to(count).freeze();

@@ -6,6 +6,8 @@ use starling_model::{BalancePolicy, Fault, FaultAbort, FaultDelay, HashOn, HashP
 
 use super::backend::{Backend, Reply};
 use super::{Mesh, percent, retry, sorted};
+use crate::http2::request;
+use crate::wire::within;
 
 /// Two endpoints whose turns alternate.
 async fn two(edit: impl FnOnce(&mut starling_traffic::Forward)) -> (Mesh, Vec<Backend>) {
@@ -253,6 +255,16 @@ async fn faults_are_made_as_often_as_is_said() {
     let answer = mesh.get("/").await;
     assert_eq!((answer.status(), &*answer.text()), (418, "fault filter abort"));
     assert_eq!(mesh.get2("/").await.status, 418);
+    // What answers HEAD has no body: it would be taken for the next answer.
+    let mut client = mesh.client().await;
+    for _ in 0..2 {
+        client.send("HEAD / HTTP/1.1\r\nhost: api\r\n\r\n").await;
+        let answer = client.bodiless().await;
+        assert_eq!((answer.status(), &answer.values("content-length")[..]), (418, &["18"][..]));
+    }
+    let mut sender = within(mesh.client2().await.ready()).await.unwrap();
+    let head = crate::app::answer(sender.send_request(request("HEAD", "/"), true).unwrap().0).await.unwrap();
+    assert_eq!((head.status, head.body.len()), (418, 0));
     assert_eq!(backends[0].count(), 0);
     let delay = FaultDelay { duration: Duration::from_millis(120), percent: percent(100) };
     for (share, waits) in [(percent(100), true), (percent(0), false)] {
