@@ -8,6 +8,7 @@
 
 mod body;
 mod head;
+mod host;
 mod line;
 mod request;
 mod response;
@@ -15,6 +16,7 @@ mod write;
 
 pub use body::{BodyError, BodyLength, BodyReader, CHUNK_EXTENSION_BYTES_MAX, Piece, TRAILER_BYTES_MAX};
 pub use head::{Field, Head, Limits};
-pub use request::{RequestError, RequestHead, is_authority, is_http2_preface};
+pub use host::{is_authority, without_root_dot};
+pub use request::{RequestError, RequestHead, is_http2_preface, is_method};
 pub use response::{ResponseError, ResponseHead};
 pub use write::{put_chunk_head, put_field, put_last_chunk};

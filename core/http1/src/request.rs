@@ -1,11 +1,13 @@
 //! Heads of requests.
 
+use std::borrow::Cow;
 use std::ops::{Deref, Range};
 
 use bytes::{Buf, BytesMut};
 
 use crate::body::BodyLength;
 use crate::head::{FIELDS_ROOM, Head, Limits, Ranges, Said, Unsound, read_fields};
+use crate::host::{is_authority, without_root_dot};
 use crate::line::ends_are_whole;
 
 /// What an HTTP/2 client sends first (RFC 9113 section 3.4).
@@ -85,11 +87,22 @@ pub struct RequestHead {
     head: Head,
     method: Range<u32>,
     target: Range<u32>,
-    authority: Range<u32>,
+    authority: Authority,
+    /// The scheme of an absolute target, in lower case.
+    pub scheme: Option<&'static str>,
     /// The minor version: 0 or 1.
     pub version: u8,
     /// Whether the sender waits for `100 Continue` before the body.
     pub expects_continue: bool,
+}
+
+/// Where the one form of host and port stands.
+#[derive(Debug, Clone)]
+enum Authority {
+    /// In the head.
+    Received(Range<u32>),
+    /// A dot was taken out of the middle.
+    Made(Box<str>),
 }
 
 impl Deref for RequestHead {
@@ -123,8 +136,8 @@ impl RequestHead {
         if !ends_are_whole(&buffer[..length]) {
             return Err(RequestError::Malformed("a line does not end with CR LF"));
         }
-        if method.len() > METHOD_BYTES_MAX {
-            return Err(RequestError::Malformed("the method is too long"));
+        if !is_method(method.as_bytes()) {
+            return Err(RequestError::Malformed("the method is none"));
         }
         if method == "CONNECT" {
             return Err(RequestError::Connect);
@@ -134,19 +147,22 @@ impl RequestHead {
         if version == 0 && said.chunked {
             return Err(RequestError::Ambiguous("HTTP/1.0 knows no transfer-encoding"));
         }
-        let (path, named) = split_target(method, target)?;
+        let (scheme, named, path) = split_target(method, target)?;
         let authority =
             named.map_or_else(|| host(parsed.headers, version), |named| check_host(parsed.headers, named))?;
         let expects_continue = expectation(parsed.headers, version)?;
         let ranges = Ranges::of(buffer);
         let (method, target) = (ranges.range(method.as_bytes()), ranges.range(path.as_bytes()));
-        let authority = if authority.is_empty() { 0..0 } else { ranges.range(authority) };
+        let authority = match without_root_dot(std::str::from_utf8(authority).unwrap_or_default()) {
+            Cow::Borrowed(authority) => Authority::Received(ranges.range(authority.as_bytes())),
+            Cow::Owned(authority) => Authority::Made(authority.into()),
+        };
         let keep_alive = said.stays(version);
         let Said { length: content_length, chunked, upgrade, fields, .. } = said;
         let body = if chunked { BodyLength::Chunked } else { BodyLength::Exactly(content_length.unwrap_or(0)) };
         let bytes = buffer.split_to(length).freeze();
         let head = Head { bytes, fields, body, content_length, keep_alive, upgrade };
-        Ok(Some(Self { head, method, target, authority, version, expects_continue }))
+        Ok(Some(Self { head, method, target, authority, scheme, version, expects_continue }))
     }
 
     /// The method, as written.
@@ -161,10 +177,14 @@ impl RequestHead {
         std::str::from_utf8(self.slice(&self.target)).unwrap_or_default()
     }
 
-    /// Host and port that the request is for: of the target if that is absolute, else of `Host`; empty if HTTP/1.0 gave none.
+    /// Host and port that the request is for, without the root's dot: of the target if that is absolute, else of `Host`;
+    /// empty if HTTP/1.0 gave none.
     #[must_use]
     pub fn authority(&self) -> &str {
-        std::str::from_utf8(self.slice(&self.authority)).unwrap_or_default()
+        match &self.authority {
+            Authority::Received(range) => std::str::from_utf8(self.slice(range)).unwrap_or_default(),
+            Authority::Made(authority) => authority,
+        }
     }
 }
 
@@ -193,7 +213,8 @@ fn malformed(error: httparse::Error, buffer: &[u8], limits: &Limits) -> RequestE
     }
     match error {
         httparse::Error::TooManyHeaders => RequestError::HeadTooLarge,
-        httparse::Error::Version => RequestError::Version,
+        httparse::Error::Version if names_a_version(buffer) => RequestError::Version,
+        httparse::Error::Version => RequestError::Malformed("the first line has not three parts"),
         httparse::Error::HeaderName => RequestError::Malformed("a field name is no token"),
         httparse::Error::HeaderValue => RequestError::Malformed("a field value holds a forbidden byte"),
         httparse::Error::NewLine => RequestError::Malformed("a line does not end with CR LF"),
@@ -203,19 +224,29 @@ fn malformed(error: httparse::Error, buffer: &[u8], limits: &Limits) -> RequestE
     }
 }
 
-/// Path with query, and the authority if the target is absolute (RFC 9112 section 3.2).
-fn split_target<'a>(method: &str, target: &'a str) -> Result<(&'a str, Option<&'a str>), RequestError> {
+type SplitTarget<'a> = (Option<&'static str>, Option<&'a str>, &'a str);
+
+/// Whether the third word of the first line is an HTTP version, if an unknown one.
+fn names_a_version(buffer: &[u8]) -> bool {
+    let mut words = buffer.split(|byte| *byte == b' ');
+    words.nth(2).is_some_and(|word| word.starts_with(b"HTTP/"))
+}
+
+/// Scheme and authority if the target is absolute, and path with query (RFC 9112 section 3.2).
+fn split_target<'a>(method: &str, target: &'a str) -> Result<SplitTarget<'a>, RequestError> {
     if target.starts_with('/') || (target == "*" && method == "OPTIONS") {
-        return Ok((target, None));
+        return Ok((None, None, target));
     }
     let scheme = |name: &str| target.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
-    let Some(scheme) = ["http://", "https://"].into_iter().find(|name| scheme(name)) else {
+    let Some(scheme) = ["http", "https"].into_iter().find(|name| scheme(&format!("{name}://"))) else {
         return Err(RequestError::Malformed("the target is neither a path nor an http URI"));
     };
-    let rest = &target[scheme.len()..];
+    let rest = &target[scheme.len() + "://".len()..];
     match rest.find(['/', '?']) {
         // A path is given explicitly, so that what is passed on is what was decided about.
-        Some(at) if rest.as_bytes()[at] == b'/' => Ok((&rest[at..], Some(&rest[..at]))),
+        // RFC 9110 section 4.2.1: without a host it is invalid.
+        Some(0) => Err(RequestError::Malformed("the URI has no host")),
+        Some(at) if rest.as_bytes()[at] == b'/' => Ok((Some(scheme), Some(&rest[..at]), &rest[at..])),
         Some(_) | None => Err(RequestError::Malformed("the URI has no path")),
     }
 }
@@ -245,10 +276,11 @@ fn valid_authority(value: &[u8]) -> Result<&[u8], RequestError> {
     if is_authority(value) { Ok(value) } else { Err(RequestError::Malformed("the host is no host")) }
 }
 
-/// Whether bytes may stand for host and port: no user, no path, no white space.
+/// Whether a token may stand for a method. Methods are compared as written, and all registered ones are in capitals: `get`
+/// is none to a policy, and `GET` to many an application.
 #[must_use]
-pub fn is_authority(value: &[u8]) -> bool {
-    value.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:[]%".contains(byte))
+pub fn is_method(token: &[u8]) -> bool {
+    !token.is_empty() && token.len() <= METHOD_BYTES_MAX && !token.iter().any(u8::is_ascii_lowercase)
 }
 
 fn expectation(fields: &[httparse::Header<'_>], version: u8) -> Result<bool, RequestError> {

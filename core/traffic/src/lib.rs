@@ -23,5 +23,5 @@ pub use authorise::{CompiledPolicy, CompiledRules, Decider, HeaderFields, Reques
 pub use path::{PathError, normalise};
 pub use pattern::{PatternError, check_regex};
 pub use policy::{Policy, PolicyRule};
-pub use route::{Forward, MirrorTo, RouteRule, RouteTable, RuleAction, WEIGHT_TOTAL, WeightedTarget, hits};
+pub use route::{Forward, MirrorTo, RouteRule, RouteTable, RuleAction, WEIGHT_TOTAL, WeightedTarget, hits, scheme};
 pub use table::PolicyTable;

@@ -17,7 +17,7 @@ use starling_model::{
     Fault, HashPolicy, HeaderEdits, PathMatch, Percent, RedirectPath, RequestMatch, RetryPolicy, RouteRedirect,
 };
 
-use crate::authorise::Request;
+use crate::authorise::{HeaderFields, Request};
 use crate::route_index::RouteIndex;
 
 /// What the weights of a rule's targets sum to: steps of 0.01 % of steps of 1 %, so that a split of a split stays exact
@@ -203,6 +203,19 @@ impl RouteRule {
         let target = if redirect.strip_query { target.split('?').next().unwrap_or_default() } else { &target };
         Some(format!("{new_scheme}://{}{port}{target}", redirect.host.as_deref().unwrap_or(host)))
     }
+}
+
+/// The scheme by which a caller asked: the one that the target names, else what a proxy in front says in
+/// `x-forwarded-proto`; whoever comes without either comes by `http`.
+#[must_use]
+pub fn scheme<'a>(named: Option<&'a str>, headers: &dyn HeaderFields) -> &'a str {
+    let (mut fields, mut secure) = (0, false);
+    headers.any("x-forwarded-proto", &mut |value| {
+        (fields, secure) = (fields + 1, value.eq_ignore_ascii_case(b"https"));
+        false
+    });
+    // Of several, nobody knows which is meant.
+    named.unwrap_or(if secure && fields == 1 { "https" } else { "http" })
 }
 
 /// Host and `:PORT`; the port is empty where there is none.

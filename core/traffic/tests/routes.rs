@@ -9,7 +9,7 @@ use starling_model::{
     HeaderEdits, HeaderMatch, HeaderTest, PathMatch, Percent, QueryMatch, QueryTest, RedirectPath, RedirectStatus,
     RequestMatch, RouteRedirect,
 };
-use starling_traffic::{Forward, Request, RouteRule, RouteTable, RuleAction, WeightedTarget, hits};
+use starling_traffic::{Forward, Request, RouteRule, RouteTable, RuleAction, WeightedTarget, hits, scheme};
 
 fn forward(cluster: &str, weight: u32) -> WeightedTarget {
     let edits = HeaderEdits::default;
@@ -210,6 +210,21 @@ fn a_redirect_names_what_changes_and_keeps_the_rest() {
     let prefix =
         RouteRedirect { path: Some(RedirectPath::Prefix("/new".to_owned())), host: Some("b.test".to_owned()), ..plain };
     assert_eq!(location(prefix, "a.test:8080"), "http://b.test/new/x?q=1");
+}
+
+#[test]
+fn a_caller_comes_by_the_scheme_that_is_said() {
+    for (named, forwarded, expected) in [
+        (None, &[][..], "http"),
+        (None, &["HTTPS"], "https"),
+        (None, &["ftp"], "http"),
+        (None, &["https", "http"], "http"),
+        (Some("https"), &["http"], "https"),
+        (Some("http"), &["https"], "http"),
+    ] {
+        let said: Vec<_> = forwarded.iter().map(|value| ("x-forwarded-proto", *value)).collect();
+        assert_eq!(scheme(named, &said), expected, "{named:?} {forwarded:?}");
+    }
 }
 
 #[test]

@@ -127,7 +127,8 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         let side = self.listening.side();
         let began = std::time::Instant::now();
         let fields = Fields(&head);
-        let decision = side.decide(&self.peer, (head.method(), head.authority(), head.target()), &fields);
+        let request = (head.method(), head.scheme, head.authority(), head.target());
+        let decision = side.decide(&self.peer, request, &fields);
         let (mut body, moved) =
             (Body::of_request(&head), Moved::noting(side.log().is_some_and(|log| log.wants_response)));
         let passed = self.carry(&side, &head, &decision, &mut body, &moved).await;

@@ -21,7 +21,7 @@ use h2::RecvStream;
 use h2::server::{Builder, Connection, SendResponse};
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode};
-use starling_http1::{BodyError, is_authority};
+use starling_http1::{BodyError, is_authority, is_method, without_root_dot};
 use starling_model::Protocol;
 use starling_traffic::HeaderFields;
 use starling_traffic::retry::Ended;
@@ -248,7 +248,8 @@ async fn answer(
     let authority = authority_of(&parts);
     let target = parts.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str).to_owned();
     let fields = Fields { authority: &authority, map: &parts.headers };
-    let decision = match side.decide(peer, (parts.method.as_str(), &authority, &target), &fields) {
+    let request = (parts.method.as_str(), parts.uri.scheme_str(), &*authority, &*target);
+    let decision = match side.decide(peer, request, &fields) {
         Decision::Reply { status, text } => Err((Failure::Decided { status, text }, None)),
         Decision::Redirect { status, location } => Err((Failure::Decided { status, text: "" }, Some(location))),
         Decision::Forward(forward) => Ok(forward),
@@ -258,6 +259,10 @@ async fn answer(
     let ending = match decision {
         _ if !is_authority(authority.as_bytes()) => {
             let failure = Failure::Decided { status: 400, text: "the host is no host" };
+            reply(&parts, &mut respond, (failure, None))
+        }
+        _ if !is_method(parts.method.as_str().as_bytes()) => {
+            let failure = Failure::Decided { status: 400, text: "the method is none" };
             reply(&parts, &mut respond, (failure, None))
         }
         Ok(forward) => {
@@ -288,11 +293,12 @@ async fn answer(
     });
 }
 
-/// Host and port that a request is for; `Host` stands in where there is no `:authority` (RFC 9113 section 8.3.1).
+/// Host and port that a request is for, without the root's dot; `Host` stands in where there is no `:authority` (RFC 9113
+/// section 8.3.1).
 fn authority_of(parts: &http::request::Parts) -> String {
     let named = parts.uri.authority().map(http::uri::Authority::as_str);
     let host = || parts.headers.get(http::header::HOST).and_then(|value| value.to_str().ok());
-    named.or_else(host).unwrap_or_default().to_owned()
+    without_root_dot(named.or_else(host).unwrap_or_default()).into_owned()
 }
 
 /// A request and what was decided about it.
@@ -363,7 +369,6 @@ fn rewritten(
     target: &str,
     headers: HeaderMap,
 ) -> Result<Request<()>, http::Error> {
-    let authority = authority.strip_suffix('.').unwrap_or(authority);
     let uri = http::Uri::builder()
         .scheme(parts.uri.scheme_str().unwrap_or("http"))
         .authority(if authority.is_empty() { "localhost" } else { authority })

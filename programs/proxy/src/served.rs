@@ -15,7 +15,9 @@ use starling_http1::{RequestHead, put_field};
 use starling_identity::Identity;
 use starling_model::{Action, HeaderEdits, Protocol, RetryPolicy, ServiceName};
 use starling_plan::{Inbound, Outbound, Routes};
-use starling_traffic::{CompiledPolicy, HeaderFields, PolicyTable, Request, RuleAction, Verdict, WeightedTarget, hits};
+use starling_traffic::{
+    CompiledPolicy, HeaderFields, PolicyTable, Request, RuleAction, Verdict, WeightedTarget, hits, scheme,
+};
 
 use crate::access_log::{Logger, Sinks};
 use crate::affinity;
@@ -212,7 +214,7 @@ impl Side {
     pub(crate) fn decide<'a>(
         &'a self,
         peer: &Peer,
-        (method, authority, target): (&'a str, &str, &'a str),
+        (method, named, authority, target): (&'a str, Option<&str>, &str, &'a str),
         fields: &'a dyn HeaderFields,
     ) -> Decision<'a> {
         // `*` is no path, and of OPTIONS only.
@@ -230,7 +232,7 @@ impl Side {
                 let timeout = inbound.part.local_app.request_timeout;
                 Decision::Forward(Forward::plainly(&inbound.app, request.into_target(), timeout))
             }
-            Self::Outbound(outbound) => outbound.decide(peer, authority, request),
+            Self::Outbound(outbound) => outbound.decide(peer, (named, authority), request),
         }
     }
 
@@ -263,9 +265,9 @@ impl Side {
         out.put_slice(forward.target.as_bytes());
         out.put_slice(b" HTTP/1.1\r\n");
         let authority = head.authority();
-        // A trailing dot names the same host to some and another to others.
-        let authority = authority.strip_suffix('.').unwrap_or(authority);
-        put_field(out, "host", if authority.is_empty() { "localhost" } else { authority }.as_bytes());
+        // HTTP/1.0 may name none, HTTP/1.1 may name the empty one.
+        let nameless = authority.is_empty() && head.version == 0;
+        put_field(out, "host", if nameless { "localhost" } else { authority }.as_bytes());
         let edits = forward.request_edits();
         put_fields(out, self.fields(peer, head), edits);
     }
@@ -312,14 +314,20 @@ impl InboundSide {
 }
 
 impl OutboundSide {
-    fn decide<'a>(&'a self, peer: &Peer, authority: &str, request: Request<'a>) -> Decision<'a> {
+    fn decide<'a>(
+        &'a self,
+        peer: &Peer,
+        (named, authority): (Option<&str>, &str),
+        request: Request<'a>,
+    ) -> Decision<'a> {
         let Some(rule) = self.routes.table.find(&request) else {
             return Decision::Reply { status: 404, text: "no route" };
         };
         let forward = match &rule.action {
             RuleAction::Forward(forward) => forward,
             RuleAction::Redirect(redirect) => {
-                let location = rule.location("http", authority, request.target()).unwrap_or_default();
+                let scheme = scheme(named, request.headers());
+                let location = rule.location(scheme, authority, request.target()).unwrap_or_default();
                 return Decision::Redirect { status: redirect.status.into(), location };
             }
         };

@@ -187,7 +187,6 @@ fn inbound_manager(inbound: &Inbound, access_log: &AccessLog) -> HttpConnectionM
             switched_off(rate_limit::HTTP_FILTER, any(&rate_limit::nothing())),
             router(),
         ],
-        strip_trailing_host_dot: true,
         // What a peer says of its own certificate is dropped; what we have verified is written instead.
         forward_client_cert_details: ForwardClientCertDetails::SanitizeSet.into(),
         set_current_client_cert_details: Some(SetCurrentClientCertDetails { uri: true, ..Default::default() }),
@@ -196,8 +195,8 @@ fn inbound_manager(inbound: &Inbound, access_log: &AccessLog) -> HttpConnectionM
     }
 }
 
-/// What both directions have in common. The path is brought to its one form before anything looks at it, and passed on in
-/// that form.
+/// What both directions have in common. Host and path are brought to their one form before anything looks at them, and
+/// passed on in that form.
 ///
 /// A sidecar stands next to its application and is no edge: `x-forwarded-for`, `x-forwarded-proto` and `x-request-id`
 /// pass as they came, from an ingress gateway to the last service. Headers that steer Envoy (`x-envoy-retry-on`,
@@ -218,6 +217,7 @@ fn connection_manager(stat_prefix: &str, routes: &str, protocol: Protocol) -> Ht
         stream_idle_timeout: Some(duration(idle)),
         upgrade_configs: upgrades,
         use_remote_address: flag(false),
+        strip_trailing_host_dot: true,
         normalize_path: flag(true),
         merge_slashes: true,
         path_with_escaped_slashes_action: PathWithEscapedSlashesAction::UnescapeAndForward.into(),

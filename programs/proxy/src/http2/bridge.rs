@@ -291,7 +291,6 @@ fn request_of<'a>(
     fields: impl Iterator<Item = (&'a str, &'a [u8])>,
 ) -> Result<Request<()>, http::Error> {
     let authority = head.authority();
-    let authority = authority.strip_suffix('.').unwrap_or(authority);
     let uri = http::Uri::builder()
         .scheme("http")
         .authority(if authority.is_empty() { "localhost" } else { authority })
