@@ -20,7 +20,7 @@ mod route_index;
 mod table;
 
 pub use authorise::{CompiledPolicy, CompiledRules, Decider, HeaderFields, Request, Verdict, authorise};
-pub use path::{PathError, normalise};
+pub use path::{PathError, http2_form, normalise};
 pub use pattern::{PatternError, check_regex};
 pub use policy::{Policy, PolicyRule};
 pub use route::{Forward, MirrorTo, RouteRule, RouteTable, RuleAction, WEIGHT_TOTAL, WeightedTarget, hits, scheme};

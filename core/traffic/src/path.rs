@@ -62,6 +62,26 @@ pub fn normalise(target: &str) -> Result<Cow<'_, str>, PathError> {
     Ok(Cow::Owned(normal))
 }
 
+/// A target in normal form as it goes over HTTP/2: characters outside the grammar, which the query may have in HTTP/1.1 and
+/// which readers of HTTP/2 do not take, are escaped.
+#[must_use]
+pub fn http2_form(target: &str) -> Cow<'_, str> {
+    let foreign = |character: char| matches!(character, '"' | '<' | '>');
+    if !target.contains(foreign) {
+        return Cow::Borrowed(target);
+    }
+    let mut form = String::with_capacity(target.len() + 16);
+    for character in target.chars() {
+        match character {
+            '"' => form.push_str("%22"),
+            '<' => form.push_str("%3C"),
+            '>' => form.push_str("%3E"),
+            other => form.push(other),
+        }
+    }
+    Cow::Owned(form)
+}
+
 /// Whether a rule's path can match any request at all: rules are compared with normal forms only.
 ///
 /// Says nothing of expressions, which are taken to match.

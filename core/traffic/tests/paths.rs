@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use proptest::prelude::*;
 use starling_model::PathMatch;
 use starling_traffic::path::can_match;
-use starling_traffic::{PathError, normalise};
+use starling_traffic::{PathError, http2_form, normalise};
 
 /// One line per target: as sent, and as Envoy forwarded it (`400` where it refused).
 const ENVOY: &str = include_str!("envoy_paths.txt");
@@ -65,6 +65,15 @@ fn target() -> impl Strategy<Value = String> {
     ];
     proptest::collection::vec(proptest::sample::select(pieces.to_vec()), 0..14)
         .prop_map(|parts| format!("/{}", parts.concat()))
+}
+
+#[test]
+fn a_query_has_no_foreign_characters_over_http2() {
+    for (target, form) in
+        [("/a?b=c", "/a?b=c"), ("/a?q=\"<>|\\^`{}", "/a?q=%22%3C%3E|\\^`{}"), ("/a?q=%3C", "/a?q=%3C")]
+    {
+        assert_eq!(http2_form(target), form);
+    }
 }
 
 proptest! {

@@ -249,22 +249,17 @@ async fn answer(
     let target = parts.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str).to_owned();
     let fields = Fields { authority: &authority, map: &parts.headers };
     let request = (parts.method.as_str(), parts.uri.scheme_str(), &*authority, &*target);
-    let decision = match side.decide(peer, request, &fields) {
-        Decision::Reply { status, text } => Err((Failure::Decided { status, text }, None)),
-        Decision::Redirect { status, location } => Err((Failure::Decided { status, text: "" }, Some(location))),
-        Decision::Forward(forward) => Ok(forward),
+    let decision = match malformed(&parts, &authority) {
+        Some(failure) => Err((failure, None)),
+        None => match side.decide(peer, request, &fields) {
+            Decision::Reply { status, text } => Err((Failure::Decided { status, text }, None)),
+            Decision::Redirect { status, location } => Err((Failure::Decided { status, text: "" }, Some(location))),
+            Decision::Forward(forward) => Ok(forward),
+        },
     };
     let moved = pump::Moved::noting(side.log().is_some_and(|log| log.wants_response));
     let upstream = decision.as_ref().ok().map(|forward| Rc::clone(&forward.upstream));
     let ending = match decision {
-        _ if !is_authority(authority.as_bytes()) => {
-            let failure = Failure::Decided { status: 400, text: "the host is no host" };
-            reply(&parts, &mut respond, (failure, None))
-        }
-        _ if !is_method(parts.method.as_str().as_bytes()) => {
-            let failure = Failure::Decided { status: 400, text: "the method is none" };
-            reply(&parts, &mut respond, (failure, None))
-        }
         Ok(forward) => {
             let call = Call { side: &side, peer, parts: &parts, authority: &authority, forward };
             forwarded(call, &listening.timeouts, body, &mut respond, &moved).await
@@ -291,6 +286,18 @@ async fn answer(
         upstream: upstream.as_ref().map(|upstream| &*upstream.name),
         host: moved.host.get(),
     });
+}
+
+/// Why a header list is no request, as far as it decodes.
+fn malformed(parts: &http::request::Parts, authority: &str) -> Option<Failure> {
+    if parts.method == http::Method::CONNECT {
+        return Some(Failure::Decided { status: 405, text: "CONNECT is not supported" });
+    }
+    if !is_method(parts.method.as_str().as_bytes()) {
+        return Some(Failure::Decided { status: 400, text: "the method is none" });
+    }
+    let is_host = is_authority(authority.as_bytes());
+    (!is_host).then_some(Failure::Decided { status: 400, text: "the host is no host" })
 }
 
 /// Host and port that a request is for, without the root's dot; `Host` stands in where there is no `:authority` (RFC 9113

@@ -217,7 +217,10 @@ impl Side {
         (method, named, authority, target): (&'a str, Option<&str>, &str, &'a str),
         fields: &'a dyn HeaderFields,
     ) -> Decision<'a> {
-        // `*` is no path, and of OPTIONS only.
+        if target == "*" {
+            // Of OPTIONS, about the server as a whole, which no route leads to.
+            return Decision::Reply { status: 404, text: "no route" };
+        }
         let Ok(request) = Request::new(method, target, fields) else {
             return Decision::Reply { status: 400, text: "the path has no normal form" };
         };

@@ -10,6 +10,7 @@ use h2::server::SendResponse;
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Response};
 use starling_http1::{BodyReader, Limits, Piece, RequestHead, ResponseHead, put_chunk_head, put_field, put_last_chunk};
+use starling_traffic::http2_form;
 use starling_traffic::retry::Ended;
 
 use super::client::unless_reset;
@@ -294,7 +295,7 @@ fn request_of<'a>(
     let uri = http::Uri::builder()
         .scheme("http")
         .authority(if authority.is_empty() { "localhost" } else { authority })
-        .path_and_query(target)
+        .path_and_query(&*http2_form(target))
         .build()?;
     let mut request = Request::builder().method(head.method()).uri(uri).version(http::Version::HTTP_2).body(())?;
     put_map(request.headers_mut(), fields);
