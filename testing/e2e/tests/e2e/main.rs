@@ -12,6 +12,7 @@ mod data_directory;
 mod default_deny;
 mod definitions;
 mod demo;
+mod differential;
 mod expired;
 mod faults;
 mod fleet;
