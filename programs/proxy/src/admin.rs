@@ -6,6 +6,7 @@
 //! | `GET /clusters` | endpoints with their load and connections |
 //! | `GET /certificates` | identities, serial numbers, validity, roots |
 //! | `GET /connections` | connections of clients |
+//! | `GET /ready` | 200 when a plan is in force, else 503 |
 //! | `GET /stats` | metrics for Prometheus |
 //! | `POST /drain` | no more connections are taken |
 
@@ -31,6 +32,7 @@ use tokio::sync::Semaphore;
 pub use address::{AdminAddress, AdminAddressError, AdminListener};
 
 use crate::engine::Engine;
+use crate::snapshot::WorkerSnapshot;
 
 /// Connections at a time: operators are few.
 const CONNECTIONS_MAX: usize = 32;
@@ -93,7 +95,7 @@ impl Admin {
             return reply(StatusCode::FORBIDDEN, "text/plain", "not for browsers\n".to_owned());
         }
         let expected = match request.uri().path() {
-            "/config" | "/clusters" | "/certificates" | "/connections" | "/stats" => Method::GET,
+            "/ready" | "/config" | "/clusters" | "/certificates" | "/connections" | "/stats" => Method::GET,
             "/drain" => Method::POST,
             _ => return reply(StatusCode::NOT_FOUND, "text/plain", format!("{PATHS}\n")),
         };
@@ -117,6 +119,7 @@ impl Admin {
             path => {
                 let workers = self.engine.snapshot().await;
                 match path {
+                    "/ready" => ready(&workers),
                     "/clusters" => json(pages::clusters(&workers)),
                     "/certificates" => json(pages::certificates(&workers)),
                     "/connections" => json(pages::connections(&workers)),
@@ -128,7 +131,16 @@ impl Admin {
     }
 }
 
-const PATHS: &str = "GET /config /clusters /certificates /connections /stats, POST /drain";
+const PATHS: &str = "GET /ready /config /clusters /certificates /connections /stats, POST /drain";
+
+fn ready(workers: &[WorkerSnapshot]) -> Response<Full<Bytes>> {
+    let is_ready = workers.iter().all(|worker| !worker.workloads.is_empty());
+    let (status, said) = match is_ready {
+        true => (StatusCode::OK, "ready\n"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "no plan is in force yet\n"),
+    };
+    reply(status, "text/plain", said.to_owned())
+}
 
 fn reply(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));

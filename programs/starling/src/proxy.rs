@@ -7,6 +7,7 @@ mod arguments;
 mod dial;
 mod follow;
 mod handover;
+mod rest;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,6 +79,7 @@ async fn start(args: ProxyArgs, surroundings: &Surroundings) -> anyhow::Result<O
         meeting,
         incumbent,
         successor,
+        serves: false,
         left: false,
     };
     process.admin.open(&process.engine).await?;
@@ -96,6 +98,8 @@ struct OwnProcess {
     incumbent: Option<Incumbent>,
     /// This process, as far as the one before waits for its word.
     successor: Option<Successor>,
+    /// Whether anything was ever in force.
+    serves: bool,
     /// Whether the next one serves.
     left: bool,
 }
@@ -127,7 +131,9 @@ impl Admin {
 impl OwnProcess {
     /// The first state is in force.
     async fn serves(&mut self) {
+        self.serves = true;
         self.engine.forget_inherited();
+        rest::give_back();
         let Some(successor) = self.successor.take() else { return };
         successor.serves();
         self.wait_for_the_next().await;
@@ -156,13 +162,14 @@ impl Role for OwnProcess {
     const FINISHES_START: bool = false;
 
     async fn serve(&mut self) -> anyhow::Result<()> {
+        let mut resting = std::pin::pin!(rest::watch());
         loop {
             let mut in_force = self.follower.in_force();
-            let is_first = self.successor.is_some();
             let visitor = tokio::select! {
+                () = &mut resting => continue,
                 followed = self.follower.follow() => return followed,
                 visitor = visited(self.incumbent.as_ref()) => visitor,
-                _ = in_force.wait_for(|in_force| *in_force), if is_first => {
+                _ = in_force.wait_for(|in_force| *in_force), if !self.serves => {
                     self.serves().await;
                     continue;
                 }

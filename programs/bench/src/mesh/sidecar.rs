@@ -1,4 +1,4 @@
-//! The Envoy of a registered sidecar, as a process.
+//! The proxy of a registered sidecar, as a process.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,13 +8,13 @@ use super::{Addresses, Child, Envoy, command, envoy, is_ready, own_program, read
 /// Enough to see lost connections and refused updates; more would cost what is measured.
 const LOG_LEVEL: &str = "warning";
 
-/// A running Envoy; it is killed when dropped.
+/// A running proxy; it is killed when dropped.
 pub(crate) struct Sidecar {
     child: Child,
     admin: SocketAddr,
 }
 
-/// What an Envoy is started with.
+/// What a proxy is started with.
 #[derive(Clone, Copy)]
 pub(crate) struct SidecarOptions<'a> {
     /// The agent at which the sidecar is registered.
@@ -41,6 +41,22 @@ impl Sidecar {
         command.args(["connect", "envoy", "-sidecar-for", instance, "-admin-bind", &admin.to_string(), "--"]);
         command.args(["--concurrency", &workers.to_string(), "--log-level", LOG_LEVEL]);
         let child = Child::spawn(&format!("envoy-{instance}"), &mut command, logs)?;
+        Ok(Self { child, admin })
+    }
+
+    /// Starts a native proxy; [`Sidecar::ready`] waits for it.
+    ///
+    /// # Errors
+    /// When the process cannot be started.
+    pub(crate) fn start_native(options: SidecarOptions<'_>, logs: &Path) -> anyhow::Result<Self> {
+        let SidecarOptions { agent, instance, workers, admin } = options;
+        let mut command = command(&own_program()?);
+        command.env("CONSUL_HTTP_ADDR", format!("http://{}", agent.http));
+        command.env("CONSUL_GRPC_ADDR", format!("http://{}", agent.grpc));
+        command.env("STARLING_RUNTIME_DIR", logs.join("runtime"));
+        command.args(["proxy", "-sidecar-for", instance, "-admin-bind", &admin.to_string()]);
+        command.args(["--workers", &workers.to_string()]);
+        let child = Child::spawn(&format!("proxy-{instance}"), &mut command, logs)?;
         Ok(Self { child, admin })
     }
 

@@ -86,6 +86,7 @@ impl Bench {
                 let found = idle::memory(self.plane(who), self.idle_connections).await?;
                 self.reading(who, round, "idle connections", f64::from(found.connections));
                 self.figure(who, round, Figure::IdleConnectionKb, found.kilobytes_each);
+                self.figure(who, round, Figure::AfterBurstTimes, found.times_idle_after);
             }
             Row::Services => {
                 let services = self.services;

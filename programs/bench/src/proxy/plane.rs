@@ -116,16 +116,19 @@ impl Plane {
         Ok(())
     }
 
-    /// Starts the sidecar of an instance on the calling node, if it is one that is started.
+    /// Starts the sidecar of an instance on the calling node.
     pub(super) async fn further_sidecar(&mut self, instance: &str, ports: &mut Ports) -> anyhow::Result<()> {
         let agent = self.calling.addresses;
         self.sidecar(instance, agent, ports).await
     }
 
     async fn sidecar(&mut self, instance: &str, agent: Addresses, ports: &mut Ports) -> anyhow::Result<()> {
-        let Kind::Envoy(envoy) = &self.kind else { return Ok(()) };
         let options = SidecarOptions { agent, instance, workers: 1, admin: ports.loopback()? };
-        let mut sidecar = Sidecar::start(envoy, options, &logs(&self.directory))?;
+        let logs = logs(&self.directory);
+        let mut sidecar = match &self.kind {
+            Kind::Envoy(envoy) => Sidecar::start(envoy, options, &logs)?,
+            Kind::Native => Sidecar::start_native(options, &logs)?,
+        };
         sidecar.ready().await?;
         self.sidecars.insert(instance.to_owned(), sidecar);
         Ok(())
@@ -194,17 +197,12 @@ impl Plane {
 
     /// The processes of both proxies on the way to a service: the caller's, then the service's.
     pub(super) fn proxies(&self, service: Service) -> [u32; 2] {
-        let called = self.proxy_of(service.name()).unwrap_or(self.called.child.pid());
-        [self.proxy_of_caller(CALLER), called]
+        [CALLER, service.name()].map(|instance| self.proxy_of(instance))
     }
 
-    /// The process that serves a calling instance.
-    pub(super) fn proxy_of_caller(&self, instance: &str) -> u32 {
-        self.proxy_of(instance).unwrap_or(self.calling.child.pid())
-    }
-
-    fn proxy_of(&self, instance: &str) -> Option<u32> {
-        self.sidecars.get(instance).map(Sidecar::pid)
+    /// The process that serves an instance.
+    pub(super) fn proxy_of(&self, instance: &str) -> u32 {
+        self.sidecars[instance].pid()
     }
 
     /// CPU time that both proxies on the way to a service have used.

@@ -43,7 +43,7 @@ pub(super) async fn memory_mb(plane: &mut Plane, services: u32) -> anyhow::Resul
     plane.register_caller(&caller(INSTANCE, application, sidecar, [])).await?;
     plane.further_sidecar(INSTANCE, &mut ports).await?;
     tokio::time::sleep(SETTLING).await;
-    let proxy = plane.proxy_of_caller(INSTANCE);
+    let proxy = plane.proxy_of(INSTANCE);
     let before = process::resident(proxy)?;
     register(plane, services).await?;
     let in_the_way = sidecar.port().checked_sub(FIRST_PORT).is_some_and(|place| u32::from(place) < services);

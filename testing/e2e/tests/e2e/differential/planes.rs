@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use starling_e2e::{Mesh, MeshOptions, Plane, Sidecar, Xds, eventually, free_port};
-use tokio::net::TcpStream;
+use starling_e2e::wait::listens;
+use starling_e2e::{Mesh, MeshOptions, Plane, Sidecar, Xds, free_port};
 
 use super::app::{self, Notes, Speaks};
 
@@ -118,14 +118,8 @@ impl DataPlane {
 async fn serve(mesh: &Mesh, plane: Plane, id: &str, ports: Vec<u16>) -> Option<Sidecar> {
     match plane {
         Plane::Envoy => Some(Sidecar::start(mesh, id, &ports, Xds::default()).await),
-        Plane::Native => {
-            eventually(&format!("the agent listens on {ports:?}"), async || {
-                for port in &ports {
-                    TcpStream::connect(("127.0.0.1", *port)).await?;
-                }
-                Ok(())
-            })
-            .await;
+        Plane::Native | Plane::Own => {
+            listens(&ports).await;
             None
         }
     }
