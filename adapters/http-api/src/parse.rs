@@ -8,6 +8,7 @@ pub mod duration;
 pub mod field;
 pub mod file;
 pub mod hcl;
+mod ingress;
 pub mod intention;
 mod nearest;
 pub mod opaque;

@@ -78,10 +78,25 @@ const SERVICES: &[(&str, &str)] = &[
     (r#"{"Name": "web", "Kind": "mesh-gateway"}"#, "Kind: \"mesh-gateway\" is not supported in this release"),
     (
         r#"{"Name": "web", "Kind": "nonsense"}"#,
-        "Kind: \"nonsense\" is no service kind; leave it out or write \"connect-proxy\"",
+        "Kind: \"nonsense\" is no service kind; leave it out or write \"connect-proxy\" or \"ingress-gateway\"",
     ),
     (r#"{"Name": "web", "Namespace": "team"}"#, "Namespace: \"team\" is not supported in this release; leave it out"),
-    (r#"{"Name": "web", "Proxy": {"DestinationServiceName": "web"}}"#, "Proxy: is for Kind \"connect-proxy\" only"),
+    (
+        r#"{"Name": "web", "Proxy": {"DestinationServiceName": "web"}}"#,
+        "Proxy: is for Kind \"connect-proxy\" and \"ingress-gateway\" only",
+    ),
+    (
+        r#"{"Name": "gw", "Kind": "ingress-gateway", "Proxy": {"DestinationServiceName": "web"}}"#,
+        "Proxy.DestinationServiceName: is not supported in this release; remove it",
+    ),
+    (
+        r#"{"Name": "gw", "Kind": "ingress-gateway", "Proxy": {"Config": {"protocol": "http"}}}"#,
+        "Proxy.Config.protocol: unknown field; known here are bind_address, envoy_prometheus_bind_addr, envoy_stats_bind_addr, max_inbound_connections",
+    ),
+    (
+        r#"{"Name": "gw", "Kind": "ingress-gateway", "Connect": {"SidecarService": {}}}"#,
+        "Connect: a proxy has no Connect block of its own",
+    ),
     (r#"{"Name": "p", "Kind": "connect-proxy", "Port": 1}"#, "Proxy: must be given"),
     (
         r#"{"Name": "p", "Kind": "connect-proxy", "Proxy": {"DestinationServiceName": "web"}}"#,
@@ -260,10 +275,10 @@ const CONFIGS: &[(&str, &str)] = &[
     ("{}", "Kind: must be given"),
     (r#"{"Knd": "service-defaults", "Name": "a"}"#, "Knd: unknown field; did you mean Kind?"),
     (r#"{"Kind": "service-defaults", "Nam": "a"}"#, "Nam: unknown field; did you mean Name?"),
-    (r#"{"Kind": "ingress-gateway", "Name": "a"}"#, "Kind: \"ingress-gateway\" is not supported in this release"),
+    (r#"{"Kind": "api-gateway", "Name": "a"}"#, "Kind: \"api-gateway\" is not supported in this release"),
     (
         r#"{"Kind": "nonsense"}"#,
-        "Kind: \"nonsense\" is no config entry kind; it is one of proxy-defaults, service-defaults, service-intentions, service-resolver, service-router, service-splitter",
+        "Kind: \"nonsense\" is no config entry kind; it is one of ingress-gateway, proxy-defaults, service-defaults, service-intentions, service-resolver, service-router, service-splitter",
     ),
     (
         r#"{"Kind": "proxy-defaults", "Name": "local"}"#,

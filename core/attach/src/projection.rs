@@ -76,11 +76,12 @@ pub fn content(snapshot: &Snapshot, subject: &Subject) -> Vec<(ItemKey, Item)> {
 }
 
 /// The items of `Routing`.
-const ROUTING_ITEMS: [ItemKey; 4] = [
+const ROUTING_ITEMS: [ItemKey; 5] = [
     ItemKey::Sole,
     ItemKey::Entry(ConfigKind::ServiceResolver),
     ItemKey::Entry(ConfigKind::ServiceRouter),
     ItemKey::Entry(ConfigKind::ServiceSplitter),
+    ItemKey::Entry(ConfigKind::IngressGateway),
 ];
 
 /// An item of a subject that has at most one of each key, known beforehand.
@@ -335,6 +336,9 @@ fn place_of(entry: &ConfigEntry) -> (Subject, ItemKey) {
         ConfigEntry::ProxyDefaults(_) => (Subject::ProxyDefaults, ItemKey::Sole),
         ConfigEntry::ServiceIntentions(entry) => (Subject::Intentions(entry.destination.clone()), ItemKey::Sole),
         ConfigEntry::ServiceDefaults(entry) => (Subject::Routing(entry.service.clone()), ItemKey::Sole),
+        ConfigEntry::IngressGateway(entry) => {
+            (Subject::Routing(entry.gateway.clone()), ItemKey::Entry(ConfigKind::IngressGateway))
+        }
         ConfigEntry::ServiceResolver(_) | ConfigEntry::ServiceRouter(_) | ConfigEntry::ServiceSplitter(_) => {
             let service = entry.routing_of().expect("invariant: these kinds are of a service").clone();
             (Subject::Routing(service), ItemKey::Entry(entry.key().kind))

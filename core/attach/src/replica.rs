@@ -10,8 +10,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use starling_catalog::{Front, MeshRead, Subject};
 use starling_model::{
-    CaRootRecord, ConfigEntry, ConfigKind, InstanceKey, IntentionSubject, Node, NodeName, ProxyDefaults, Revision,
-    ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter,
+    CaRootRecord, ConfigEntry, ConfigKind, IngressGateway, InstanceKey, IntentionSubject, Node, NodeName,
+    ProxyDefaults, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver,
+    ServiceRouter, ServiceSplitter,
 };
 
 use crate::message::{
@@ -475,6 +476,11 @@ impl MeshRead for Replica {
     fn service_splitter(&self, service: &ServiceName) -> Option<&ServiceSplitter> {
         let entry = self.routing(service, ConfigKind::ServiceSplitter)?;
         if let ConfigEntry::ServiceSplitter(entry) = entry { Some(entry) } else { None }
+    }
+
+    fn ingress_gateway(&self, gateway: &ServiceName) -> Option<&IngressGateway> {
+        let entry = self.routing(gateway, ConfigKind::IngressGateway)?;
+        if let ConfigEntry::IngressGateway(entry) = entry { Some(&**entry) } else { None }
     }
 
     fn service_resolver(&self, service: &ServiceName) -> Option<&ServiceResolver> {

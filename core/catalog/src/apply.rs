@@ -360,6 +360,7 @@ fn config_subject(entry: &ConfigEntry) -> Subject {
         ConfigEntry::ServiceResolver(entry) => Subject::Routing(entry.service.clone()),
         ConfigEntry::ServiceRouter(entry) => Subject::Routing(entry.service.clone()),
         ConfigEntry::ServiceSplitter(entry) => Subject::Routing(entry.service.clone()),
+        ConfigEntry::IngressGateway(entry) => Subject::Routing(entry.gateway.clone()),
         ConfigEntry::ServiceIntentions(entry) => Subject::Intentions(entry.destination.clone()),
     }
 }

@@ -461,7 +461,7 @@ fn concerns_protocols(entry: &ConfigEntry) -> bool {
         | ConfigEntry::ProxyDefaults(_)
         | ConfigEntry::ServiceRouter(_)
         | ConfigEntry::ServiceSplitter(_) => true,
-        ConfigEntry::ServiceResolver(_) => false,
+        ConfigEntry::ServiceResolver(_) | ConfigEntry::IngressGateway(_) => false,
     }
 }
 
@@ -472,7 +472,8 @@ fn says_protocols(kind: ConfigKind) -> bool {
         ConfigKind::ServiceIntentions
         | ConfigKind::ServiceResolver
         | ConfigKind::ServiceRouter
-        | ConfigKind::ServiceSplitter => false,
+        | ConfigKind::ServiceSplitter
+        | ConfigKind::IngressGateway => false,
     }
 }
 
@@ -489,7 +490,8 @@ fn check_entry(snapshot: &Snapshot, entry: &ConfigEntry) -> Result<(), Refusal> 
             let protocol = entry.routing_of().map(|service| snapshot.protocol(service)).unwrap_or_default();
             require_requests(entry, protocol)
         }
-        ConfigEntry::ServiceResolver(_) => Ok(()),
+        // What a gateway lets in may be written before what it lets in is there.
+        ConfigEntry::ServiceResolver(_) | ConfigEntry::IngressGateway(_) => Ok(()),
     }
 }
 
@@ -498,7 +500,8 @@ fn check_removal(snapshot: &Snapshot, key: &ConfigEntryKey) -> Result<(), Refusa
         ConfigKind::ServiceIntentions
         | ConfigKind::ServiceResolver
         | ConfigKind::ServiceRouter
-        | ConfigKind::ServiceSplitter => Ok(()),
+        | ConfigKind::ServiceSplitter
+        | ConfigKind::IngressGateway => Ok(()),
         ConfigKind::ProxyDefaults => check_proxy_defaults(snapshot, None),
         ConfigKind::ServiceDefaults => match ServiceName::new(&key.name) {
             Ok(service) => check_defaults(snapshot, &ServiceDefaults::bare(service)),

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use starling_model::{
-    CheckStatus, Filter, IntentionSubject, NodeName, Port, Protocol, ProxyDefaults, Revision, ServiceDefaults,
-    ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter, Weights,
+    CheckStatus, Filter, IngressGateway, IntentionSubject, NodeName, Port, Protocol, ProxyDefaults, Revision,
+    ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter,
+    Weights,
 };
 use starling_model::{ConfigEntry, InstanceKey};
 
@@ -84,6 +85,9 @@ pub trait MeshRead {
     /// Which instances of one service are called; [`Subject::Routing`].
     fn service_resolver(&self, service: &ServiceName) -> Option<&ServiceResolver>;
 
+    /// What the gateways of one name let in; [`Subject::Routing`].
+    fn ingress_gateway(&self, gateway: &ServiceName) -> Option<&IngressGateway>;
+
     /// The settings of every proxy; [`Subject::ProxyDefaults`].
     fn proxy_defaults(&self) -> Option<&ProxyDefaults>;
 
@@ -138,6 +142,10 @@ impl MeshRead for Snapshot {
 
     fn service_splitter(&self, service: &ServiceName) -> Option<&ServiceSplitter> {
         Self::service_splitter(self, service)
+    }
+
+    fn ingress_gateway(&self, gateway: &ServiceName) -> Option<&IngressGateway> {
+        Self::ingress_gateway(self, gateway)
     }
 
     fn service_resolver(&self, service: &ServiceName) -> Option<&ServiceResolver> {

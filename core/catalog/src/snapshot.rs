@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 use starling_model::{
-    CaRootRecord, Change, Check, CheckId, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, Fence, InstanceId,
-    InstanceKey, IntentionSubject, JoinTokenId, JoinTokenRecord, Node, NodeName, Port, Protocol, ProxyDefaults, Record,
-    RecordKey, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver,
-    ServiceRouter, ServiceSplitter, Versioned,
+    CaRootRecord, Change, Check, CheckId, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, Fence, IngressGateway,
+    InstanceId, InstanceKey, IntentionSubject, JoinTokenId, JoinTokenRecord, Node, NodeName, Port, Protocol,
+    ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName,
+    ServiceResolver, ServiceRouter, ServiceSplitter, Versioned,
 };
 
 use crate::sorted::{Order, Sorted};
@@ -329,6 +329,13 @@ impl Snapshot {
     pub fn service_resolver(&self, service: &ServiceName) -> Option<&ServiceResolver> {
         let entry = self.of_service(ConfigKind::ServiceResolver, service)?;
         if let ConfigEntry::ServiceResolver(entry) = entry { Some(&**entry) } else { None }
+    }
+
+    /// What the gateways of one name let in.
+    #[must_use]
+    pub fn ingress_gateway(&self, gateway: &ServiceName) -> Option<&IngressGateway> {
+        let entry = self.of_service(ConfigKind::IngressGateway, gateway)?;
+        if let ConfigEntry::IngressGateway(entry) = entry { Some(&**entry) } else { None }
     }
 
     /// The entries that together say how one service is called.

@@ -13,7 +13,7 @@ pub enum Subject {
     Service(ServiceName),
     /// Where the service is reached in the mesh: its sidecars and native instances, and the health of what they front.
     Endpoints(ServiceName),
-    /// How the service is called: its service-defaults, router, splitter and resolver.
+    /// How the service is called: its service-defaults, router, splitter and resolver; of a gateway, what it lets in.
     Routing(ServiceName),
     /// The intentions written for this destination.
     Intentions(IntentionSubject),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::access_log::AccessLog;
+use crate::ingress::IngressGateway;
 use crate::intention::ServiceIntentions;
 use crate::name::ServiceName;
 use crate::resolver::ServiceResolver;
@@ -86,6 +87,8 @@ pub enum ConfigKind {
     ServiceRouter,
     /// How the calls of one service are divided.
     ServiceSplitter,
+    /// What an ingress gateway lets in.
+    IngressGateway,
 }
 
 impl ConfigKind {
@@ -94,7 +97,8 @@ impl ConfigKind {
         [Self::ServiceDefaults, Self::ServiceResolver, Self::ServiceRouter, Self::ServiceSplitter];
 
     /// Every kind, in the order of their names.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
+        Self::IngressGateway,
         Self::ProxyDefaults,
         Self::ServiceDefaults,
         Self::ServiceIntentions,
@@ -113,6 +117,7 @@ impl ConfigKind {
             Self::ServiceResolver => "service-resolver",
             Self::ServiceRouter => "service-router",
             Self::ServiceSplitter => "service-splitter",
+            Self::IngressGateway => "ingress-gateway",
         }
     }
 }
@@ -127,7 +132,7 @@ impl FromStr for ConfigKind {
 /// A text that is no kind of config entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no config entry kind; it is one of proxy-defaults, service-defaults, service-intentions, service-resolver, service-router, service-splitter"
+    "{0:?} is no config entry kind; it is one of ingress-gateway, proxy-defaults, service-defaults, service-intentions, service-resolver, service-router, service-splitter"
 )]
 pub struct UnknownKind(pub String);
 
@@ -162,6 +167,8 @@ pub enum ConfigEntry {
     ServiceRouter(ServiceRouter),
     /// How the calls of one service are divided.
     ServiceSplitter(ServiceSplitter),
+    /// What an ingress gateway lets in.
+    IngressGateway(Box<IngressGateway>),
 }
 
 impl ConfigEntry {
@@ -175,6 +182,7 @@ impl ConfigEntry {
             Self::ServiceResolver(entry) => (ConfigKind::ServiceResolver, entry.service.as_str()),
             Self::ServiceRouter(entry) => (ConfigKind::ServiceRouter, entry.service.as_str()),
             Self::ServiceSplitter(entry) => (ConfigKind::ServiceSplitter, entry.service.as_str()),
+            Self::IngressGateway(entry) => (ConfigKind::IngressGateway, entry.gateway.as_str()),
         };
         ConfigEntryKey { kind, name: name.to_owned() }
     }
@@ -187,7 +195,7 @@ impl ConfigEntry {
             Self::ServiceResolver(entry) => Some(&entry.service),
             Self::ServiceRouter(entry) => Some(&entry.service),
             Self::ServiceSplitter(entry) => Some(&entry.service),
-            Self::ProxyDefaults(_) | Self::ServiceIntentions(_) => None,
+            Self::ProxyDefaults(_) | Self::ServiceIntentions(_) | Self::IngressGateway(_) => None,
         }
     }
 }

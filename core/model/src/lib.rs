@@ -8,7 +8,10 @@ pub mod access_log;
 pub mod check;
 pub mod config_entry;
 pub mod filter;
+pub mod host;
+pub mod ingress;
 pub mod intention;
+pub mod ip_range;
 pub mod join_token;
 pub mod name;
 pub mod node;
@@ -27,10 +30,16 @@ pub use access_log::{AccessLog, LogFilter, LogForm, LogTarget, LogTemplate};
 pub use check::{Check, CheckDefinition, CheckKind, CheckStatus, CheckedService, LIVENESS_CHECK, OUTPUT_BYTES_MAX};
 pub use config_entry::{ConfigEntry, ConfigEntryKey, ConfigKind, Protocol, ProxyDefaults, ServiceDefaults};
 pub use filter::{Filter, FilterError};
+pub use host::{HostPattern, HostPatternError};
+pub use ingress::{
+    CertificateFiles, HttpsRedirect, IngressGateway, IngressListener, IngressRoute, IngressService, IngressTls,
+    ListenerTls, TlsVersion,
+};
 pub use intention::{
     Action, HeaderMatch, HeaderTest, IntentionPermission, IntentionSubject, PathMatch, ServiceIntentions,
     SourceDecision, SourceIntention,
 };
+pub use ip_range::{IpRange, IpRangeError};
 pub use join_token::{JoinTokenId, JoinTokenIdError, JoinTokenRecord, JoinTokenUse, JoinTokenUses, SecretHash};
 pub use name::{
     CheckId, Datacenter, InstanceId, JoinTokenDescription, NameError, Namespace, NodeName, Port, ServiceName,

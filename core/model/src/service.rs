@@ -1,4 +1,4 @@
-//! A service instance: one running copy of a service, or the sidecar proxy of one.
+//! A service instance: one running copy of a service, the sidecar proxy of one, or a gateway.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -30,7 +30,7 @@ pub struct ServiceInstance {
     pub key: InstanceKey,
     /// The service of which it is a copy; for a sidecar by custom `NAME-sidecar-proxy`.
     pub name: ServiceName,
-    /// Plain or proxy.
+    /// Application, sidecar or gateway.
     pub kind: InstanceKind,
     /// Its own address; `None` means the node's.
     #[serde(default)]
@@ -69,7 +69,7 @@ impl ServiceInstance {
     #[must_use]
     pub fn identity(&self) -> &ServiceName {
         match &self.kind {
-            InstanceKind::Typical => &self.name,
+            InstanceKind::Typical | InstanceKind::IngressGateway(_) => &self.name,
             InstanceKind::Sidecar(proxy) => &proxy.destination,
         }
     }
@@ -78,8 +78,26 @@ impl ServiceInstance {
     #[must_use]
     pub fn sidecar(&self) -> Option<&SidecarProxy> {
         match &self.kind {
-            InstanceKind::Typical => None,
+            InstanceKind::Typical | InstanceKind::IngressGateway(_) => None,
             InstanceKind::Sidecar(proxy) => Some(proxy),
+        }
+    }
+
+    /// The settings of the proxy, if this is a gateway.
+    #[must_use]
+    pub fn gateway(&self) -> Option<&OpaqueSettings> {
+        match &self.kind {
+            InstanceKind::Typical | InstanceKind::Sidecar(_) => None,
+            InstanceKind::IngressGateway(settings) => Some(settings),
+        }
+    }
+
+    /// Whether it does what a plan says.
+    #[must_use]
+    pub fn is_proxy(&self) -> bool {
+        match &self.kind {
+            InstanceKind::Typical => false,
+            InstanceKind::Sidecar(_) | InstanceKind::IngressGateway(_) => true,
         }
     }
 }
@@ -92,6 +110,8 @@ pub enum InstanceKind {
     Typical,
     /// A sidecar proxy (Consul's `connect-proxy`).
     Sidecar(Box<SidecarProxy>),
+    /// A gateway into the mesh (Consul's `ingress-gateway`), with opaque settings as given (`bind_address`, …).
+    IngressGateway(OpaqueSettings),
 }
 
 /// An address under a tag.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use starling_model::{AccessLog, LogFilter, LogForm, LogTarget, ServiceName};
 
-use crate::plan::{Cluster, Endpoints, Inbound, Outbound, Plan, Routes, Target, Trust};
+use crate::plan::{Cluster, Edge, Endpoints, Inbound, Outbound, Plan, Routes, Target, Trust};
 
 mod lines;
 
-use lines::{cluster_lines, endpoint_lines, first_word, inbound_lines, or_none, route_lines};
+use lines::{cluster_lines, edge_lines, endpoint_lines, first_word, inbound_lines, or_none, route_lines};
 
 /// A part of a plan, by name; in the order in which text shows them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,6 +22,8 @@ pub enum PartName {
     Trust,
     /// The public listener.
     Inbound,
+    /// A listener for callers from outside.
+    Edge(SocketAddr),
     /// A listener for calls.
     Outbound(SocketAddr),
     /// Where the requests to a service go.
@@ -100,6 +102,7 @@ enum Part<'a> {
     Proxy(&'a Plan),
     Trust(&'a Arc<Trust>),
     Inbound(&'a Arc<Inbound>),
+    Edge(&'a Arc<Edge>),
     Outbound(&'a Arc<Outbound>),
     Routes(&'a Arc<Routes>),
     Cluster(&'a Arc<Cluster>),
@@ -109,6 +112,7 @@ enum Part<'a> {
 fn parts(plan: &Plan) -> BTreeMap<PartName, Part<'_>> {
     let mut parts = BTreeMap::from([(PartName::Proxy, Part::Proxy(plan)), (PartName::Trust, Part::Trust(&plan.trust))]);
     parts.extend(plan.inbound.iter().map(|part| (PartName::Inbound, Part::Inbound(part))));
+    parts.extend(plan.edges.iter().map(|part| (PartName::Edge(part.bind), Part::Edge(part))));
     parts.extend(plan.outbounds.iter().map(|part| (PartName::Outbound(part.bind), Part::Outbound(part))));
     parts.extend(plan.routes.iter().map(|part| (PartName::Routes(part.service.clone()), Part::Routes(part))));
     parts.extend(plan.clusters.iter().map(|part| (PartName::Cluster(part.target()), Part::Cluster(part))));
@@ -125,6 +129,7 @@ impl Part<'_> {
             }
             (Part::Trust(a), Part::Trust(b)) => Arc::ptr_eq(a, b),
             (Part::Inbound(a), Part::Inbound(b)) => Arc::ptr_eq(a, b),
+            (Part::Edge(a), Part::Edge(b)) => Arc::ptr_eq(a, b),
             (Part::Outbound(a), Part::Outbound(b)) => Arc::ptr_eq(a, b),
             (Part::Routes(a), Part::Routes(b)) => Arc::ptr_eq(a, b),
             (Part::Cluster(a), Part::Cluster(b)) => Arc::ptr_eq(a, b),
@@ -133,6 +138,7 @@ impl Part<'_> {
                 Part::Proxy(_)
                 | Part::Trust(_)
                 | Part::Inbound(_)
+                | Part::Edge(_)
                 | Part::Outbound(_)
                 | Part::Routes(_)
                 | Part::Cluster(_)
@@ -152,6 +158,7 @@ impl Part<'_> {
                 or_none(trust.roots_pem.iter().map(|pem| format!("root {}", first_word(pem))).collect())
             }
             Part::Inbound(inbound) => inbound_lines(inbound),
+            Part::Edge(edge) => edge_lines(edge),
             Part::Outbound(outbound) => vec![format!("{} {}", outbound.service, outbound.protocol.as_str())],
             Part::Routes(routes) => route_lines(routes),
             Part::Cluster(cluster) => cluster_lines(cluster),
@@ -188,6 +195,7 @@ impl fmt::Display for PartName {
             Self::Proxy => f.write_str("proxy"),
             Self::Trust => f.write_str("trust"),
             Self::Inbound => f.write_str("inbound"),
+            Self::Edge(bind) => write!(f, "edge {bind}"),
             Self::Outbound(bind) => write!(f, "outbound {bind}"),
             Self::Routes(service) => write!(f, "routes {service}"),
             Self::Cluster(target) => write!(f, "cluster {target}"),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use starling_model::{AccessLog, InstanceKey, Revision, ServiceName};
 
-use crate::plan::{Cluster, Endpoints, Inbound, Outbound, Plan, Routes, Trust};
+use crate::plan::{Cluster, Edge, Endpoints, Inbound, Outbound, Plan, Routes, Trust};
 
 /// One part of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,6 +27,8 @@ pub enum Part {
     AccessLog(Arc<AccessLog>),
     /// [`Plan::inbound`].
     Inbound(Arc<Inbound>),
+    /// One of [`Plan::edges`].
+    Edge(Arc<Edge>),
     /// One of [`Plan::outbounds`].
     Outbound(Arc<Outbound>),
     /// One of [`Plan::routes`].
@@ -46,6 +48,7 @@ impl Part {
             Self::Trust(_) => "trust".to_owned(),
             Self::AccessLog(_) => "access-log".to_owned(),
             Self::Inbound(_) => "inbound".to_owned(),
+            Self::Edge(edge) => format!("edge/{}", edge.bind),
             Self::Outbound(outbound) => format!("outbound/{}", outbound.bind),
             Self::Routes(routes) => format!("routes/{}", routes.service),
             Self::Cluster(cluster) => format!("cluster/{}", cluster.sni),
@@ -75,13 +78,15 @@ impl Assembly {
     #[must_use]
     pub fn plan(&self, revision: Revision) -> Option<Plan> {
         let (mut head, mut trust, mut access_log, mut inbound) = (None, None, None, None);
-        let (mut outbounds, mut routes, mut clusters, mut endpoints) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut edges, mut outbounds, mut routes, mut clusters, mut endpoints) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for part in self.parts.values() {
             match part {
                 Part::Proxy { proxy, service } => head = Some((proxy.clone(), service.clone())),
                 Part::Trust(part) => trust = Some(Arc::clone(part)),
                 Part::AccessLog(part) => access_log = Some(Arc::clone(part)),
                 Part::Inbound(part) => inbound = Some(Arc::clone(part)),
+                Part::Edge(part) => edges.push(Arc::clone(part)),
                 Part::Outbound(part) => outbounds.push(Arc::clone(part)),
                 Part::Routes(part) => routes.push(Arc::clone(part)),
                 Part::Cluster(part) => clusters.push(Arc::clone(part)),
@@ -89,12 +94,25 @@ impl Assembly {
             }
         }
         let (proxy, service) = head?;
+        edges.sort_by_key(|edge| edge.bind);
         outbounds.sort_by_key(|outbound| outbound.bind);
         routes.sort_by(|a, b| a.service.cmp(&b.service));
         clusters.sort_by(|a, b| (&a.service, &a.subset).cmp(&(&b.service, &b.subset)));
         endpoints.sort_by(|a, b| (&a.service, &a.subset).cmp(&(&b.service, &b.subset)));
         let (trust, access_log) = (trust?, access_log.unwrap_or_default());
-        Some(Plan { revision, proxy, service, trust, inbound, outbounds, routes, clusters, endpoints, access_log })
+        Some(Plan {
+            revision,
+            proxy,
+            service,
+            trust,
+            inbound,
+            edges,
+            outbounds,
+            routes,
+            clusters,
+            endpoints,
+            access_log,
+        })
     }
 }
 
@@ -111,6 +129,7 @@ impl Plan {
         let mut parts =
             vec![self.head(), Part::Trust(Arc::clone(&self.trust)), Part::AccessLog(Arc::clone(&self.access_log))];
         parts.extend(self.inbound.iter().map(|part| Part::Inbound(Arc::clone(part))));
+        parts.extend(self.edges.iter().map(|part| Part::Edge(Arc::clone(part))));
         parts.extend(self.outbounds.iter().map(|part| Part::Outbound(Arc::clone(part))));
         parts.extend(self.routes.iter().map(|part| Part::Routes(Arc::clone(part))));
         parts.extend(self.clusters.iter().map(|part| Part::Cluster(Arc::clone(part))));

@@ -2,6 +2,7 @@
 
 pub(crate) mod chain;
 pub(crate) mod cluster;
+pub(crate) mod edge;
 pub(crate) mod endpoints;
 pub(crate) mod inbound;
 pub(crate) mod opaque;

@@ -11,8 +11,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use starling_identity::SpiffeId;
 use starling_model::{
-    AccessLog, BalancePolicy, HeaderEdits, InstanceKey, PassiveHealthCheck, Protocol, RateLimit, RequestMatch,
-    RetryBudget, Revision, ServiceName, SubsetName,
+    AccessLog, BalancePolicy, HeaderEdits, HostPattern, HttpsRedirect, IngressTls, InstanceKey, IpRange,
+    PassiveHealthCheck, Protocol, RateLimit, RequestMatch, RetryBudget, Revision, ServiceName, SubsetName,
 };
 use starling_traffic::{Forward, Policy, RouteRule, RouteTable, RuleAction, WEIGHT_TOTAL, WeightedTarget};
 
@@ -21,14 +21,16 @@ use starling_traffic::{Forward, Policy, RouteRule, RouteTable, RuleAction, WEIGH
 pub struct Plan {
     /// The revision of the snapshot it was made from.
     pub revision: Revision,
-    /// The sidecar.
+    /// The sidecar or gateway.
     pub proxy: InstanceKey,
     /// The service whose identity it bears; its leaf certificate names it.
     pub service: ServiceName,
     /// Whom it trusts.
     pub trust: Arc<Trust>,
-    /// The public listener; `None` for a sidecar that only calls out.
+    /// The public listener; `None` for a sidecar that only calls out, and for a gateway.
     pub inbound: Option<Arc<Inbound>>,
+    /// The listeners for callers from outside the mesh, ordered by bind address; a sidecar has none.
+    pub edges: Vec<Arc<Edge>>,
     /// The listeners for the application's calls, ordered by bind address.
     pub outbounds: Vec<Arc<Outbound>>,
     /// Where the requests to each service called go, ordered by service.
@@ -89,6 +91,59 @@ pub struct Outbound {
     pub bind: SocketAddr,
     /// What is spoken; the called service's protocol.
     pub protocol: Protocol,
+}
+
+/// A listener of a gateway, for callers from outside the mesh. One per gateway and port.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Edge {
+    /// Where it listens.
+    pub bind: SocketAddr,
+    /// What is spoken.
+    pub protocol: Protocol,
+    /// How it is encrypted; `None` for not at all.
+    pub tls: Option<IngressTls>,
+    /// Whether each connection begins with the PROXY protocol.
+    pub proxy_protocol: bool,
+    /// Who is believed what it says about who has called it.
+    pub trusted_proxies: Vec<IpRange>,
+    /// Connections at most; `None` for no limit.
+    pub max_connections: Option<u32>,
+    /// What becomes of what comes in.
+    pub route: EdgeRoute,
+}
+
+/// What becomes of what comes in at a gateway's port.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EdgeRoute {
+    /// It goes to one of these, by host; without requests there is one, and no host.
+    Hosts(Vec<EdgeHost>),
+    /// Callers are told to come again by HTTPS.
+    Redirect(HttpsRedirect),
+}
+
+/// A service that is called by hosts of its own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EdgeHost {
+    /// The service; its routes stand in the plan.
+    pub service: ServiceName,
+    /// The hosts.
+    pub hosts: Vec<HostPattern>,
+    /// What is done to the head of a request; edits of the route come first.
+    pub request_headers: HeaderEdits,
+    /// What is done to the head of its response; edits of the route come first.
+    pub response_headers: HeaderEdits,
+}
+
+impl Edge {
+    /// The services that are called there.
+    #[must_use]
+    pub fn hosts(&self) -> &[EdgeHost] {
+        match &self.route {
+            EdgeRoute::Hosts(hosts) => hosts,
+            EdgeRoute::Redirect(_) => &[],
+        }
+    }
 }
 
 /// A service, or a subset of one, as somebody to call: redirects and default subsets have been followed.

@@ -1,5 +1,7 @@
 //! Makes plans, and remembers the parts that plans share.
 
+mod gateway;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,14 +9,16 @@ use std::sync::Arc;
 use starling_catalog::{MeshRead, Subject};
 use starling_identity::Layout;
 use starling_model::{
-    AccessLog, Action, Datacenter, InstanceKey, Namespace, ServiceInstance, ServiceName, SidecarProxy, TrustDomain,
+    AccessLog, Action, Datacenter, InstanceKey, InstanceKind, Namespace, ServiceInstance, ServiceName, SidecarProxy,
+    TrustDomain,
 };
 use starling_traffic::Policy;
 
 use crate::diagnostic::{Diagnostic, Object, Severity};
 use crate::parts::cluster::CallSettings;
+use crate::parts::edge::entry_of;
 use crate::parts::{cluster, endpoints, inbound, opaque, outbound, policy, routes};
-use crate::plan::{Cluster, Endpoints, Inbound, Outbound, Plan, Routes, Target, Trust};
+use crate::plan::{Cluster, Edge, Endpoints, Inbound, Outbound, Plan, Routes, Target, Trust};
 use crate::shelf::{Origin, Shelf};
 use crate::view::View;
 
@@ -51,8 +55,8 @@ pub enum PlanError {
     #[error("no proxy is registered as {0}")]
     UnknownProxy(InstanceKey),
     /// The instance is the application itself.
-    #[error("{0} is not a sidecar proxy")]
-    NotASidecar(InstanceKey),
+    #[error("{0} is neither a sidecar nor a gateway")]
+    NotAProxy(InstanceKey),
 }
 
 /// Makes plans from snapshots, one mesh's.
@@ -63,6 +67,7 @@ pub struct Planner {
     trusts: Shelf<(), Trust>,
     policies: Shelf<ServiceName, Policy>,
     inbounds: Shelf<InstanceKey, Inbound>,
+    edges: Shelf<(InstanceKey, SocketAddr), Edge>,
     outbounds: Shelf<(ServiceName, SocketAddr), Outbound>,
     routes: Shelf<ServiceName, Routes>,
     clusters: Shelf<(Target, CallSettings), Cluster>,
@@ -85,9 +90,18 @@ struct Calls {
     targets: BTreeMap<Target, Called>,
 }
 
+/// Where it is written that a service is called.
+#[derive(Clone, Copy)]
+enum Written<'a> {
+    /// In the registration of a sidecar.
+    Upstream { proxy: &'a InstanceKey, service: &'a ServiceName },
+    /// In the entry of a gateway.
+    Gateway { entry: &'a ServiceName, service: &'a ServiceName },
+}
+
 /// A target that is called.
 struct Called {
-    /// The upstream that was first to name it, and its settings.
+    /// The service that was first to lead to it, and its settings.
     upstream: ServiceName,
     settings: CallSettings,
     cluster: Arc<Cluster>,
@@ -104,6 +118,7 @@ impl Planner {
             policies: Shelf::new(),
             access_log: Arc::default(),
             inbounds: Shelf::new(),
+            edges: Shelf::new(),
             outbounds: Shelf::new(),
             routes: Shelf::new(),
             clusters: Shelf::new(),
@@ -123,6 +138,7 @@ impl Planner {
         self.trusts.len()
             + self.policies.len()
             + self.inbounds.len()
+            + self.edges.len()
             + self.outbounds.len()
             + self.routes.len()
             + self.clusters.len()
@@ -138,17 +154,25 @@ impl Planner {
     pub fn plan(&mut self, mesh: &dyn MeshRead, proxy: &InstanceKey) -> Result<Planned, PlanError> {
         let mut view = View::new(mesh);
         let (instance, node_address) = view.instance(proxy).ok_or_else(|| PlanError::UnknownProxy(proxy.clone()))?;
-        let sidecar = instance.sidecar().ok_or_else(|| PlanError::NotASidecar(proxy.clone()))?;
         let mut draft = Draft { mesh, subjects: BTreeSet::new(), diagnostics: BTreeSet::new() };
         let access_log = self.access_log(view.proxy_defaults().map(|entry| &entry.access_logs));
         let trust = draft.take(self.trusts.fetch(&(), mesh, build_trust));
         // A proxy that trusts nobody must not listen: it could verify no peer.
-        let (inbound, calls) = if trust.roots_pem.is_empty() {
-            (None, Calls::default())
-        } else {
-            let inbound = self.inbound(&mut draft, &mut view, instance, sidecar, node_address);
-            let calls = self.calls(&mut draft, &mut view, proxy, sidecar, inbound.as_ref().map(|inbound| inbound.bind));
-            (inbound, calls)
+        let (mut inbound, mut edges) = (None, Vec::new());
+        let calls = match &instance.kind {
+            InstanceKind::Typical => return Err(PlanError::NotAProxy(proxy.clone())),
+            InstanceKind::Sidecar(_) | InstanceKind::IngressGateway(_) if trust.roots_pem.is_empty() => {
+                Calls::default()
+            }
+            InstanceKind::Sidecar(sidecar) => {
+                inbound = self.inbound(&mut draft, &mut view, instance, sidecar, node_address);
+                self.calls(&mut draft, &mut view, proxy, sidecar, inbound.as_ref().map(|inbound| inbound.bind))
+            }
+            InstanceKind::IngressGateway(config) => {
+                let (listening, calls) = self.edges(&mut draft, &mut view, instance, (config, node_address));
+                edges = listening;
+                calls
+            }
         };
         draft.subjects.extend(view.into_read().into_iter().map(|(subject, _)| subject));
         let (clusters, endpoints) =
@@ -156,9 +180,10 @@ impl Planner {
         let plan = Plan {
             revision: mesh.revision(),
             proxy: proxy.clone(),
-            service: sidecar.destination.clone(),
+            service: instance.identity().clone(),
             trust,
             inbound,
+            edges,
             outbounds: calls.outbounds,
             routes: calls.routes,
             clusters,
@@ -240,32 +265,37 @@ impl Planner {
             let spoken = outbound.protocol;
             draft.diagnostics.extend(opaque::misplaced_protocol(proxy, &path, &upstream.config, service, spoken));
             calls.outbounds.push(outbound);
-            let own = &self.settings;
-            let routes = draft.take(self.routes.fetch(service, draft.mesh, |view| routes::build(view, own, service)));
-            let settings = settings.by(&routes);
-            for target in &routes.targets {
-                self.call(draft, &mut calls, (proxy, service), target, &settings);
-            }
-            if calls.routes.iter().all(|other| other.service != *service) {
-                calls.routes.push(routes);
-            }
+            self.call_service(draft, &mut calls, Written::Upstream { proxy, service }, settings);
         }
         calls.routes.sort_by(|a, b| a.service.cmp(&b.service));
         calls
     }
 
-    /// Has `target` called by an upstream of a proxy, unless it is already.
+    /// Has a service called, by its routes.
+    fn call_service(&mut self, draft: &mut Draft<'_>, calls: &mut Calls, by: Written<'_>, settings: CallSettings) {
+        let (own, service) = (&self.settings, by.service());
+        let routes = draft.take(self.routes.fetch(service, draft.mesh, |view| routes::build(view, own, service)));
+        let settings = settings.by(&routes);
+        for target in &routes.targets {
+            self.call(draft, calls, by, target, &settings);
+        }
+        if calls.routes.iter().all(|other| other.service != *service) {
+            calls.routes.push(routes);
+        }
+    }
+
+    /// Has `target` called, unless it is already.
     fn call(
         &mut self,
         draft: &mut Draft<'_>,
         calls: &mut Calls,
-        (proxy, upstream): (&InstanceKey, &ServiceName),
+        by: Written<'_>,
         target: &Target,
         settings: &CallSettings,
     ) {
         if let Some(called) = calls.targets.get(target) {
             if called.settings != *settings {
-                draft.diagnostics.insert(second_settings(proxy, upstream, target, &called.upstream));
+                draft.diagnostics.insert(second_settings(by, target, &called.upstream));
             }
             return;
         }
@@ -273,7 +303,7 @@ impl Planner {
         let key = (target.clone(), *settings);
         let cluster = self.clusters.fetch(&key, draft.mesh, |view| cluster::build(view, own, target, settings));
         let called = Called {
-            upstream: upstream.clone(),
+            upstream: by.service().clone(),
             settings: *settings,
             cluster: draft.take(cluster),
             endpoints: draft.take(self.endpoints(draft.mesh, target)),
@@ -310,26 +340,36 @@ fn build_trust(view: &mut View<'_>) -> (Trust, Vec<Diagnostic>) {
     (Trust { roots_pem }, diagnostics)
 }
 
-/// `first` is the upstream that was first to name the target.
-fn second_settings(proxy: &InstanceKey, service: &ServiceName, target: &Target, first: &ServiceName) -> Diagnostic {
+impl<'a> Written<'a> {
+    /// The service.
+    fn service(self) -> &'a ServiceName {
+        match self {
+            Self::Upstream { service, .. } | Self::Gateway { service, .. } => service,
+        }
+    }
+}
+
+/// `first` is the service that was first to lead to the target.
+fn second_settings(by: Written<'_>, target: &Target, first: &ServiceName) -> Diagnostic {
+    let service = by.service();
+    let (object, field, what) = match by {
+        Written::Upstream { proxy, service } => {
+            (Object::Instance(proxy.clone()), format!("Proxy.Upstreams[{service}].Config"), "upstream")
+        }
+        Written::Gateway { entry, .. } => (entry_of(entry), format!("Listeners[].Services[{service}]"), "service"),
+    };
     let (reason, fix) = if service == first {
         (
             format!(
                 "{service} is called through several listeners; the settings of the one with the lowest address and port hold for all"
             ),
-            format!("give every upstream to {service} the same settings"),
+            format!("give every {what} to {service} the same settings"),
         )
     } else {
         (
             format!("{target} is called through {first} as well, whose settings, retry budget included, hold for both"),
-            format!("give the upstreams to {first} and {service} the same settings"),
+            format!("give the {what}s to {first} and {service} the same settings"),
         )
     };
-    Diagnostic {
-        object: Object::Instance(proxy.clone()),
-        field: format!("Proxy.Upstreams[{service}].Config"),
-        reason,
-        fix,
-        severity: Severity::Warning,
-    }
+    Diagnostic { object, field, reason, fix, severity: Severity::Warning }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use starling_catalog::{Front, MeshRead, Subject};
 use starling_model::{
-    InstanceKey, IntentionSubject, Protocol, ProxyDefaults, Revision, ServiceDefaults, ServiceInstance,
+    IngressGateway, InstanceKey, IntentionSubject, Protocol, ProxyDefaults, Revision, ServiceDefaults, ServiceInstance,
     ServiceIntentions, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter,
 };
 
@@ -63,6 +63,12 @@ impl<'a> View<'a> {
     pub(crate) fn service_resolver(&mut self, service: &ServiceName) -> Option<&'a ServiceResolver> {
         self.read.insert(Subject::Routing(service.clone()));
         self.mesh.service_resolver(service)
+    }
+
+    /// What the gateways of one name let in.
+    pub(crate) fn ingress_gateway(&mut self, gateway: &ServiceName) -> Option<&'a IngressGateway> {
+        self.read.insert(Subject::Routing(gateway.clone()));
+        self.mesh.ingress_gateway(gateway)
     }
 
     pub(crate) fn proxy_defaults(&mut self) -> Option<&'a ProxyDefaults> {

@@ -21,7 +21,7 @@ use mesh::{Mesh, key, settings};
 fn replan(mesh: &mut Mesh) -> Vec<(Option<Planned>, Planned)> {
     let nodes: Vec<_> = ["n1", "n2"].iter().map(|node| node.parse().unwrap()).collect();
     let instances = nodes.iter().flat_map(|node| mesh.snapshot.instances_on(node));
-    let sidecars = instances.filter(|instance| instance.value.sidecar().is_some());
+    let sidecars = instances.filter(|instance| instance.value.is_proxy());
     let keys: Vec<_> = sidecars.map(|instance| instance.value.key.clone()).collect();
     mesh.held.retain(|key, _| keys.contains(key));
     let mut pairs = Vec::new();

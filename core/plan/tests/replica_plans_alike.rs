@@ -56,7 +56,7 @@ impl Agent {
             meta: BTreeMap::new(),
         });
         let instances: Vec<_> = snapshot.instances_on(&self.node).map(|instance| instance.value.clone()).collect();
-        let sidecars = instances.iter().filter(|instance| instance.sidecar().is_some());
+        let sidecars = instances.iter().filter(|instance| instance.is_proxy());
         let proxies: Vec<_> = sidecars.map(|instance| instance.key.clone()).collect();
         self.replica.set_local(&node, instances);
         self.hear(fleet);

@@ -10,16 +10,20 @@
 pub mod authorise;
 pub mod balance;
 pub mod eject;
+pub mod forwarded;
+pub mod host;
 pub mod limit;
 pub mod path;
 pub mod pattern;
 pub mod policy;
+pub mod proxy_protocol;
 pub mod retry;
 pub mod route;
 mod route_index;
 mod table;
 
 pub use authorise::{CompiledPolicy, CompiledRules, Decider, HeaderFields, Request, Verdict, authorise};
+pub use host::HostTable;
 pub use path::{PathError, http2_form, normalise};
 pub use pattern::{PatternError, check_regex};
 pub use policy::{Policy, PolicyRule};

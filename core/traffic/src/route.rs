@@ -18,6 +18,7 @@ use starling_model::{
 };
 
 use crate::authorise::{HeaderFields, Request};
+use crate::host::split_port;
 use crate::route_index::RouteIndex;
 
 /// What the weights of a rule's targets sum to: steps of 0.01 % of steps of 1 %, so that a split of a split stays exact
@@ -216,13 +217,6 @@ pub fn scheme<'a>(named: Option<&'a str>, headers: &dyn HeaderFields) -> &'a str
     });
     // Of several, nobody knows which is meant.
     named.unwrap_or(if secure && fields == 1 { "https" } else { "http" })
-}
-
-/// Host and `:PORT`; the port is empty where there is none.
-fn split_port(authority: &str) -> (&str, &str) {
-    let after_ip6 = authority.rfind(']').map_or(0, |at| at + 1);
-    let colon = authority[after_ip6..].rfind(':').map_or(authority.len(), |at| after_ip6 + at);
-    authority.split_at(colon)
 }
 
 impl Forward {

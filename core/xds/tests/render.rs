@@ -107,6 +107,7 @@ fn plan() -> Plan {
         service: service("web"),
         trust: Arc::new(Trust { roots_pem: vec!["ROOT".to_owned()] }),
         inbound: Some(inbound(Protocol::Http, "127.0.0.1", &policy())),
+        edges: Vec::new(),
         outbounds: vec![outbound("api", 9001, Protocol::Http), outbound("db", 9002, Protocol::Tcp)],
         routes: vec![routes(&api), routes(&db)],
         endpoints: vec![endpoints(&api, 1), endpoints(&db, 2)],

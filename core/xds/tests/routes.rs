@@ -82,6 +82,7 @@ fn render(rules: Vec<RouteRule>, endpoints: Endpoints) -> ResourceSet {
         service: "web".parse().unwrap(),
         trust: Arc::new(Trust { roots_pem: vec!["ROOT".to_owned()] }),
         inbound: None,
+        edges: Vec::new(),
         outbounds: vec![Arc::new(outbound)],
         routes: vec![Arc::new(routes)],
         clusters,

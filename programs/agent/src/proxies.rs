@@ -236,7 +236,7 @@ impl Proxies {
 
     /// Feeds the native data plane with one sidecar of this node.
     pub(crate) async fn attach_native(&self, id: &InstanceId) -> Result<NativeFeed, AttachError> {
-        let service = sidecar_of(&self.0, id)?;
+        let service = service_of(&self.0, id)?;
         let feed = Feed::attach(&self.0, id, &service, Native).await?;
         let reports = Arc::clone(&feed.reports);
         let states = feed.open().await.map_err(|error| AttachError::Refused { reason: error.to_string() })?;
@@ -336,20 +336,20 @@ impl Feed<Client> {
         peer: &Peer,
         client: Client,
     ) -> Result<Self, AttachError> {
-        let service = sidecar_of(proxies, id)?;
+        let service = service_of(proxies, id)?;
         admit(peer, client, &service)?;
         Self::attach(proxies, id, &service, client).await
     }
 }
 
-/// The service that a sidecar of this node stands for.
-fn sidecar_of(proxies: &Inner, id: &InstanceId) -> Result<ServiceName, AttachError> {
+/// The service that a sidecar or gateway of this node stands for.
+fn service_of(proxies: &Inner, id: &InstanceId) -> Result<ServiceName, AttachError> {
     let found = proxies.agent.service(id).ok_or_else(|| AttachError::Unknown { id: id.to_string() })?;
-    let Some(sidecar) = found.instance.sidecar() else {
+    if !found.instance.is_proxy() {
         let reason = format!("{id} is an application, not a sidecar; its sidecar is usually {id}-sidecar-proxy");
         return Err(AttachError::Refused { reason });
-    };
-    Ok(sidecar.destination.clone())
+    }
+    Ok(found.instance.identity().clone())
 }
 
 /// What is wrong with a plan is told for as long as somebody is fed with it.
@@ -414,7 +414,7 @@ impl<R: Rendering> Feed<R> {
             }
             match self.plan().await {
                 Ok(plan) => return Some(plan),
-                Err(PlanError::NotASidecar(_)) => return None,
+                Err(PlanError::NotAProxy(_)) => return None,
                 Err(PlanError::UnknownProxy(_)) => {}
             }
             tokio::select! {

@@ -76,7 +76,7 @@ impl Hub {
         for event in events {
             for id in state.fan_out.subscribers_of(&event.subject) {
                 let Some(key) = state.proxy_by_subscriber.get(&id) else { continue };
-                let is_proxy = snapshot.instance(key).is_some_and(|instance| instance.value.sidecar().is_some());
+                let is_proxy = snapshot.instance(key).is_some_and(|instance| instance.value.is_proxy());
                 match state.proxies.get(key) {
                     Some(attached) if is_proxy => affected.push(attached.reporter),
                     Some(_) | None => {

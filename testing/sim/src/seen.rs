@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use starling_catalog::{Front, MeshRead, Subject};
 use starling_model::{
-    InstanceKey, ProxyDefaults, ServiceDefaults, ServiceIntentions, ServiceResolver, ServiceRouter, ServiceSplitter,
+    IngressGateway, InstanceKey, ProxyDefaults, ServiceDefaults, ServiceIntentions, ServiceResolver, ServiceRouter,
+    ServiceSplitter,
 };
 
 /// What shows of one subject.
@@ -27,6 +28,7 @@ pub(crate) struct Routing {
     router: Option<ServiceRouter>,
     splitter: Option<ServiceSplitter>,
     resolver: Option<ServiceResolver>,
+    gateway: Option<IngressGateway>,
 }
 
 impl Seen {
@@ -46,6 +48,7 @@ impl Seen {
                 router: mesh.service_router(service).cloned(),
                 splitter: mesh.service_splitter(service).cloned(),
                 resolver: mesh.service_resolver(service).cloned(),
+                gateway: mesh.ingress_gateway(service).cloned(),
             })),
             Subject::Intentions(destination) => Self::Intentions(mesh.intentions(destination).cloned()),
             Subject::ProxyDefaults => Self::ProxyDefaults(mesh.proxy_defaults().cloned()),

@@ -14,6 +14,7 @@ use starling_model::{
 
 use crate::ports::{Leaf, MeshFacts};
 
+mod ingress;
 mod routing;
 
 /// An object that is built field by field, with Go's `omitempty` beside plain fields.
@@ -94,6 +95,7 @@ fn kind_text(instance: &ServiceInstance) -> &'static str {
     match &instance.kind {
         InstanceKind::Typical => "",
         InstanceKind::Sidecar(_) => "connect-proxy",
+        InstanceKind::IngressGateway(_) => "ingress-gateway",
     }
 }
 
@@ -124,15 +126,23 @@ pub(crate) fn node_service(entry: &Versioned<ServiceInstance>) -> Value {
         .field("Port", port_number(instance.port))
         .field("Weights", weights(instance))
         .field("EnableTagOverride", instance.enable_tag_override)
-        .field("Proxy", catalog_proxy(instance.sidecar()))
+        .field("Proxy", catalog_proxy(instance))
         .field("Connect", connect(instance))
         .field("PeerName", "")
         .indexes(entry.created, entry.modified)
         .end()
 }
 
-fn catalog_proxy(proxy: Option<&SidecarProxy>) -> Value {
-    let Some(proxy) = proxy else { return json!({"Mode": "", "MeshGateway": {}, "Expose": {}}) };
+fn catalog_proxy(instance: &ServiceInstance) -> Value {
+    let Some(proxy) = instance.sidecar() else {
+        let config = instance.gateway().map_or(Value::Null, |config| config.clone().into());
+        return Form::new()
+            .field("Mode", "")
+            .nonempty("Config", config)
+            .field("MeshGateway", json!({}))
+            .field("Expose", json!({}))
+            .end();
+    };
     let upstreams = proxy.upstreams.iter().map(|upstream| {
         let form = Form::new()
             .field("DestinationType", "service")
@@ -184,9 +194,14 @@ pub(crate) fn agent_service_hashed(instance: &ServiceInstance, facts: &MeshFacts
 }
 
 fn agent_service_form(instance: &ServiceInstance, facts: &MeshFacts) -> Form {
-    let proxy = match instance.sidecar() {
-        Some(proxy) => agent_proxy(proxy),
-        None => Value::Null,
+    let proxy = match &instance.kind {
+        InstanceKind::Typical => Value::Null,
+        InstanceKind::Sidecar(proxy) => agent_proxy(proxy),
+        InstanceKind::IngressGateway(config) => Form::new()
+            .nonempty("Config", config.clone())
+            .field("MeshGateway", json!({}))
+            .field("Expose", json!({}))
+            .end(),
     };
     Form::new()
         .nonempty("Kind", kind_text(instance))
@@ -245,7 +260,7 @@ pub(crate) fn catalog_row(
         .field("ServicePort", port_number(instance.port))
         .field("ServiceSocketPath", "")
         .field("ServiceEnableTagOverride", instance.enable_tag_override)
-        .field("ServiceProxy", catalog_proxy(instance.sidecar()))
+        .field("ServiceProxy", catalog_proxy(instance))
         .field("ServiceConnect", connect(instance))
         .indexes(entry.created, entry.modified)
         .end()
@@ -289,6 +304,7 @@ pub(crate) fn config_entry(entry: &Versioned<ConfigEntry>) -> Value {
         ConfigEntry::ServiceResolver(entry) => routing::service_resolver(form, entry),
         ConfigEntry::ServiceRouter(entry) => routing::service_router(form, entry),
         ConfigEntry::ServiceSplitter(entry) => routing::service_splitter(form, entry),
+        ConfigEntry::IngressGateway(entry) => ingress::ingress_gateway(form, entry),
     };
     form.indexes(entry.created, entry.modified).end()
 }

@@ -9,7 +9,7 @@ use starling_model::{
 
 use super::field::{FieldError, Fields};
 use super::opaque::refuse_contradicted_protocols;
-use super::service::{instance_of, parse_plain, parse_proxy};
+use super::service::{instance_of, parse_gateway, parse_plain, parse_proxy};
 
 /// Reads a registration. Checks take service name and tags from the body, else from `snapshot`.
 ///
@@ -127,6 +127,7 @@ fn parse_instance(mut fields: Fields<'_>, node: &NodeName) -> Result<ServiceInst
             }
             InstanceKind::Sidecar(Box::new(parse_proxy(proxy, None)?))
         }
+        Some("ingress-gateway") => InstanceKind::IngressGateway(parse_gateway(fields.object("Proxy")?)?),
         Some(other) => return Err(fields.error("Kind", format!("{other:?} is not supported in this release"))),
     };
     let key = InstanceKey { node: node.clone(), id };

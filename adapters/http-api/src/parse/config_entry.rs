@@ -11,6 +11,7 @@ use starling_model::{
 
 use super::access_log;
 use super::field::{FieldError, Fields};
+use super::ingress::parse_ingress_gateway;
 use super::intention::parse_sources;
 use super::opaque::{Place, parse_config, protocol_of};
 use super::resolver::{parse_service_resolver, parse_service_splitter};
@@ -20,7 +21,6 @@ use super::upstream_config::{parse_rate_limits, parse_upstream_config};
 
 /// Consul's kinds that this release does not have; a list of them is empty, a write is refused.
 pub const KINDS_UNSUPPORTED: &[&str] = &[
-    "ingress-gateway",
     "terminating-gateway",
     "mesh",
     "exported-services",
@@ -53,6 +53,7 @@ pub fn parse_config_entry(mut fields: Fields<'_>) -> Result<ConfigEntry, FieldEr
         ConfigKind::ServiceIntentions => ConfigEntry::ServiceIntentions(parse_service_intentions(&mut fields)?),
         ConfigKind::ServiceResolver => ConfigEntry::ServiceResolver(Box::new(parse_service_resolver(&mut fields)?)),
         ConfigKind::ServiceRouter => ConfigEntry::ServiceRouter(parse_service_router(&mut fields)?),
+        ConfigKind::IngressGateway => ConfigEntry::IngressGateway(Box::new(parse_ingress_gateway(&mut fields)?)),
         ConfigKind::ServiceSplitter => ConfigEntry::ServiceSplitter(parse_service_splitter(&mut fields)?),
     };
     fields.finish()?;

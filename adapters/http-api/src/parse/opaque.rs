@@ -42,6 +42,8 @@ enum Kind {
 pub enum Place {
     /// `Proxy.Config` of a sidecar.
     Sidecar,
+    /// `Proxy.Config` of an ingress gateway.
+    Gateway,
     /// `Proxy.Upstreams[].Config`.
     Upstream,
     /// `Config` of proxy-defaults.
@@ -60,6 +62,12 @@ impl Place {
                 ("local_request_timeout_ms", Kind::Milliseconds),
                 ("max_inbound_connections", Kind::Count),
                 ("protocol", Kind::Protocol),
+            ],
+            Self::Gateway => &[
+                ("bind_address", Kind::Ip),
+                ("envoy_prometheus_bind_addr", Kind::Socket),
+                ("envoy_stats_bind_addr", Kind::Socket),
+                ("max_inbound_connections", Kind::Count),
             ],
             Self::Upstream => &[
                 ("connect_timeout_ms", Kind::Milliseconds),

@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use serde_json::Value;
 use starling_model::{
-    CheckSpec, InstanceId, InstanceKey, InstanceKind, Port, ServiceInstance, ServiceName, ServiceRegistration,
-    SidecarProxy, TaggedAddress, Upstream, Weights,
+    CheckSpec, InstanceId, InstanceKey, InstanceKind, OpaqueSettings, Port, ServiceInstance, ServiceName,
+    ServiceRegistration, SidecarProxy, TaggedAddress, Upstream, Weights,
 };
 
 use super::check::parse_service_check;
@@ -43,12 +43,18 @@ pub fn parse_service(mut fields: Fields<'_>) -> Result<ServiceRegistration, Fiel
     let (own_path, context) = (|name: &str| fields.path(name), fields.context);
     let kind = match (kind.as_deref(), proxy) {
         (None, None) => InstanceKind::Typical,
-        (None, Some(_)) => return Err(FieldError::new(own_path("Proxy"), "is for Kind \"connect-proxy\" only")),
+        (None, Some(_)) => {
+            return Err(FieldError::new(
+                own_path("Proxy"),
+                "is for Kind \"connect-proxy\" and \"ingress-gateway\" only",
+            ));
+        }
+        (Some("ingress-gateway"), proxy) => InstanceKind::IngressGateway(parse_gateway(proxy)?),
         (Some("connect-proxy"), Some(proxy)) => InstanceKind::Sidecar(Box::new(parse_proxy(proxy, None)?)),
         (Some("connect-proxy"), None) => return Err(fields.missing("Proxy", "must be given")),
         (Some(other), _) => return Err(unsupported_kind(own_path("Kind"), other)),
     };
-    if matches!(kind, InstanceKind::Sidecar(_)) && (connect.native || connect.sidecar.is_some()) {
+    if !matches!(kind, InstanceKind::Typical) && (connect.native || connect.sidecar.is_some()) {
         return Err(FieldError::new(own_path("Connect"), "a proxy has no Connect block of its own"));
     }
     let key = InstanceKey { node: context.node.clone(), id };
@@ -66,10 +72,13 @@ pub fn parse_service(mut fields: Fields<'_>) -> Result<ServiceRegistration, Fiel
 
 fn unsupported_kind(path: String, kind: &str) -> FieldError {
     match kind {
-        "mesh-gateway" | "terminating-gateway" | "ingress-gateway" | "api-gateway" => {
+        "mesh-gateway" | "terminating-gateway" | "api-gateway" => {
             FieldError::new(path, format!("{kind:?} is not supported in this release"))
         }
-        _ => FieldError::new(path, format!("{kind:?} is no service kind; leave it out or write \"connect-proxy\"")),
+        _ => {
+            let known = "leave it out or write \"connect-proxy\" or \"ingress-gateway\"";
+            FieldError::new(path, format!("{kind:?} is no service kind; {known}"))
+        }
     }
 }
 
@@ -290,6 +299,31 @@ pub(super) fn parse_proxy(
     }
     fields.finish()?;
     Ok(SidecarProxy { destination, destination_id, local_address, local_port, upstreams, config })
+}
+
+/// Reads the `Proxy` block of a gateway: settings, and nothing that only sidecars have.
+pub(super) fn parse_gateway(fields: Option<Fields<'_>>) -> Result<OpaqueSettings, FieldError> {
+    let Some(mut fields) = fields else { return Ok(OpaqueSettings::default()) };
+    let config = parse_config(&mut fields, Place::Gateway)?.into();
+    fields.only("Mode", &["direct"])?;
+    parse_mesh_gateway(&mut fields)?;
+    for name in [
+        "DestinationServiceName",
+        "DestinationServiceID",
+        "LocalServiceAddress",
+        "LocalServicePort",
+        "LocalServiceSocketPath",
+        "Upstreams",
+        "MutualTLSMode",
+        "TransparentProxy",
+        "Expose",
+        "EnvoyExtensions",
+        "AccessLogs",
+    ] {
+        fields.unsupported(name)?;
+    }
+    fields.finish()?;
+    Ok(config)
 }
 
 /// `MeshGateway.Mode` may say that there is none.

@@ -40,22 +40,32 @@ fn parse_settings(fields: &mut Fields<'_>) -> Result<UpstreamSettings, FieldErro
         ..UpstreamSettings::default()
     };
     if let Some(mut limits) = fields.object("Limits")? {
-        settings.max_connections = limits.count("MaxConnections")?;
-        settings.max_pending_requests = limits.count("MaxPendingRequests")?;
-        settings.max_concurrent_requests = limits.count("MaxConcurrentRequests")?;
+        parse_limits(&mut limits, &mut settings)?;
         limits.finish()?;
     }
-    if let Some(mut check) = fields.object("PassiveHealthCheck")? {
-        settings.passive_health_check = Some(PassiveHealthCheck {
-            interval: check.duration("Interval")?,
-            max_failures: check.count("MaxFailures")?,
-            enforcing: whole_percent(&mut check, "EnforcingConsecutive5xx")?,
-            max_ejected: whole_percent(&mut check, "MaxEjectionPercent")?,
-            base_ejection_time: check.duration("BaseEjectionTime")?,
-        });
-        check.finish()?;
-    }
+    settings.passive_health_check = parse_passive_health_check(fields)?;
     Ok(settings)
+}
+
+/// How much may be under way at once.
+pub(super) fn parse_limits(fields: &mut Fields<'_>, settings: &mut UpstreamSettings) -> Result<(), FieldError> {
+    settings.max_connections = fields.count("MaxConnections")?;
+    settings.max_pending_requests = fields.count("MaxPendingRequests")?;
+    settings.max_concurrent_requests = fields.count("MaxConcurrentRequests")?;
+    Ok(())
+}
+
+pub(super) fn parse_passive_health_check(fields: &mut Fields<'_>) -> Result<Option<PassiveHealthCheck>, FieldError> {
+    let Some(mut fields) = fields.object("PassiveHealthCheck")? else { return Ok(None) };
+    let check = PassiveHealthCheck {
+        interval: fields.duration("Interval")?,
+        max_failures: fields.count("MaxFailures")?,
+        enforcing: whole_percent(&mut fields, "EnforcingConsecutive5xx")?,
+        max_ejected: whole_percent(&mut fields, "MaxEjectionPercent")?,
+        base_ejection_time: fields.duration("BaseEjectionTime")?,
+    };
+    fields.finish()?;
+    Ok(Some(check))
 }
 
 fn whole_percent(fields: &mut Fields<'_>, name: &str) -> Result<Option<Percent>, FieldError> {

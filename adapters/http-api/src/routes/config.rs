@@ -44,9 +44,10 @@ fn conflict_path(entry: &ConfigEntry) -> String {
             let index = entry.sources.iter().position(|source| by_request(&source.decision)).unwrap_or(0);
             format!("Sources[{index}].Permissions")
         }
-        ConfigEntry::ServiceResolver(_) | ConfigEntry::ServiceRouter(_) | ConfigEntry::ServiceSplitter(_) => {
-            "Name".to_owned()
-        }
+        ConfigEntry::ServiceResolver(_)
+        | ConfigEntry::ServiceRouter(_)
+        | ConfigEntry::ServiceSplitter(_)
+        | ConfigEntry::IngressGateway(_) => "Name".to_owned(),
     }
 }
 
@@ -85,7 +86,8 @@ pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
         ConfigKind::ServiceDefaults
         | ConfigKind::ServiceResolver
         | ConfigKind::ServiceRouter
-        | ConfigKind::ServiceSplitter => Subject::Routing(ServiceName::new(name).map_err(wrong_name)?),
+        | ConfigKind::ServiceSplitter
+        | ConfigKind::IngressGateway => Subject::Routing(ServiceName::new(name).map_err(wrong_name)?),
         ConfigKind::ServiceIntentions => Subject::Intentions(name.parse::<IntentionSubject>().map_err(wrong_name)?),
     };
     let view = view(&*api.catalog, &call, &[subject]).await?;

@@ -221,6 +221,7 @@ impl World {
             service: service(name),
             trust: Arc::clone(&self.trust),
             inbound: None,
+            edges: Vec::new(),
             outbounds: Vec::new(),
             routes: Vec::new(),
             clusters: Vec::new(),

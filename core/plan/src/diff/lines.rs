@@ -9,7 +9,7 @@ use starling_model::{
 };
 use starling_traffic::{Forward, Policy, RouteRule, RuleAction, WEIGHT_TOTAL};
 
-use crate::plan::{Cluster, Endpoint, Endpoints, Inbound, Limits, Routes};
+use crate::plan::{Cluster, Edge, EdgeHost, EdgeRoute, Endpoint, Endpoints, Inbound, Limits, Routes};
 
 /// Every part has a line, so that one that comes or goes shows.
 pub(super) fn or_none(lines: Vec<String>) -> Vec<String> {
@@ -32,6 +32,39 @@ pub(super) fn inbound_lines(inbound: &Inbound) -> Vec<String> {
     lines.extend(rate_limit.map(|limit| format!("at most {} requests/s, {} at once", limit.per_second, limit.burst)));
     lines.extend(policy_lines(policy));
     lines
+}
+
+/// How it is encrypted and whom it believes, then one line for a service.
+pub(super) fn edge_lines(edge: &Edge) -> Vec<String> {
+    let Edge { bind: _, protocol, tls, proxy_protocol, trusted_proxies, max_connections, route } = edge;
+    let mut words = vec![protocol.as_str().to_owned()];
+    words.extend(tls.as_ref().map(|tls| {
+        let files = tls.certificates.iter().map(|files| files.certificate.display().to_string());
+        let from =
+            if tls.certificates.is_empty() { "the mesh".to_owned() } else { files.collect::<Vec<_>>().join(",") };
+        format!("tls {} with {from}", tls.min_version.as_str())
+    }));
+    words.extend(proxy_protocol.then(|| "PROXY".to_owned()));
+    let mut lines = vec![words.join(" ")];
+    lines.extend(max_connections.map(|max| format!("at most {max} connections")));
+    let trusted: Vec<_> = trusted_proxies.iter().map(ToString::to_string).collect();
+    lines.extend((!trusted.is_empty()).then(|| format!("trusts {}", trusted.join(","))));
+    match route {
+        EdgeRoute::Redirect(redirect) => {
+            lines.push(format!("redirect {} to https:{}", u16::from(redirect.status), redirect.port));
+        }
+        EdgeRoute::Hosts(hosts) => lines.extend(or_none(hosts.iter().map(edge_host_line).collect())),
+    }
+    lines
+}
+
+fn edge_host_line(host: &EdgeHost) -> String {
+    let EdgeHost { service, hosts, request_headers, response_headers } = host;
+    let mut words: Vec<_> = hosts.iter().map(ToString::to_string).collect();
+    words.push(format!("-> {service}"));
+    words.extend(edits_text("request", request_headers));
+    words.extend(edits_text("response", response_headers));
+    words.join(" ")
 }
 
 fn policy_lines(policy: &Policy) -> Vec<String> {

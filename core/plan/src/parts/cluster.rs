@@ -62,6 +62,11 @@ impl CallSettings {
         (Self { settings, retry_budget: None }, config.diagnostics)
     }
 
+    /// The settings of a caller that says nothing but these.
+    pub(crate) fn plain(settings: UpstreamSettings) -> Self {
+        Self { settings, retry_budget: None }
+    }
+
     /// The same for a caller that comes by these routes.
     pub(crate) fn by(self, routes: &Routes) -> Self {
         Self { retry_budget: routes.retry_budget, ..self }

@@ -7,7 +7,8 @@ use crate::mesh::{Mesh, key};
 const SERVICES: [&str; 4] = ["a", "b", "c", "d"];
 
 /// Something to change from the start.
-pub const BEGINNING: [&str; 9] = [
+pub const BEGINNING: [&str; 10] = [
+    "gateway n1/gw address=10.0.0.1",
     "node n2 10.0.0.2",
     "service n1/a-1",
     "sidecar n1/a-1 upstreams=b:1002",
@@ -54,6 +55,7 @@ pub fn command() -> impl Strategy<Value = String> {
         2 => (node(), address).prop_map(|(node, address)| format!("node {node} {address}")),
         2 => (service(), protocol()).prop_map(|(name, protocol)| format!("defaults {name} protocol={protocol}")),
         12 => routing(),
+        3 => gateway(),
         2 => protocol().prop_map(|protocol| format!(r#"proxy-defaults {{"protocol":"{protocol}"}}"#)),
         2 => (side(), side(), decision).prop_map(|(from, to, decision)| format!("intention {from} -> {to} {decision}")),
         2 => (node(), service(), 1..3, "(-sidecar-proxy)?")
@@ -103,6 +105,22 @@ fn routing() -> impl Strategy<Value = String> {
         2 => (service(), upstreams).prop_map(|(name, entry)| format!("upstream-config {name} {entry}")),
         2 => (proptest::sample::select(vec!["resolver", "splitter", "router"]), service())
             .prop_map(|(kind, name)| format!("delete {kind} {name}")),
+    ]
+}
+
+/// What a gateway lets in, and where it is.
+fn gateway() -> impl Strategy<Value = String> {
+    let entry = proptest::sample::select(vec![
+        r#"{}"#,
+        r#"{"listeners":[{"port":80,"protocol":"http","route":{"services":[{"service":"a","hosts":["*"]}]}}]}"#,
+        r#"{"listeners":[{"port":80,"protocol":"http","route":{"services":[{"service":"b","hosts":["b"],"settings":{"max_connections":2}},{"service":"c","hosts":["c"]}]}},{"port":90,"protocol":"tcp","route":{"services":[{"service":"b"}]}}]}"#,
+        r#"{"defaults":{"max_connections":7},"trusted_proxies":["10.0.0.0/8"],"listeners":[{"port":80,"protocol":"http","route":{"redirect":{"port":443,"status":301}}},{"port":443,"protocol":"grpc","tls":{"own":{}},"proxy_protocol":true,"route":{"services":[{"service":"d","hosts":["*.d"]}]}}]}"#,
+    ]);
+    let options = proptest::sample::select(vec!["", "address=10.0.0.1", "address=gw.example"]);
+    prop_oneof![
+        3 => entry.prop_map(|entry| format!("ingress gw {entry}")),
+        1 => options.prop_map(|options| format!("gateway n1/gw {options}")),
+        1 => Just("delete ingress gw".to_owned()),
     ]
 }
 

@@ -72,6 +72,14 @@ impl Mesh {
             "node" => self.put(Record::Node(node(args))),
             "service" => self.put(Record::Instance(service(args))),
             "sidecar" => self.sidecar(args),
+            "gateway" => self.put(Record::Instance(gateway(args))),
+            "ingress" => {
+                let mut entry: serde_json::Map<String, serde_json::Value> =
+                    serde_json::from_str(json(command)).expect(command);
+                entry.insert("gateway".to_owned(), args[0].into());
+                let entry = serde_json::from_value(entry.into()).expect(command);
+                self.put(Record::Config(ConfigEntry::IngressGateway(entry)));
+            }
             "check" => self.put(Record::Check(self.check(args))),
             "defaults" => self.put(Record::Config(ConfigEntry::ServiceDefaults(defaults(args)))),
             "router" => {
@@ -234,6 +242,7 @@ impl Mesh {
             ["splitter", name] => config(ConfigKind::ServiceSplitter, name),
             ["resolver", name] => config(ConfigKind::ServiceResolver, name),
             ["intentions", name] => config(ConfigKind::ServiceIntentions, name),
+            ["ingress", name] => config(ConfigKind::IngressGateway, name),
             ["root", id] => RecordKey::CaRoot(id.to_owned()),
             _ => panic!("nothing to delete: {args:?}"),
         };
@@ -287,6 +296,14 @@ fn service(args: &[&str]) -> ServiceInstance {
     let given = *options.get("port").unwrap_or(&"8080");
     instance.port = (given != "none").then(|| port(given));
     instance.native = options.contains_key("native");
+    instance
+}
+
+fn gateway(args: &[&str]) -> ServiceInstance {
+    let options = options(&args[1..]);
+    let mut instance = instance(args[0], &options);
+    let config = options.get("config").map(|text| serde_json::from_str(text).expect(text)).unwrap_or_default();
+    instance.kind = InstanceKind::IngressGateway(config);
     instance
 }
 

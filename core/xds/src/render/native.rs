@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use starling_model::AccessLog;
-use starling_plan::{Cluster, Endpoints, Inbound, Outbound, Part, Plan, Routes, Trust};
+use starling_plan::{Cluster, Edge, Endpoints, Inbound, Outbound, Part, Plan, Routes, Trust};
 
 use super::Leaf;
 use super::cache::PartCache;
@@ -63,6 +63,7 @@ pub(super) struct NativeParts {
     trusts: PartCache<Trust, ()>,
     access_logs: PartCache<AccessLog, ()>,
     inbounds: PartCache<Inbound, ()>,
+    edges: PartCache<Edge, ()>,
     outbounds: PartCache<Outbound, ()>,
     routes: PartCache<Routes, ()>,
     clusters: PartCache<Cluster, ()>,
@@ -79,6 +80,7 @@ impl NativeParts {
                 Part::Trust(of) => self.trusts.get(of, (), || encode(&part)),
                 Part::AccessLog(of) => self.access_logs.get(of, (), || encode(&part)),
                 Part::Inbound(of) => self.inbounds.get(of, (), || encode(&part)),
+                Part::Edge(of) => self.edges.get(of, (), || encode(&part)),
                 Part::Outbound(of) => self.outbounds.get(of, (), || encode(&part)),
                 Part::Routes(of) => self.routes.get(of, (), || encode(&part)),
                 Part::Cluster(of) => self.clusters.get(of, (), || encode(&part)),

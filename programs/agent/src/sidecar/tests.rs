@@ -49,7 +49,7 @@ fn with_sidecar(mut given: ServiceRegistration, change: impl FnOnce(&mut Service
 fn proxy(nested: &mut ServiceRegistration) -> &mut SidecarProxy {
     match &mut nested.instance.kind {
         InstanceKind::Sidecar(proxy) => proxy,
-        InstanceKind::Typical => panic!("a sidecar"),
+        InstanceKind::Typical | InstanceKind::IngressGateway(_) => panic!("a sidecar"),
     }
 }
 

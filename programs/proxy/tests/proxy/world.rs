@@ -240,6 +240,7 @@ fn empty_plan(ca: &Ca, name: &str) -> Plan {
         service: service(name),
         trust: Arc::new(Trust { roots_pem: vec![ca.root_pem()] }),
         inbound: None,
+        edges: Vec::new(),
         outbounds: Vec::new(),
         routes: Vec::new(),
         clusters: Vec::new(),

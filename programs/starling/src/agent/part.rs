@@ -40,6 +40,7 @@ fn snapshot(replica: &Replica) -> Snapshot {
             replica.service_resolver(service).cloned().map(Box::new).map(ConfigEntry::ServiceResolver),
             replica.service_router(service).cloned().map(ConfigEntry::ServiceRouter),
             replica.service_splitter(service).cloned().map(ConfigEntry::ServiceSplitter),
+            replica.ingress_gateway(service).cloned().map(Box::new).map(ConfigEntry::IngressGateway),
         ])
     });
     records.extend(defaults.into_iter().chain(services.flatten().flatten()).map(Record::Config));

@@ -115,7 +115,7 @@ fn forward(to: &RouteDestination) -> Value {
         .end()
 }
 
-fn edits(edits: &HeaderEdits) -> Value {
+pub(super) fn edits(edits: &HeaderEdits) -> Value {
     Form::new()
         .nonempty("Add", texts(&edits.add))
         .nonempty("Set", texts(&edits.set))
@@ -245,32 +245,34 @@ pub(super) fn upstream_config(config: &UpstreamConfig) -> Value {
 }
 
 fn upstream(form: Form, settings: &UpstreamSettings) -> Value {
-    let UpstreamSettings {
-        connect_timeout,
-        max_connections,
-        max_pending_requests,
-        max_concurrent_requests,
-        passive_health_check,
-    } = settings;
-    let count = |form: Form, name: &str, count: Option<u32>| match count {
+    form.nonempty("ConnectTimeoutMs", milliseconds(settings.connect_timeout))
+        .nonempty("Limits", limits(Form::new(), settings).end())
+        .nonempty("PassiveHealthCheck", passive_health_check(settings))
+        .end()
+}
+
+fn count(form: Form, name: &str, count: Option<u32>) -> Form {
+    match count {
         Some(count) => form.field(name, count),
         None => form,
-    };
-    let limits = count(Form::new(), "MaxConnections", *max_connections);
-    let limits = count(limits, "MaxPendingRequests", *max_pending_requests);
-    let limits = count(limits, "MaxConcurrentRequests", *max_concurrent_requests);
-    let check = passive_health_check.map_or(Value::Null, |check| {
+    }
+}
+
+pub(super) fn limits(form: Form, settings: &UpstreamSettings) -> Form {
+    let form = count(form, "MaxConnections", settings.max_connections);
+    let form = count(form, "MaxPendingRequests", settings.max_pending_requests);
+    count(form, "MaxConcurrentRequests", settings.max_concurrent_requests)
+}
+
+pub(super) fn passive_health_check(settings: &UpstreamSettings) -> Value {
+    settings.passive_health_check.map_or(Value::Null, |check| {
         let whole = |share: Option<Percent>| share.map(|share| u32::from(share.hundredths() / 100));
         let form = Form::new().nonempty("Interval", duration(check.interval));
         let form = count(form, "MaxFailures", check.max_failures);
         let form = count(form, "EnforcingConsecutive5xx", whole(check.enforcing));
         let form = count(form, "MaxEjectionPercent", whole(check.max_ejected));
         form.nonempty("BaseEjectionTime", duration(check.base_ejection_time)).end()
-    });
-    form.nonempty("ConnectTimeoutMs", milliseconds(*connect_timeout))
-        .nonempty("Limits", limits.end())
-        .nonempty("PassiveHealthCheck", check)
-        .end()
+    })
 }
 
 pub(super) fn rate_limits(limit: RateLimit) -> Value {

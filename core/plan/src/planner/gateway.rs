@@ -1,0 +1,55 @@
+//! Plans of ingress gateways.
+
+use std::sync::Arc;
+
+use starling_model::{IngressGateway, OpaqueSettings, ServiceInstance};
+
+use super::{Calls, Draft, Planner, Written};
+use crate::parts::cluster::CallSettings;
+use crate::parts::edge;
+use crate::plan::Edge;
+use crate::view::View;
+
+impl Planner {
+    /// The listeners of a gateway and where what comes in there goes.
+    pub(super) fn edges(
+        &mut self,
+        draft: &mut Draft<'_>,
+        view: &mut View<'_>,
+        instance: &ServiceInstance,
+        (config, node_address): (&OpaqueSettings, Option<&str>),
+    ) -> (Vec<Arc<Edge>>, Calls) {
+        let Some(entry) = view.ingress_gateway(&instance.name) else {
+            draft.diagnostics.insert(edge::without_entry(instance));
+            return (Vec::new(), Calls::default());
+        };
+        let (standing, diagnostics) = edge::standing(instance, config, node_address);
+        draft.diagnostics.extend(diagnostics);
+        let Some(standing) = standing else { return (Vec::new(), Calls::default()) };
+        let (mut edges, mut calls) = (Vec::new(), Calls::default());
+        // Those with the lowest ports first, wherever they stand.
+        let mut listeners: Vec<_> = entry.listeners.iter().enumerate().collect();
+        listeners.sort_by_key(|(_, listener)| listener.port);
+        for listener in listeners {
+            let (edge, diagnostics) = edge::build(view, entry, listener, &standing);
+            draft.diagnostics.extend(diagnostics);
+            self.let_in(draft, &mut calls, entry, &edge);
+            let key = (instance.key.clone(), edge.bind);
+            edges.push(self.edges.keep(&key, edge, |a, b| a == b));
+        }
+        calls.routes.sort_by(|a, b| a.service.cmp(&b.service));
+        (edges, calls)
+    }
+
+    /// Has the services called that a listener lets in.
+    fn let_in(&mut self, draft: &mut Draft<'_>, calls: &mut Calls, entry: &IngressGateway, edge: &Edge) {
+        let listener = entry.listeners.iter().find(|listener| listener.port.get() == edge.bind.port());
+        let written = listener.map(starling_model::IngressListener::services).unwrap_or_default();
+        for host in edge.hosts() {
+            let own = written.iter().find(|service| service.service == host.service);
+            let settings = CallSettings::plain(own.map_or(entry.defaults, |own| own.settings.or(entry.defaults)));
+            let by = Written::Gateway { entry: &entry.gateway, service: &host.service };
+            self.call_service(draft, calls, by, settings);
+        }
+    }
+}
