@@ -157,7 +157,7 @@ pub enum Alpn {
 }
 
 impl Alpn {
-    fn protocols(self) -> Vec<Vec<u8>> {
+    pub(crate) fn protocols(self) -> Vec<Vec<u8>> {
         match self {
             Self::Opaque => Vec::new(),
             Self::Http1 => vec![ALPN_HTTP1.to_vec()],

@@ -9,6 +9,7 @@
 //! | [`agent_identity`] | an agent's certificate, key and roots on disk |
 //! | [`roots`] | the roots that a party trusts |
 //! | [`peer`] | who the other end of a connection is |
+//! | [`edge`] | TLS for callers from outside the mesh |
 //! | [`config`] | rustls configurations: TLS 1.3, mutual, by SPIFFE ID |
 //!
 //! What is deliberately absent: any way to read a root's private key, any choice by a requester of the names in its
@@ -19,6 +20,7 @@ pub mod authority;
 pub mod config;
 pub mod credentials;
 mod disk;
+pub mod edge;
 mod encoding;
 pub mod key;
 pub mod peer;
@@ -32,6 +34,7 @@ pub use config::{
     server_config, workload_client_config, workload_server_config,
 };
 pub use credentials::{CredentialSlot, Credentials, CredentialsError};
+pub use edge::{EdgeCertificate, EdgeCertificateError, EdgeCertificates, edge_server_config};
 pub use key::{KeyError, LeafKey, SecretPem, random_secret};
 pub use peer::{Caller, PeerError, peer_identity, valid_until};
 pub use request::RequestError;

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 /// One connection.
 pub(crate) struct Connection {
-    pub(crate) remote: SocketAddr,
+    remote: Cell<SocketAddr>,
     pub(crate) local: SocketAddr,
     pub(crate) since: Instant,
     /// Requests begun, where it is known what a request is.
@@ -17,30 +17,35 @@ pub(crate) struct Connection {
 }
 
 struct Known {
-    identity: Box<str>,
+    identity: Option<Box<str>>,
     server_name: Option<Box<str>>,
 }
 
 impl Connection {
     pub(crate) fn new(remote: SocketAddr, local: SocketAddr) -> Self {
-        Self { remote, local, since: Instant::now(), requests: Cell::new(0), peer: OnceCell::new() }
+        Self { remote: Cell::new(remote), local, since: Instant::now(), requests: Cell::new(0), peer: OnceCell::new() }
     }
 
     /// Notes what the handshake told.
-    pub(crate) fn know(&self, identity: String, server_name: Option<&str>) {
-        let known = Known { identity: identity.into(), server_name: server_name.map(Box::from) };
+    pub(crate) fn know(&self, identity: Option<String>, server_name: Option<&str>) {
+        let known = Known { identity: identity.map(Into::into), server_name: server_name.map(Box::from) };
         // There is one handshake.
         let _ = self.peer.set(known);
     }
 
     /// Where it comes from.
     pub(crate) fn remote(&self) -> SocketAddr {
-        self.remote
+        self.remote.get()
+    }
+
+    /// Notes where it comes from, as whoever passes it on says.
+    pub(crate) fn comes_from(&self, remote: SocketAddr) {
+        self.remote.set(remote);
     }
 
     /// The identity of the other end.
     pub(crate) fn identity(&self) -> Option<&str> {
-        self.peer.get().map(|peer| &*peer.identity)
+        self.peer.get()?.identity.as_deref()
     }
 
     /// The name that it asked for in the handshake.

@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::access_log::Sinks;
 use crate::door::Inherited;
+use crate::edge::certificates::{EdgeConfigs, FileCertificates, Prepared};
 use crate::keys::Keys;
 use crate::metrics::{Ledger, WorkerMetrics};
 use crate::snapshot::WorkerSnapshot;
@@ -33,6 +34,8 @@ pub struct Engine {
     inherited: Arc<Inherited>,
     /// Connections of peers to each workload, counted by all workers together as their limit is one.
     connections: Mutex<BTreeMap<InstanceId, Arc<AtomicU32>>>,
+    /// How the ports of each gateway are encrypted.
+    edges: Mutex<BTreeMap<InstanceId, Prepared>>,
 }
 
 impl Engine {
@@ -72,7 +75,8 @@ impl Engine {
             Ok(orders)
         };
         let workers = (0..workers.max(1)).map(start).collect::<io::Result<_>>()?;
-        Ok(Self { workers, ledger, sinks, inherited, connections: Mutex::default() })
+        let (connections, edges) = (Mutex::default(), Mutex::default());
+        Ok(Self { workers, ledger, sinks, inherited, connections, edges })
     }
 
     /// Serves a workload, in place of what was served under its name; returns when the next request of every connection is
@@ -82,10 +86,12 @@ impl Engine {
             let mut all = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(all.entry(id.clone()).or_default())
         };
+        let (edges, unprepared) = self.prepare(id, workload, keys).await;
         let order = |number, done| Order::Serve {
             id: id.clone(),
             workload: Arc::clone(workload),
             keys: Arc::clone(keys),
+            edges: Arc::clone(&edges),
             connections: Arc::clone(&connections),
             asking: self.workers.len() - number,
             done,
@@ -93,6 +99,7 @@ impl Engine {
         let answers = self.ask_each(order).await;
         let ended = self.workers.len() - answers.len();
         let mut errors = answers.concat();
+        errors.extend(unprepared);
         if ended > 0 {
             let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
             let reason = format!("{ended} of {} workers have ended", self.workers.len());
@@ -103,10 +110,42 @@ impl Engine {
         errors
     }
 
+    /// What encrypts the ports of a gateway; reads files, and is told when they change.
+    async fn prepare(
+        &self,
+        id: &InstanceId,
+        workload: &Arc<Workload>,
+        keys: &Arc<Keys>,
+    ) -> (Arc<EdgeConfigs>, Vec<ListenError>) {
+        let lock = || self.edges.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut prepared = lock().remove(id).unwrap_or_default();
+        if workload.plan.edges.iter().all(|edge| edge.tls.is_none()) {
+            return (Arc::default(), Vec::new());
+        }
+        let (workload, keys) = (Arc::clone(workload), Arc::clone(keys));
+        let preparing = tokio::task::spawn_blocking(move || {
+            let (configs, errors) = prepared.prepare(&workload.plan.edges, &keys);
+            (prepared, configs, errors)
+        });
+        match preparing.await {
+            Ok((prepared, configs, errors)) => {
+                prepared.files().for_each(FileCertificates::watch);
+                lock().insert(id.clone(), prepared);
+                (Arc::new(configs), errors)
+            }
+            // It has panicked, or the process ends: nothing is served that way.
+            Err(error) => {
+                let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+                (Arc::default(), vec![ListenError { address, reason: error.to_string() }])
+            }
+        }
+    }
+
     /// Serves a workload no more. Its connections end with the request that they carry.
     pub async fn remove(&self, id: &InstanceId) {
         self.ask(|done| Order::Remove { id: id.clone(), done }).await;
         self.connections.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.edges.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 
     /// What every worker is doing.

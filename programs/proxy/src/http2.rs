@@ -24,6 +24,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use starling_http1::{BodyError, is_authority, is_method, without_root_dot};
 use starling_model::Protocol;
 use starling_traffic::HeaderFields;
+use starling_traffic::forwarded::FORWARDED_PROTO;
 use starling_traffic::retry::Ended;
 use tokio::time::timeout;
 
@@ -34,7 +35,7 @@ use crate::edits::edit_map;
 use crate::failure::Failure;
 use crate::listener::Listening;
 use crate::metrics::Ending;
-use crate::served::{CLIENT_CERTIFICATE, Decision, Forward, Peer, Side};
+use crate::served::{Decision, Forward, Peer, Side};
 use crate::stream::{Conn, Stream};
 use crate::timeouts::{Expiry, Timeouts};
 use crate::upstream::CallError;
@@ -439,14 +440,17 @@ impl Side {
     /// The header list of a request as it is passed on.
     pub(crate) fn headers(&self, peer: &Peer, received: &HeaderMap) -> HeaderMap {
         let mut headers = received.clone();
-        let stopped: Vec<HeaderName> = headers.keys().filter(|name| !self.passes(name.as_str())).cloned().collect();
+        let stopped: Vec<HeaderName> =
+            headers.keys().filter(|name| !self.passes(peer, name.as_str())).cloned().collect();
         for name in stopped {
             headers.remove(name);
         }
-        if matches!(self, Self::Inbound(_))
-            && let Ok(value) = HeaderValue::from_str(&peer.certificate)
-        {
-            headers.insert(CLIENT_CERTIFICATE, value);
+        // A proxy before this one may have named who called it.
+        let says_proto = headers.contains_key(FORWARDED_PROTO);
+        for (name, value) in self.own_fields(peer, || says_proto).into_iter().flatten() {
+            if let Ok(value) = HeaderValue::from_bytes(value) {
+                headers.append(HeaderName::from_static(name), value);
+            }
         }
         headers
     }

@@ -58,6 +58,11 @@ impl Keys {
         Arc::clone(if is_http { &self.http } else { &self.opaque })
     }
 
+    /// For callers from outside: the certificate that is shown now.
+    pub(crate) fn resolver(&self) -> Arc<CredentialSlot> {
+        Arc::clone(&self.credentials)
+    }
+
     /// For calling `expected` and nobody else.
     pub(crate) fn client(&self, expected: Identity, alpn: Alpn) -> Result<ClientConfig, ConfigError> {
         workload_client_config(Arc::clone(&self.credentials), &self.roots, expected, alpn)

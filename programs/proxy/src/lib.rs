@@ -10,6 +10,7 @@
 //! | `listener` | connections accepted, known and told apart by what they speak |
 //! | [`door`] | an address that is listened at, and sockets that another process hands over |
 //! | `served` | what is decided about a call |
+//! | `edge` | callers from outside the mesh: hosts, certificates, who is believed |
 //! | `upstream` | where calls go, and connections kept |
 //! | `http1`, `exchange` | HTTP/1.1: requests, and one request with its response |
 //! | `http2` | HTTP/2 and gRPC |
@@ -32,6 +33,7 @@ mod bucket;
 mod connections;
 mod contain;
 pub mod door;
+mod edge;
 mod edits;
 pub mod engine;
 mod exchange;

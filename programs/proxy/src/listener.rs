@@ -22,6 +22,7 @@ use tokio_rustls::{TlsAcceptor, TlsStream};
 
 use crate::connections::{Connection, Connections};
 use crate::contain;
+use crate::edge::{Outside, proxy_header};
 use crate::keys::Keys;
 use crate::metrics::SideMetrics;
 use crate::served::{Peer, Side, source_of};
@@ -65,7 +66,8 @@ impl Listening {
         match (&**self.side.borrow(), side) {
             (Side::Inbound(old), Side::Inbound(new)) => old.part.service == new.part.service,
             (Side::Outbound(old), Side::Outbound(new)) => old.part.service == new.part.service,
-            (Side::Inbound(_), Side::Outbound(_)) | (Side::Outbound(_), Side::Inbound(_)) => false,
+            (Side::Edge(_), Side::Edge(_)) => true,
+            (Side::Inbound(_) | Side::Outbound(_) | Side::Edge(_), _) => false,
         }
     }
 
@@ -77,7 +79,7 @@ impl Listening {
     pub(crate) fn snapshot(&self, address: SocketAddr) -> ListenerSnapshot {
         let side = self.side();
         let upstream = match &*side {
-            Side::Inbound(_) => None,
+            Side::Inbound(_) | Side::Edge(_) => None,
             Side::Outbound(outbound) => Some(outbound.part.service.clone()),
         };
         let (standing, connections) = self.standing.first(CONNECTIONS_SHOWN_MAX, ConnectionSnapshot::of);
@@ -108,6 +110,23 @@ impl Listening {
         match &**self.side.borrow() {
             Side::Inbound(inbound) => Some(self.keys.borrow().server(inbound.part.protocol.is_l7())),
             Side::Outbound(_) => None,
+            Side::Edge(edge) => edge.tls.as_ref().map(|tls| Arc::clone(&tls.config)),
+        }
+    }
+
+    /// Whether connections begin with the PROXY protocol.
+    fn wants_proxy_header(&self) -> bool {
+        matches!(&**self.side.borrow(), Side::Edge(edge) if edge.part.proxy_protocol)
+    }
+
+    /// Who is connected: an application behind its own sidecar, or somebody outside.
+    fn stranger(&self, connection: Rc<Connection>, https: bool) -> Peer {
+        match &**self.side.borrow() {
+            Side::Edge(edge) => {
+                let outside = Outside::new(connection.remote().ip(), https, &edge.part.trusted_proxies);
+                Peer::outside(connection, outside)
+            }
+            Side::Inbound(_) | Side::Outbound(_) => Peer::local(connection),
         }
     }
 
@@ -115,6 +134,7 @@ impl Listening {
     fn max_connections(&self) -> Option<u32> {
         match &**self.side.borrow() {
             Side::Inbound(inbound) => Some(inbound.part.max_connections.unwrap_or(u32::MAX)),
+            Side::Edge(edge) => Some(edge.part.max_connections.unwrap_or(u32::MAX)),
             Side::Outbound(_) => None,
         }
     }
@@ -200,13 +220,24 @@ fn connection(tcp: &TcpStream, remote: SocketAddr, listening: &Listening) -> Con
     Connection::new(remote, tcp.local_addr().unwrap_or_else(|_| listening.side().bind()))
 }
 
-pub(crate) async fn serve(tcp: TcpStream, counted: Counted) {
+pub(crate) async fn serve(mut tcp: TcpStream, counted: Counted) {
     let (listening, connection) = (Rc::clone(&counted.listening), Rc::clone(&counted.connection));
     if tcp.set_nodelay(true).is_err() {
         return;
     }
+    if listening.wants_proxy_header() {
+        let taken = Box::pin(timeout(listening.timeouts.handshake, proxy_header::take(&mut tcp))).await;
+        match taken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(source) => source.into_iter().for_each(|source| connection.comes_from(source)),
+            Err(error) => {
+                tracing::debug!(remote = %connection.remote(), %error, "a connection without a PROXY header was refused");
+                return listening.metrics.refused(400);
+            }
+        }
+    }
     let Some(config) = listening.tls() else {
-        return Box::pin(speak(Stream::Plain(tcp), listening, Peer::local(connection), None)).await;
+        let peer = listening.stranger(connection, false);
+        return Box::pin(speak(Stream::Plain(tcp), listening, peer, None)).await;
     };
     // In boxes of their own, so that a connection holds the one that it is at, and not room for the largest.
     let Some((stream, peer, is_http2)) = Box::pin(shake(config, tcp, &listening, connection)).await else {
@@ -225,7 +256,13 @@ async fn shake(
 ) -> Option<(Stream, Peer, Option<bool>)> {
     let accepting = TlsAcceptor::from(config).accept(tcp);
     let tls = timeout(listening.timeouts.handshake, accepting).await.ok()?.ok()?;
-    let peer = peer_of(listening, connection, tls.get_ref().1)?;
+    let is_edge = matches!(&*listening.side(), Side::Edge(_));
+    let peer = if is_edge {
+        connection.know(None, tls.get_ref().1.server_name());
+        listening.stranger(connection, true)
+    } else {
+        peer_of(listening, connection, tls.get_ref().1)?
+    };
     let is_http2 = tls.get_ref().1.alpn_protocol().map(|chosen| chosen == b"h2");
     Some((Stream::Tls(Box::new(TlsStream::Server(tls))), peer, is_http2))
 }
@@ -242,8 +279,8 @@ fn peer_of(listening: &Listening, connection: Rc<Connection>, tls: &rustls::Serv
     let own = listening.keys.borrow().identity().to_uri();
     let uri = identity.to_uri();
     let certificate = format!("By={own};Hash={hash};URI={uri}");
-    connection.know(uri, tls.server_name());
-    Some(Peer { source: source_of(&identity), certificate, connection })
+    connection.know(Some(uri), tls.server_name());
+    Some(Peer { source: source_of(&identity), certificate, ..Peer::local(connection) })
 }
 
 /// Serves what is spoken, which the first bytes tell where nobody has said it.

@@ -14,7 +14,8 @@ use http::header::HeaderValue;
 use starling_http1::{RequestHead, put_field};
 use starling_identity::Identity;
 use starling_model::{Action, HeaderEdits, Protocol, RetryPolicy, ServiceName};
-use starling_plan::{Inbound, Outbound, Routes};
+use starling_plan::{EdgeHost, Inbound, Outbound, Routes};
+use starling_traffic::forwarded::{CLIENT_CERTIFICATE, FORWARDED_FOR, FORWARDED_PROTO, passes_edge};
 use starling_traffic::{
     CompiledPolicy, HeaderFields, PolicyTable, Request, RuleAction, Verdict, WeightedTarget, hits, scheme,
 };
@@ -23,14 +24,13 @@ use crate::access_log::{Logger, Sinks};
 use crate::affinity;
 use crate::bucket::Bucket;
 use crate::connections::Connection;
+use crate::edge::certificates::EdgeConfigs;
+use crate::edge::{EdgeSide, Outside};
 use crate::edits::{edit_map, put_fields};
 use crate::keys::Keys;
 use crate::metrics::{SideMetrics, WorkerMetrics};
 use crate::upstream::Upstream;
 use crate::workload::{Slot, Workload};
-
-/// Fields that say who the caller is: only what this proxy has verified may stand there.
-pub(crate) const CLIENT_CERTIFICATE: &str = "x-forwarded-client-cert";
 
 /// Fields that would steer an Envoy behind; nobody has a say in that but the plan.
 const STEERING: &str = "x-envoy-";
@@ -42,12 +42,19 @@ pub(crate) struct Peer {
     /// The value of [`CLIENT_CERTIFICATE`] for its requests.
     pub(crate) certificate: String,
     pub(crate) connection: Rc<Connection>,
+    /// Who calls from outside the mesh.
+    pub(crate) outside: Option<Box<Outside>>,
 }
 
 impl Peer {
     /// An application behind its own sidecar.
     pub(crate) fn local(connection: Rc<Connection>) -> Self {
-        Self { source: None, certificate: String::new(), connection }
+        Self { source: None, certificate: String::new(), connection, outside: None }
+    }
+
+    /// A caller from outside the mesh.
+    pub(crate) fn outside(connection: Rc<Connection>, outside: Outside) -> Self {
+        Self { outside: Some(Box::new(outside)), ..Self::local(connection) }
     }
 }
 
@@ -87,6 +94,8 @@ pub(crate) struct Forward<'a> {
 pub(crate) struct Route<'a> {
     pub(crate) forward: &'a starling_traffic::Forward,
     pub(crate) to: &'a WeightedTarget,
+    /// The host by which it was called from outside.
+    pub(crate) host: Option<&'a EdgeHost>,
 }
 
 impl<'a> Forward<'a> {
@@ -102,7 +111,11 @@ impl<'a> Forward<'a> {
         let route = self.route;
         route
             .into_iter()
-            .flat_map(|route| [&route.to.request_headers, &route.forward.request_headers])
+            .flat_map(|route| {
+                let host = route.host.map(|host| &host.request_headers);
+                [Some(&route.to.request_headers), Some(&route.forward.request_headers), host]
+            })
+            .flatten()
             .filter(|edits| !edits.is_empty())
     }
 
@@ -111,7 +124,11 @@ impl<'a> Forward<'a> {
         let route = self.route;
         route
             .into_iter()
-            .flat_map(|route| [&route.to.response_headers, &route.forward.response_headers])
+            .flat_map(|route| {
+                let host = route.host.map(|host| &host.response_headers);
+                [Some(&route.to.response_headers), Some(&route.forward.response_headers), host]
+            })
+            .flatten()
             .filter(|edits| !edits.is_empty())
     }
 
@@ -121,6 +138,11 @@ impl<'a> Forward<'a> {
         if let Some(cookie) = self.cookie.as_ref().and_then(|cookie| HeaderValue::from_str(cookie).ok()) {
             headers.append(http::header::SET_COOKIE, cookie);
         }
+    }
+
+    /// The same, called by this host.
+    pub(crate) fn by_host(self, host: &'a EdgeHost) -> Self {
+        Self { route: self.route.map(|route| Route { host: Some(host), ..route }), ..self }
     }
 
     /// When the request is tried again.
@@ -155,10 +177,11 @@ pub(crate) struct OutboundSide {
 pub(crate) enum Side {
     Inbound(InboundSide),
     Outbound(OutboundSide),
+    Edge(EdgeSide),
 }
 
 /// Who is called, by the name of the cluster.
-type Upstreams = BTreeMap<Arc<str>, Rc<Upstream>>;
+pub(crate) type Upstreams = BTreeMap<Arc<str>, Rc<Upstream>>;
 
 /// A workload as a worker serves it.
 pub(crate) struct Served {
@@ -173,6 +196,7 @@ impl Side {
         match self {
             Self::Inbound(inbound) => inbound.part.protocol,
             Self::Outbound(outbound) => outbound.part.protocol,
+            Self::Edge(edge) => edge.part.protocol,
         }
     }
 
@@ -181,6 +205,7 @@ impl Side {
         match self {
             Self::Inbound(inbound) => inbound.part.bind,
             Self::Outbound(outbound) => outbound.part.bind,
+            Self::Edge(edge) => edge.part.bind,
         }
     }
 
@@ -188,10 +213,8 @@ impl Side {
     pub(crate) fn upstream(&self) -> Option<Rc<Upstream>> {
         match self {
             Self::Inbound(inbound) => Some(Rc::clone(&inbound.app)),
-            Self::Outbound(outbound) => {
-                let forward = outbound.routes.table.rules().last()?.forward()?;
-                outbound.upstreams.get(&forward.pick(fastrand::u64(..))?.cluster).cloned()
-            }
+            Self::Outbound(outbound) => by_connection(&outbound.routes, &outbound.upstreams),
+            Self::Edge(edge) => edge.sole().and_then(|(routes, upstreams)| by_connection(routes, upstreams)),
         }
     }
 
@@ -199,6 +222,7 @@ impl Side {
         match self {
             Self::Inbound(inbound) => &inbound.metrics,
             Self::Outbound(outbound) => &outbound.metrics,
+            Self::Edge(edge) => &edge.metrics,
         }
     }
 
@@ -207,6 +231,7 @@ impl Side {
         match self {
             Self::Inbound(inbound) => inbound.log.as_deref(),
             Self::Outbound(outbound) => outbound.log.as_deref(),
+            Self::Edge(edge) => edge.log.as_deref(),
         }
     }
 
@@ -235,7 +260,10 @@ impl Side {
                 let timeout = inbound.part.local_app.request_timeout;
                 Decision::Forward(Forward::plainly(&inbound.app, request.into_target(), timeout))
             }
-            Self::Outbound(outbound) => outbound.decide(peer, (named, authority), request),
+            Self::Outbound(outbound) => {
+                by_routes((&outbound.routes, &outbound.upstreams), peer, (named, authority), request)
+            }
+            Self::Edge(edge) => edge.decide(peer, authority, request),
         }
     }
 
@@ -243,7 +271,7 @@ impl Side {
     pub(crate) fn allows_connection(&self, peer: &Peer) -> bool {
         match self {
             Self::Inbound(inbound) => inbound.allows(peer, None),
-            Self::Outbound(_) => true,
+            Self::Outbound(_) | Self::Edge(_) => true,
         }
     }
 
@@ -253,11 +281,26 @@ impl Side {
         peer: &'a Peer,
         head: &'a RequestHead,
     ) -> impl Iterator<Item = (&'a str, &'a [u8])> {
-        let own = match self {
-            Self::Inbound(_) => Some((CLIENT_CERTIFICATE, peer.certificate.as_bytes())),
-            Self::Outbound(_) => None,
-        };
-        head.end_to_end().filter(|(name, _)| self.passes(name)).chain(own)
+        let said = || head.end_to_end().any(|(name, _)| name == FORWARDED_PROTO);
+        let own = self.own_fields(peer, said).into_iter().flatten();
+        head.end_to_end().filter(|(name, _)| self.passes(peer, name)).chain(own)
+    }
+
+    /// The fields that say who calls; `says_proto` is whether the request itself says by what its caller has come.
+    pub(crate) fn own_fields<'a>(
+        &self,
+        peer: &'a Peer,
+        says_proto: impl FnOnce() -> bool,
+    ) -> [Option<(&'static str, &'a [u8])>; 2] {
+        match self {
+            Self::Inbound(_) => [Some((CLIENT_CERTIFICATE, peer.certificate.as_bytes())), None],
+            Self::Outbound(_) => [None, None],
+            Self::Edge(_) => {
+                let Some(outside) = &peer.outside else { return [None, None] };
+                let proto = (!(outside.trusted && says_proto())).then(|| outside.scheme().as_bytes());
+                [Some((FORWARDED_FOR, outside.address.as_bytes())), proto.map(|proto| (FORWARDED_PROTO, proto))]
+            }
+        }
     }
 
     /// Appends a request's head but for the framing of its body.
@@ -276,7 +319,11 @@ impl Side {
     }
 
     /// Whether a request's field is passed on as it is.
-    pub(crate) fn passes(&self, name: &str) -> bool {
+    pub(crate) fn passes(&self, peer: &Peer, name: &str) -> bool {
+        if let Self::Edge(_) = self {
+            let trusted = peer.outside.as_ref().is_some_and(|outside| outside.trusted);
+            return passes_edge(name, trusted) && !name.eq_ignore_ascii_case("host");
+        }
         match name.as_bytes() {
             [b'h' | b'H', _, _, _] => !name.eq_ignore_ascii_case("host"),
             [b'x' | b'X', b'-', b'f' | b'F', ..] if matches!(self, Self::Inbound(_)) => {
@@ -316,47 +363,52 @@ impl InboundSide {
     }
 }
 
-impl OutboundSide {
-    fn decide<'a>(
-        &'a self,
-        peer: &Peer,
-        (named, authority): (Option<&str>, &str),
-        request: Request<'a>,
-    ) -> Decision<'a> {
-        let Some(rule) = self.routes.table.find(&request) else {
-            return Decision::Reply { status: 404, text: "no route" };
-        };
-        let forward = match &rule.action {
-            RuleAction::Forward(forward) => forward,
-            RuleAction::Redirect(redirect) => {
-                let scheme = scheme(named, request.headers());
-                let location = rule.location(scheme, authority, request.target()).unwrap_or_default();
-                return Decision::Redirect { status: redirect.status.into(), location };
-            }
-        };
-        let hits = |percent| hits(percent, fastrand::u64(..));
-        let fault = forward.fault.as_ref();
-        if let Some(abort) = fault.and_then(|fault| fault.abort).filter(|abort| hits(abort.percent)) {
-            return Decision::Reply { status: abort.status, text: "fault filter abort" };
+/// Where a connection goes by the routes of a service.
+fn by_connection(routes: &Routes, upstreams: &Upstreams) -> Option<Rc<Upstream>> {
+    let forward = routes.table.rules().last()?.forward()?;
+    upstreams.get(&forward.pick(fastrand::u64(..))?.cluster).cloned()
+}
+
+/// Decides about a request by the routes of a service.
+pub(crate) fn by_routes<'a>(
+    (routes, upstreams): (&'a Routes, &Upstreams),
+    peer: &Peer,
+    (named, authority): (Option<&str>, &str),
+    request: Request<'a>,
+) -> Decision<'a> {
+    let Some(rule) = routes.table.find(&request) else {
+        return Decision::Reply { status: 404, text: "no route" };
+    };
+    let forward = match &rule.action {
+        RuleAction::Forward(forward) => forward,
+        RuleAction::Redirect(redirect) => {
+            let scheme = scheme(named, request.headers());
+            let location = rule.location(scheme, authority, request.target()).unwrap_or_default();
+            return Decision::Redirect { status: redirect.status.into(), location };
         }
-        let delay = fault.and_then(|fault| fault.delay).filter(|delay| hits(delay.percent)).map(|delay| delay.duration);
-        let target = forward.pick(fastrand::u64(..));
-        let upstream = target.and_then(|target| Some((target, self.upstreams.get(&target.cluster)?)));
-        let Some((to, upstream)) = upstream else {
-            return Decision::Reply { status: 503, text: "no healthy upstream" };
-        };
-        let (hash, cookie) = affinity::hash(&forward.hash, &request, peer);
-        let mirror = forward.mirror.as_ref().filter(|mirror| hits(mirror.percent));
-        let mirror = mirror.and_then(|mirror| self.upstreams.get(&mirror.cluster).cloned());
-        let rewritten = match rule.rewrite(request.target()) {
-            Cow::Owned(rewritten) => Some(rewritten),
-            Cow::Borrowed(_) => None,
-        };
-        let target = rewritten.map_or_else(|| request.into_target(), Cow::Owned);
-        let (timeout, still, route) = (forward.timeout, forward.idle_timeout, Some(Route { forward, to }));
-        let plainly = Forward::plainly(upstream, target, timeout);
-        Decision::Forward(Forward { still, delay, hash, cookie, route, mirror, ..plainly })
+    };
+    let hits = |percent| hits(percent, fastrand::u64(..));
+    let fault = forward.fault.as_ref();
+    if let Some(abort) = fault.and_then(|fault| fault.abort).filter(|abort| hits(abort.percent)) {
+        return Decision::Reply { status: abort.status, text: "fault filter abort" };
     }
+    let delay = fault.and_then(|fault| fault.delay).filter(|delay| hits(delay.percent)).map(|delay| delay.duration);
+    let target = forward.pick(fastrand::u64(..));
+    let upstream = target.and_then(|target| Some((target, upstreams.get(&target.cluster)?)));
+    let Some((to, upstream)) = upstream else {
+        return Decision::Reply { status: 503, text: "no healthy upstream" };
+    };
+    let (hash, cookie) = affinity::hash(&forward.hash, &request, peer);
+    let mirror = forward.mirror.as_ref().filter(|mirror| hits(mirror.percent));
+    let mirror = mirror.and_then(|mirror| upstreams.get(&mirror.cluster).cloned());
+    let rewritten = match rule.rewrite(request.target()) {
+        Cow::Owned(rewritten) => Some(rewritten),
+        Cow::Borrowed(_) => None,
+    };
+    let target = rewritten.map_or_else(|| request.into_target(), Cow::Owned);
+    let (timeout, still, route) = (forward.timeout, forward.idle_timeout, Some(Route { forward, to, host: None }));
+    let plainly = Forward::plainly(upstream, target, timeout);
+    Decision::Forward(Forward { still, delay, hash, cookie, route, mirror, ..plainly })
 }
 
 impl Served {
@@ -364,7 +416,7 @@ impl Served {
     pub(crate) fn upstreams(&self) -> impl Iterator<Item = &Rc<Upstream>> {
         let app = self.sides.iter().find_map(|side| match &**side {
             Side::Inbound(inbound) => Some(&inbound.app),
-            Side::Outbound(_) => None,
+            Side::Outbound(_) | Side::Edge(_) => None,
         });
         app.into_iter().chain(self.upstreams.values())
     }
@@ -375,7 +427,7 @@ impl Served {
     /// When TLS cannot be set up.
     pub(crate) fn new(
         workload: Arc<Workload>,
-        keys: Arc<Keys>,
+        (keys, edges): (Arc<Keys>, &EdgeConfigs),
         before: Option<&Self>,
         (metrics, sinks): (&WorkerMetrics, &Sinks),
     ) -> anyhow::Result<Self> {
@@ -425,6 +477,15 @@ impl Served {
                 log: log.clone(),
             })));
         }
+        for part in &plan.edges {
+            let tls = edges.get(&part.bind).cloned();
+            // Without what encrypts it, it is not opened; that was told.
+            if part.tls.is_none() || tls.is_some() {
+                let tls = tls.filter(|_| part.tls.is_some());
+                let noting = (side_metrics(None), log.clone());
+                sides.push(Rc::new(Side::Edge(EdgeSide::new(part, tls, &plan.routes, &upstreams, noting))));
+            }
+        }
         Ok(Self { workload, keys, sides, upstreams })
     }
 
@@ -448,7 +509,7 @@ impl Served {
             Side::Inbound(old) if old.part.local_app == part.local_app && old.part.protocol == part.protocol => {
                 Some(Rc::clone(&old.app))
             }
-            Side::Inbound(_) | Side::Outbound(_) => None,
+            Side::Inbound(_) | Side::Outbound(_) | Side::Edge(_) => None,
         })
     }
 }

@@ -68,7 +68,7 @@ pub struct ConnectionSnapshot {
 impl ConnectionSnapshot {
     pub(crate) fn of(connection: &Connection) -> Self {
         Self {
-            remote: connection.remote,
+            remote: connection.remote(),
             identity: connection.identity().map(str::to_owned),
             age: connection.since.elapsed(),
             requests: connection.requests.get(),

@@ -16,6 +16,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::access_log::Sinks;
 use crate::door::{Door, Inherited, Opening};
+use crate::edge::certificates::EdgeConfigs;
 use crate::keys::Keys;
 use crate::listener::Listening;
 use crate::metrics::WorkerMetrics;
@@ -34,6 +35,8 @@ pub(crate) enum Order {
         id: InstanceId,
         workload: Arc<Workload>,
         keys: Arc<Keys>,
+        /// How its ports for callers from outside are encrypted.
+        edges: Arc<EdgeConfigs>,
         /// Connections of its peers, to all workers.
         connections: Arc<AtomicU32>,
         /// Workers that have not asked for their share of inherited sockets yet, this one included.
@@ -109,8 +112,8 @@ impl Worker {
     // Whoever asked may have given up waiting for the answer.
     fn obey(&mut self, order: Order) {
         match order {
-            Order::Serve { id, workload, keys, connections, asking, done } => {
-                let address = first_bind(&workload.plan);
+            Order::Serve { id, workload, keys, edges, connections, asking, done } => {
+                let (address, keys) = (first_bind(&workload.plan), (keys, &*edges));
                 let errors = self.serve(&id, workload, keys, (&connections, asking)).unwrap_or_else(|error| {
                     tracing::warn!(%id, error = %format!("{error:#}"), "a workload cannot be served");
                     // It must not pass for served.
@@ -147,7 +150,7 @@ impl Worker {
         &mut self,
         id: &InstanceId,
         workload: Arc<Workload>,
-        keys: Arc<Keys>,
+        keys: (Arc<Keys>, &EdgeConfigs),
         (connections, asking): (&Arc<AtomicU32>, usize),
     ) -> anyhow::Result<Vec<ListenError>> {
         let before = self.deployed.remove(id);
@@ -216,5 +219,6 @@ impl Worker {
 /// One of the addresses at which a plan has something served.
 fn first_bind(plan: &Plan) -> Option<SocketAddr> {
     let inbound = plan.inbound.as_ref().map(|inbound| inbound.bind);
-    inbound.or_else(|| plan.outbounds.first().map(|outbound| outbound.bind))
+    let edge = plan.edges.first().map(|edge| edge.bind);
+    inbound.or(edge).or_else(|| plan.outbounds.first().map(|outbound| outbound.bind))
 }

@@ -8,6 +8,8 @@ mod admin;
 mod app;
 #[path = "proxy/change.rs"]
 mod change;
+#[path = "proxy/edge.rs"]
+mod edge;
 #[path = "proxy/features.rs"]
 mod features;
 #[path = "proxy/floods.rs"]

@@ -126,8 +126,8 @@ fn value<'a>(operator: &'a Operator, event: &'a Event<'_>, began: SystemTime) ->
         Operator::Protocol => event.request.as_ref().map_or(Value::Nothing, |it| Value::Text(it.version.into())),
         Operator::UpstreamHost => event.host.map_or(Value::Nothing, |host| Value::Text(host.to_string().into())),
         Operator::UpstreamCluster => event.upstream.map_or(Value::Nothing, |name| Value::Text(name.into())),
-        Operator::DownstreamRemoteAddress => Value::Text(connection.remote.to_string().into()),
-        Operator::DownstreamRemoteAddressWithoutPort => Value::Text(connection.remote.ip().to_string().into()),
+        Operator::DownstreamRemoteAddress => Value::Text(connection.remote().to_string().into()),
+        Operator::DownstreamRemoteAddressWithoutPort => Value::Text(connection.remote().ip().to_string().into()),
         Operator::DownstreamLocalAddress => Value::Text(connection.local.to_string().into()),
         Operator::DownstreamPeerUriSan => connection.identity().map_or(Value::Nothing, |uri| Value::Text(uri.into())),
         Operator::RequestedServerName => {

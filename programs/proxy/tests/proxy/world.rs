@@ -249,7 +249,7 @@ fn empty_plan(ca: &Ca, name: &str) -> Plan {
     }
 }
 
-fn endpoints(addresses: &[SocketAddr]) -> Endpoints {
+pub fn endpoints(addresses: &[SocketAddr]) -> Endpoints {
     let mut endpoints: Vec<_> =
         addresses.iter().map(|it| Endpoint { address: it.ip(), port: it.port(), weight: 1 }).collect();
     endpoints.sort();
@@ -273,7 +273,7 @@ fn trust_domain() -> TrustDomain {
     TrustDomain::new("11111111-2222-3333-4444-555555555555.consul").unwrap()
 }
 
-fn now() -> UnixSeconds {
+pub fn now() -> UnixSeconds {
     UnixSeconds(SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs())
 }
 

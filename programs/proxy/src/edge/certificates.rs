@@ -1,0 +1,254 @@
+//! Certificates on the gateway's machine: read when they are put in force, and again when their files change.
+//!
+//! Workers share what was read. What cannot be read any more stays in force as it was; whoever looks is told.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use rustls::ServerConfig;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use starling_model::{CertificateFiles, IngressTls};
+use starling_plan::Edge;
+use starling_tls::{Alpn, EdgeCertificate, EdgeCertificates, edge_server_config};
+use tokio::time::sleep;
+
+use crate::keys::Keys;
+use crate::worker::ListenError;
+
+/// How often files are looked at: a renewed certificate is in force before anybody misses it.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// Bytes of a file of certificates or a key; a chain has a few thousand.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// TLS of one port of a gateway, the same for all workers.
+#[derive(Debug)]
+pub(crate) struct EdgeTls {
+    pub(crate) config: Arc<ServerConfig>,
+    files: Option<Arc<FileCertificates>>,
+}
+
+impl EdgeTls {
+    fn new(tls: &IngressTls, is_l7: bool, keys: &Keys) -> anyhow::Result<Self> {
+        let alpn = if is_l7 { Alpn::AnyHttp } else { Alpn::Opaque };
+        let (files, resolver): (_, Arc<dyn ResolvesServerCert>) = if tls.certificates.is_empty() {
+            (None, keys.resolver())
+        } else {
+            let files = Arc::new(FileCertificates::read(&tls.certificates)?);
+            (Some(Arc::clone(&files)), files)
+        };
+        Ok(Self { config: Arc::new(edge_server_config(resolver, tls.min_version, alpn)?), files })
+    }
+
+    /// Whether two hosts have certificates, and not the same.
+    pub(crate) fn are_apart(&self, one: &str, other: &str) -> bool {
+        let Some(files) = &self.files else { return false };
+        let loaded = files.loaded.load();
+        let places = loaded.certificates.find(one).zip(loaded.certificates.find(other));
+        places.is_some_and(|(one, other)| one != other)
+    }
+}
+
+/// TLS of the ports of one workload.
+pub(crate) type EdgeConfigs = BTreeMap<SocketAddr, Arc<EdgeTls>>;
+
+/// What was last made for the ports of a workload, and from what.
+#[derive(Debug, Default)]
+pub(crate) struct Prepared(Vec<Made>);
+
+#[derive(Debug)]
+struct Made {
+    bind: SocketAddr,
+    tls: IngressTls,
+    is_l7: bool,
+    keys: Arc<Keys>,
+    made: Arc<EdgeTls>,
+}
+
+impl Prepared {
+    /// What the ports of a plan need: what is there already, else made anew. Where that fails what was there stays, and the
+    /// reason is told. Reads files.
+    pub(crate) fn prepare(&mut self, edges: &[Arc<Edge>], keys: &Arc<Keys>) -> (EdgeConfigs, Vec<ListenError>) {
+        let (mut next, mut errors) = (Vec::new(), Vec::new());
+        for edge in edges {
+            let Some(tls) = &edge.tls else { continue };
+            let is_l7 = edge.protocol.is_l7();
+            let at = self.0.iter().position(|old| old.bind == edge.bind);
+            let old = at.map(|at| self.0.swap_remove(at));
+            if let Some(old) = old.as_ref().filter(|old| {
+                (&old.tls, old.is_l7) == (tls, is_l7) && (old.made.files.is_some() || Arc::ptr_eq(&old.keys, keys))
+            }) {
+                old.made.files.iter().for_each(|files| files.refresh());
+            } else {
+                match EdgeTls::new(tls, is_l7, keys) {
+                    Ok(made) => {
+                        let (tls, keys) = (tls.clone(), Arc::clone(keys));
+                        next.push(Made { bind: edge.bind, tls, is_l7, keys, made: Arc::new(made) });
+                        continue;
+                    }
+                    Err(error) => errors.push(ListenError { address: edge.bind, reason: format!("{error:#}") }),
+                }
+            }
+            next.extend(old);
+        }
+        self.0 = next;
+        (self.0.iter().map(|it| (it.bind, Arc::clone(&it.made))).collect(), errors)
+    }
+
+    /// The files of all of them.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Arc<FileCertificates>> {
+        self.0.iter().filter_map(|it| it.made.files.as_ref())
+    }
+}
+
+/// Certificates that were read from files.
+#[derive(Debug)]
+pub(crate) struct FileCertificates {
+    files: Vec<CertificateFiles>,
+    loaded: ArcSwap<Loaded>,
+    /// What was last told of files that cannot be read; who holds it reads.
+    told: Mutex<Option<String>>,
+    watched: std::sync::atomic::AtomicBool,
+}
+
+#[derive(Debug)]
+struct Loaded {
+    /// What the files looked like before they were read, in order.
+    seen: Vec<Look>,
+    certificates: EdgeCertificates,
+}
+
+/// What tells a file from what it was before: when it was changed, its length, and which it is. `None` if it is not there.
+type Look = Option<(i64, i64, u64, u64)>;
+
+impl FileCertificates {
+    fn read(files: &[CertificateFiles]) -> anyhow::Result<Self> {
+        let loaded = ArcSwap::from_pointee(Loaded::read(files)?);
+        Ok(Self { files: files.to_vec(), loaded, told: Mutex::default(), watched: false.into() })
+    }
+
+    /// Reads files that have changed.
+    pub(crate) fn refresh(&self) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if look_at(&self.files) == self.loaded.load().seen {
+            return;
+        }
+        match Loaded::read(&self.files) {
+            Ok(loaded) => {
+                self.loaded.store(Arc::new(loaded));
+                *told = None;
+                tracing::info!(files = self.files.len() * 2, "certificates were read anew");
+            }
+            Err(error) => {
+                let text = format!("{error:#}");
+                if told.as_ref() != Some(&text) {
+                    tracing::warn!(error = text, "certificates cannot be read anew; those read before stay in force");
+                    *told = Some(text);
+                }
+            }
+        }
+    }
+
+    /// Looks at the files from time to time, for as long as somebody holds this.
+    pub(crate) fn watch(this: &Arc<Self>) {
+        if this.watched.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            return;
+        }
+        let held: Weak<Self> = Arc::downgrade(this);
+        tokio::spawn(async move {
+            loop {
+                sleep(LOOK_EVERY).await;
+                let Some(files) = held.upgrade() else { return };
+                // One that panics was told of.
+                let _ = tokio::task::spawn_blocking(move || files.refresh()).await;
+            }
+        });
+    }
+}
+
+impl ResolvesServerCert for FileCertificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.loaded.load().certificates.choose(hello.server_name()))
+    }
+}
+
+impl Loaded {
+    fn read(files: &[CertificateFiles]) -> anyhow::Result<Self> {
+        // First, so that a change while they are read is seen later.
+        let seen = look_at(files);
+        let mut all = files.iter().map(read_certificate);
+        let first = all.next().context("no certificate is named")??;
+        let rest = all.collect::<anyhow::Result<_>>()?;
+        Ok(Self { seen, certificates: EdgeCertificates::new(first, rest) })
+    }
+}
+
+fn look_at(files: &[CertificateFiles]) -> Vec<Look> {
+    let look = |path: &Path| {
+        let file = std::fs::metadata(path).ok()?;
+        Some((file.mtime(), file.mtime_nsec(), file.size(), file.ino()))
+    };
+    files.iter().flat_map(|files| [look(&files.certificate), look(&files.key)]).collect()
+}
+
+fn read_certificate(files: &CertificateFiles) -> anyhow::Result<EdgeCertificate> {
+    let (chain, key) = (read_file(&files.certificate)?, read_file(&files.key)?);
+    EdgeCertificate::from_pem(&chain, &key).with_context(|| format!("certificate {}", files.certificate.display()))
+}
+
+fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let length = std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.len();
+    anyhow::ensure!(length <= FILE_BYTES_MAX, "{} is larger than {FILE_BYTES_MAX} bytes", path.display());
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    fn make(folder: &Path, host: &str) -> CertificateFiles {
+        let key = KeyPair::generate().expect("a key");
+        let certificate = CertificateParams::new(vec![host.to_owned()]).and_then(|params| params.self_signed(&key));
+        let files = CertificateFiles { certificate: folder.join("a.crt"), key: folder.join("a.key") };
+        for (path, text) in
+            [(&files.certificate, certificate.expect("a certificate").pem()), (&files.key, key.serialize_pem())]
+        {
+            std::fs::write(path.with_extension("new"), text).expect("a file");
+            std::fs::rename(path.with_extension("new"), path).expect("its name");
+        }
+        files
+    }
+
+    fn names(files: &FileCertificates) -> Vec<String> {
+        files.loaded.load().certificates.iter().flat_map(|it| it.names().to_vec()).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn files_that_change_are_found_by_themselves() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let files = Arc::new(FileCertificates::read(&[make(folder.path(), "one.example")]).expect("certificates"));
+        FileCertificates::watch(&files);
+        assert_eq!(names(&files), ["one.example"]);
+        make(folder.path(), "two.example");
+        let begin = tokio::time::Instant::now();
+        while names(&files) != ["two.example"] {
+            assert!(begin.elapsed() < 3 * LOOK_EVERY, "not within the time");
+            sleep(Duration::from_millis(100)).await;
+            // The reading itself takes time that is not paused.
+            tokio::task::spawn_blocking(std::thread::yield_now).await.expect("an end");
+        }
+        let held = Arc::downgrade(&files);
+        drop(files);
+        sleep(2 * LOOK_EVERY).await;
+        assert!(held.upgrade().is_none(), "nobody holds what nobody serves");
+    }
+}
