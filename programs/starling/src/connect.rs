@@ -1,12 +1,13 @@
-//! `starling connect envoy`: Envoy as the sidecar of a registered service.
+//! `starling connect envoy`: Envoy as the sidecar of a registered service, or as a gateway.
 //!
-//! Looks the sidecar up at the local agent, writes Envoy's bootstrap, and becomes Envoy. Everything else Envoy learns
+//! Looks it up at the local agent, writes Envoy's bootstrap, and becomes Envoy. Everything else Envoy learns
 //! over xDS.
 
 pub(crate) mod arguments;
 mod binary;
 pub(crate) mod bootstrap;
 mod exposure;
+pub(crate) mod gateway;
 pub(crate) mod sidecar;
 pub(crate) mod xds;
 
@@ -46,7 +47,6 @@ enum ConnectCommand {
 
 pub(crate) async fn run(args: ConnectArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
     let ConnectCommand::Envoy(args) = args.command;
-    args.refuse_gateways()?;
     let client = surroundings.client(&args.api)?;
     let bootstrap = compose(&args, &client, &surroundings.environment).await?;
     if args.bootstrap {
@@ -64,7 +64,10 @@ async fn compose(args: &EnvoyArgs, client: &Client, environment: &Environment) -
     let agent = sidecar::agent(client).await?;
     let elsewhere = args.node_name.as_deref().filter(|node| *node != agent.node);
     let sidecar = match elsewhere {
-        None => sidecar::find(client, wanted).await?,
+        None => match wanted {
+            Wanted::Gateway(name) => gateway::find(client, name, &args.registering).await?,
+            Wanted::SidecarFor(_) | Wanted::Proxy(_) => sidecar::find(client, wanted).await?,
+        },
         Some(node) if args.xds.grpc_addr.is_some() || environment.grpc_addr.is_some() => {
             sidecar::find_on(client, node, wanted).await?
         }
@@ -89,9 +92,13 @@ async fn compose(args: &EnvoyArgs, client: &Client, environment: &Environment) -
 }
 
 fn wanted<'a>(args: &'a EnvoyArgs, environment: &'a Environment) -> anyhow::Result<Wanted<'a>> {
-    match (Wanted::of(&args.sidecar, environment)?, &args.node_name) {
+    let wanted = match args.gateway()? {
+        Some(name) => Wanted::Gateway(name),
+        None => Wanted::of(&args.sidecar, environment)?,
+    };
+    match (wanted, &args.node_name) {
         (Wanted::SidecarFor(_), Some(_)) => Err(usage("--node-name needs --proxy-id")),
-        (wanted @ Wanted::SidecarFor(_), None) | (wanted @ Wanted::Proxy(_), _) => Ok(wanted),
+        (Wanted::SidecarFor(_), None) | (Wanted::Proxy(_) | Wanted::Gateway(_), _) => Ok(wanted),
     }
 }
 

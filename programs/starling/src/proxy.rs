@@ -1,7 +1,7 @@
-//! `starling proxy`: the native data plane in a process of its own, for one workload.
+//! `starling proxy`: the native data plane in a process of its own, for one workload or as a gateway.
 //!
-//! Looks the sidecar up at the local agent, as `connect envoy` does, follows its plan, and serves it. It goes on serving
-//! while the agent is away.
+//! Looks the sidecar or gateway up at the local agent, as `connect envoy` does, follows its plan, and serves it. It goes on
+//! serving while the agent is away.
 
 mod arguments;
 mod dial;
@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::arguments::Surroundings;
+use crate::connect::gateway;
 use crate::connect::sidecar::{self, Wanted};
 use crate::connect::xds::Xds;
 use crate::role::arguments::proxy_workers;
@@ -41,9 +42,15 @@ pub(crate) async fn run(args: ProxyArgs, surroundings: &Surroundings) -> anyhow:
 
 async fn start(args: ProxyArgs, surroundings: &Surroundings) -> anyhow::Result<OwnProcess> {
     let client = surroundings.client(&args.api)?;
-    let wanted = Wanted::of(&args.sidecar, &surroundings.environment)?;
+    let wanted = match &args.gateway {
+        Some(name) => Wanted::Gateway(name),
+        None => Wanted::of(&args.sidecar, &surroundings.environment)?,
+    };
     let agent = sidecar::agent(&client).await?;
-    let sidecar = sidecar::find(&client, wanted).await?;
+    let sidecar = match wanted {
+        Wanted::Gateway(name) => gateway::find(&client, name, &args.registering).await?,
+        Wanted::SidecarFor(_) | Wanted::Proxy(_) => sidecar::find(&client, wanted).await?,
+    };
     let dial = Dial::new(Xds::find(&args.xds, &client, &surroundings.environment, &agent)?)?;
     let id = InstanceId::new(&sidecar.id).context("the sidecar's ID")?;
     let meeting = args.runtime_dir().and_then(|folder| Meeting::at(&folder, &dial.to_string(), id.as_str()));

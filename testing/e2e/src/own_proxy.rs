@@ -19,15 +19,26 @@ impl OwnProxy {
     /// Starts the sidecar of the instance `id`; it need not be ready when this returns.
     #[must_use]
     pub fn spawn(mesh: &Mesh, id: &str, more: &[&str]) -> Self {
-        Self::spawn_at(mesh, id, &format!("127.0.0.1:{}", free_port()), more)
+        Self::spawn_at(mesh, &["-sidecar-for", id], &format!("127.0.0.1:{}", free_port()), more)
     }
 
-    fn spawn_at(mesh: &Mesh, id: &str, admin: &str, more: &[&str]) -> Self {
+    fn spawn_at(mesh: &Mesh, who: &[&str], admin: &str, more: &[&str]) -> Self {
         let folder = mesh.data_dir().join("proxies");
         let folder = folder.to_str().expect("a path in UTF-8");
-        let proxy = ["proxy", "-sidecar-for", id, "-admin-bind", admin, "--runtime-dir", folder];
-        let command = mesh.command(&[&proxy[..], more].concat());
-        Self { process: Process::spawn(&format!("proxy-{id}"), command), admin: admin.to_owned() }
+        let proxy = [&["proxy"], who, &["-admin-bind", admin, "--runtime-dir", folder], more].concat();
+        let id = who.last().copied().unwrap_or_default();
+        Self { process: Process::spawn(&format!("proxy-{id}"), mesh.command(&proxy)), admin: admin.to_owned() }
+    }
+
+    /// Starts the gateway `name`, registers it at 127.0.0.1, and waits until it listens on all `ports`.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub async fn gateway(mesh: &Mesh, name: &str, ports: &[u16]) -> Self {
+        let (admin, more) = (format!("127.0.0.1:{}", free_port()), ["-register", "-address", "127.0.0.1"]);
+        let mut proxy = Self::spawn_at(mesh, &["-gateway", name], &admin, &more);
+        proxy.serves(name, ports).await;
+        proxy
     }
 
     /// Starts the sidecar of the instance `id`, and waits until it listens on all `ports`.
@@ -45,7 +56,7 @@ impl OwnProxy {
     /// # Panics
     /// If the one before does not end in time.
     pub async fn taken_over(&mut self, mesh: &Mesh, id: &str, more: &[&str]) -> std::process::ExitStatus {
-        let next = Self::spawn_at(mesh, id, &self.admin, &[&["--take-over"], more].concat());
+        let next = Self::spawn_at(mesh, &["-sidecar-for", id], &self.admin, &[&["--take-over"], more].concat());
         let mut before = std::mem::replace(self, next);
         wait::eventually(&format!("the proxy of {id} has left its place to the next one"), async || {
             self.process.expect_running()?;
@@ -59,10 +70,14 @@ impl OwnProxy {
     /// # Panics
     /// If it does not in time.
     pub async fn live(&mut self, id: &str, ports: &[u16]) {
-        wait::eventually(&format!("the proxy of {id} listens on {ports:?}"), async || {
+        self.serves(&format!("{id}-sidecar-proxy"), ports).await;
+    }
+
+    async fn serves(&mut self, id: &str, ports: &[u16]) {
+        wait::eventually(&format!("{id} listens on {ports:?}"), async || {
             self.process.expect_running()?;
             let config = http::get(&self.admin, "/config").await?.text();
-            anyhow::ensure!(config.contains(&format!("{id}-sidecar-proxy")), "it serves nobody yet: {config}");
+            anyhow::ensure!(config.contains(&format!("# {id} at revision")), "it serves nobody yet: {config}");
             Ok(())
         })
         .await;

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use clap::error::Error;
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 
+use super::gateway::RegisterArgs;
 use crate::client::ApiArgs;
 use crate::outcome::usage;
 
-/// Run Envoy as the sidecar of a service that is registered with the local agent
+/// Run Envoy as the sidecar of a service that is registered with the local agent, or as a gateway
 ///
 /// The process becomes Envoy; signals and exit code are Envoy's.
 #[derive(Debug, clap::Args)]
@@ -54,8 +55,25 @@ pub(crate) struct EnvoyArgs {
     #[command(flatten)]
     _without_effect: WithoutEffect,
 
+    /// Be a gateway of this kind instead of a sidecar; `ingress` is the one that there is
+    #[arg(long, value_name = "KIND", conflicts_with_all = ["sidecar_for", "proxy_id"], help_heading = "Gateways")]
+    gateway: Option<String>,
+
+    /// The gateway, by its ID or the name of its service
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "gateway",
+        default_value = "ingress-gateway",
+        help_heading = "Gateways"
+    )]
+    service: String,
+
     #[command(flatten)]
-    gateway: GatewayFlag,
+    pub(super) registering: RegisterArgs,
+
+    #[command(flatten)]
+    other_gateway: GatewayFlag,
 
     #[command(flatten)]
     pub(super) api: ApiArgs,
@@ -93,17 +111,20 @@ pub(crate) struct XdsArgs {
 }
 
 impl EnvoyArgs {
-    /// Refuses what only gateways have.
+    /// The gateway that is wanted, if it is one.
     ///
     /// # Errors
-    /// [`crate::outcome::UsageError`] with the flag.
-    pub(super) fn refuse_gateways(&self) -> anyhow::Result<()> {
-        match self.gateway.given {
-            None => Ok(()),
-            Some(flag) => Err(usage(format!(
-                "--{flag} is for gateways, which are not there yet; this release runs sidecars: --sidecar-for ID, or \
-                 --proxy-id ID"
-            ))),
+    /// [`crate::outcome::UsageError`] for what only gateways have that are not there yet.
+    pub(super) fn gateway(&self) -> anyhow::Result<Option<&str>> {
+        if let Some(flag) = self.other_gateway.given {
+            return Err(usage(format!(
+                "--{flag} is for gateways of other kinds, which are not there yet; this release has --gateway ingress"
+            )));
+        }
+        match self.gateway.as_deref() {
+            None => Ok(None),
+            Some("ingress") => Ok(Some(&self.service)),
+            Some(other) => Err(usage(format!("--gateway {other}: this release has the kind ingress"))),
         }
     }
 }
@@ -190,14 +211,10 @@ impl clap::Args for WithoutEffect {
     }
 }
 
-/// Flags that only gateways have, and whether they take a value.
+/// Flags that only gateways of other kinds have, and whether they take a value.
 const GATEWAY_FLAGS: &[(&str, bool)] = &[
-    ("gateway", true),
     ("mesh-gateway", false),
-    ("register", false),
     ("expose-servers", false),
-    ("service", true),
-    ("address", true),
     ("wan-address", true),
     ("bind-address", true),
     ("deregister-after-critical", true),

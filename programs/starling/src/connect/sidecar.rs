@@ -22,7 +22,7 @@ pub(crate) struct Agent {
     pub(crate) xds_port: Option<u16>,
 }
 
-/// A registered sidecar.
+/// A registered sidecar or gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sidecar {
     /// Its ID.
@@ -33,13 +33,15 @@ pub(crate) struct Sidecar {
     pub(crate) config: Map<String, Value>,
 }
 
-/// By what a sidecar is looked up.
+/// By what a sidecar or gateway is looked up.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wanted<'a> {
     /// By the ID of the service instance beside it.
     SidecarFor(&'a str),
     /// By its own ID.
     Proxy(&'a str),
+    /// A gateway, by its ID or the name of its service.
+    Gateway(&'a str),
 }
 
 impl<'a> Wanted<'a> {
@@ -54,7 +56,7 @@ impl<'a> Wanted<'a> {
             (None, None) => match (&environment.proxy_id, &environment.sidecar_for) {
                 (Some(id), _) => Ok(Self::Proxy(id)),
                 (None, Some(id)) => Ok(Self::SidecarFor(id)),
-                (None, None) => Err(usage("one of --sidecar-for and --proxy-id must be given")),
+                (None, None) => Err(usage("one of --sidecar-for, --proxy-id and --gateway must be given")),
             },
         }
     }
@@ -65,6 +67,8 @@ impl<'a> Wanted<'a> {
 struct Service {
     #[serde(default)]
     kind: String,
+    #[serde(default)]
+    service: String,
     proxy: Option<Proxy>,
 }
 
@@ -125,6 +129,16 @@ pub(crate) async fn find(client: &Client, wanted: Wanted<'_>) -> anyhow::Result<
     choose(&services, wanted)
 }
 
+/// Whether a gateway of this ID or service name is registered with the agent.
+///
+/// # Errors
+/// If it does not answer.
+pub(super) async fn has_gateway(client: &Client, name: &str) -> anyhow::Result<bool> {
+    let services: Services =
+        client.read(Call::get("/v1/agent/services")).await.context("cannot list the agent's services")?;
+    Ok(!gateways(&services, name).is_empty())
+}
+
 /// Finds the sidecar in the catalog, on a node of another agent.
 ///
 /// # Errors
@@ -158,7 +172,38 @@ pub(crate) async fn settings(client: &Client, sidecar: &Sidecar) -> anyhow::Resu
     Ok(settings)
 }
 
+/// The gateways of this ID, or else of this service name.
+fn gateways<'a>(services: &'a Services, name: &str) -> Vec<(&'a String, &'a Service)> {
+    let all = || services.iter().filter(|(_, service)| service.kind == "ingress-gateway");
+    let by_id: Vec<_> = all().filter(|(id, _)| id.as_str() == name).collect();
+    if by_id.is_empty() { all().filter(|(_, service)| service.service == name).collect() } else { by_id }
+}
+
+fn choose_gateway(services: &Services, name: &str) -> anyhow::Result<Sidecar> {
+    match gateways(services, name).as_slice() {
+        [(id, service)] => Ok(Sidecar {
+            id: (*id).clone(),
+            service: service.service.clone(),
+            config: service.proxy.as_ref().map(|proxy| proxy.config.clone()).unwrap_or_default(),
+        }),
+        [] if services.contains_key(name) => {
+            Err(usage(format!("{name:?} is not a gateway: it was not registered with the kind ingress-gateway")))
+        }
+        [] => bail!(
+            "no gateway {name:?} is registered with this agent; it has {}. Give --register to register it",
+            known(services)
+        ),
+        several => {
+            let ids: Vec<_> = several.iter().map(|(id, _)| id.as_str()).collect();
+            Err(usage(format!("several gateways fit: {}; choose one by its ID", ids.join(", "))))
+        }
+    }
+}
+
 fn choose(services: &Services, wanted: Wanted<'_>) -> anyhow::Result<Sidecar> {
+    if let Wanted::Gateway(name) = wanted {
+        return choose_gateway(services, name);
+    }
     let proxies = services.iter().filter_map(|(id, service)| {
         let proxy = service.proxy.as_ref().filter(|_| service.kind == "connect-proxy")?;
         Some((id, proxy))
@@ -168,6 +213,7 @@ fn choose(services: &Services, wanted: Wanted<'_>) -> anyhow::Result<Sidecar> {
         Wanted::SidecarFor(wanted) => {
             proxies.filter(|(_, proxy)| proxy.destination_service_id.as_deref() == Some(wanted)).collect()
         }
+        Wanted::Gateway(_) => Vec::new(),
     };
     match (found.as_slice(), wanted) {
         ([(id, proxy)], _) => Ok(Sidecar {
@@ -222,6 +268,9 @@ mod tests {
             "api-blue": proxy("api", "api-1"),
             "api-green": proxy("api", "api-1"),
             "db-1": {"Service": "db"},
+            "edge-1": {"Service": "edge", "Kind": "ingress-gateway", "Proxy": {"Config": {"bind_address": "::"}}},
+            "twin-1": {"Service": "twin", "Kind": "ingress-gateway"},
+            "twin-2": {"Service": "twin", "Kind": "ingress-gateway"},
         }))
         .unwrap()
     }
@@ -235,6 +284,16 @@ mod tests {
     }
 
     #[test]
+    fn a_gateway_is_found_by_either_name() {
+        for name in ["edge", "edge-1"] {
+            let found = choose(&services(), Wanted::Gateway(name)).unwrap();
+            assert_eq!((found.id.as_str(), found.service.as_str()), ("edge-1", "edge"));
+            assert_eq!(found.config["bind_address"], "::");
+        }
+        assert_eq!(choose(&services(), Wanted::Gateway("twin-2")).unwrap().id, "twin-2");
+    }
+
+    #[test]
     fn every_mistake_says_what_to_do() {
         for (wanted, expected) in [
             (Wanted::SidecarFor("api-1"), "api-blue, api-green; choose one with --proxy-id"),
@@ -242,6 +301,9 @@ mod tests {
             (Wanted::SidecarFor("web"), "no service with the ID \"web\""),
             (Wanted::Proxy("web-1"), "--sidecar-for web-1"),
             (Wanted::Proxy("gone"), "no sidecar \"gone\""),
+            (Wanted::Gateway("gone"), "Give --register"),
+            (Wanted::Gateway("web-1"), "was not registered with the kind ingress-gateway"),
+            (Wanted::Gateway("twin"), "twin-1, twin-2; choose one by its ID"),
         ] {
             let error = choose(&services(), wanted).expect_err("no choice").to_string();
             assert!(error.contains(expected), "{wanted:?}: {error}");

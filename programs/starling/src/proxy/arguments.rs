@@ -7,16 +7,25 @@ use starling_proxy::admin::AdminAddress;
 
 use crate::client::ApiArgs;
 use crate::connect::arguments::{SidecarArgs, XdsArgs};
+use crate::connect::gateway::RegisterArgs;
 use crate::role::arguments::LogArgs;
 
-/// Serve one workload of this node with the native data plane, in a process of its own
+/// Serve one workload of this node with the native data plane, in a process of its own, or be a gateway
 ///
-/// The service is registered with the local agent and has a sidecar (`connect { sidecar_service {} }`). From the time that
-/// this process has attached, the agent leaves the sidecar to it. SIGTERM and Ctrl-C let requests that are under way finish.
+/// A service is registered with the local agent and has a sidecar (`connect { sidecar_service {} }`). From the time that
+/// this process has attached, the agent leaves the sidecar to it. A gateway is registered with the kind ingress-gateway, and
+/// lets in what the config entry of its name says. SIGTERM and Ctrl-C let requests that are under way finish.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ProxyArgs {
     #[command(flatten)]
     pub(super) sidecar: SidecarArgs,
+
+    /// Be this ingress gateway, by its ID or the name of its service
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["sidecar_for", "proxy_id"], help_heading = "Gateways")]
+    pub(super) gateway: Option<String>,
+
+    #[command(flatten)]
+    pub(super) registering: RegisterArgs,
 
     /// Where it shows what it does and is drained: a loopback address, or unix:PATH
     #[arg(long, value_name = "ADDR")]

@@ -91,15 +91,28 @@ fn flags_of_consul_that_change_nothing_change_nothing() {
 }
 
 #[test]
-fn gateways_are_refused_in_words() {
+fn gateways_of_other_kinds_are_refused_in_words() {
     let api = api();
-    for flags in
-        ["-gateway mesh", "-gateway=mesh -register -expose-servers", "-address 10.0.0.1:443", "-mesh-gateway=true"]
-    {
-        let words = ["is for gateways, which are not there yet", "--sidecar-for ID"];
+    let words = ["is for gateways of other kinds, which are not there yet", "--gateway ingress"];
+    for flags in ["-gateway=mesh -register -expose-servers", "-mesh-gateway=true"] {
         api.run(&format!("connect envoy {flags}")).fails(2, &words);
     }
+    api.run("connect envoy -gateway mesh").fails(2, &["--gateway mesh: this release has the kind ingress"]);
+    api.run("connect envoy -sidecar-for web-1 -address 10.0.0.1:443").fails(2, &["--register"]);
     assert_eq!(api.seen(), [""; 0]);
+}
+
+#[test]
+fn a_gateway_is_found_or_registered() {
+    let services = r#"{"edge-1": {"Kind": "ingress-gateway", "ID": "edge-1", "Service": "edge"}}"#;
+    let registered = ("PUT /v1/agent/service/register", 200, "");
+    let api = Api::serve(&[("GET /v1/agent/self", 200, OWN), ("GET /v1/agent/services", 200, services), registered]);
+    let found = bootstrap(api.run("connect envoy -gateway=ingress -service edge -register -bootstrap"));
+    assert_eq!((&found["node"]["id"], &found["node"]["cluster"]), (&"edge-1".into(), &"edge".into()));
+    assert!(!api.seen().iter().any(|call| call.starts_with("PUT")), "it is there: {:?}", api.seen());
+    let line = "connect envoy -gateway ingress -register -address 127.0.0.1:8443 -bootstrap";
+    api.run(line).fails(1, &["no gateway \"ingress-gateway\""]);
+    assert!(api.seen().iter().any(|call| call.starts_with("PUT /v1/agent/service/register")), "{:?}", api.seen());
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod expired;
 mod faults;
 mod fleet;
 mod health;
+mod ingress;
 mod intentions;
 mod kills;
 mod liveness;

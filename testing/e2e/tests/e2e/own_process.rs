@@ -167,7 +167,7 @@ async fn proxies_take_over_from_each_other_and_no_request_fails() {
 async fn mistakes_are_said_with_what_to_do() {
     let mesh = Mesh::start(MeshOptions::default()).await;
     for (arguments, expected) in [
-        (&["proxy"][..], "one of --sidecar-for and --proxy-id"),
+        (&["proxy"][..], "one of --sidecar-for, --proxy-id and --gateway"),
         (&["proxy", "-sidecar-for", "nobody"], "no service with the ID \"nobody\""),
         (&["proxy", "-sidecar-for", "x", "-admin-bind", "0.0.0.0:1"], "no loopback address"),
         (&["proxy", "-sidecar-for", "x", "--workers", "0"], "0 is not in 1..=512"),

@@ -1,0 +1,69 @@
+//! Which gateway is meant, and its registration where it has none.
+
+use anyhow::Context;
+use serde_json::json;
+
+use super::sidecar::{self, Sidecar, Wanted};
+use crate::client::address::host_and_port;
+use crate::client::{Call, Client};
+use crate::outcome::usage;
+
+/// How a gateway is registered with the local agent.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct RegisterArgs {
+    /// Register the gateway with the local agent, unless it is already
+    #[arg(long, requires = "gateway", help_heading = "Gateways")]
+    pub(crate) register: bool,
+
+    /// Where the gateway listens, for --register: IP, or IP:PORT with the port that the catalog shows [default: the
+    /// node's address]
+    #[arg(long, value_name = "IP[:PORT]", requires = "register", help_heading = "Gateways")]
+    pub(crate) address: Option<String>,
+}
+
+/// Finds the gateway at the agent, registering it first if that is asked for and it is not there.
+///
+/// # Errors
+/// If there is none, or it cannot be registered.
+pub(crate) async fn find(client: &Client, name: &str, args: &RegisterArgs) -> anyhow::Result<Sidecar> {
+    if args.register && !sidecar::has_gateway(client, name).await? {
+        let call = Call::put("/v1/agent/service/register").json(&registration(name, args.address.as_deref())?);
+        client.send(call).await.with_context(|| format!("cannot register gateway {name:?}"))?;
+        tracing::info!(gateway = name, "registered with the local agent");
+    }
+    sidecar::find(client, Wanted::Gateway(name)).await
+}
+
+fn registration(name: &str, address: Option<&str>) -> anyhow::Result<serde_json::Value> {
+    let mut body = json!({"Name": name, "Kind": "ingress-gateway"});
+    if let Some(text) = address {
+        let parsed = host_and_port(text).filter(|(host, _)| host.parse::<std::net::IpAddr>().is_ok());
+        let (host, port) =
+            parsed.ok_or_else(|| usage(format!("--address {text:?} is not of the form IP or IP:PORT")))?;
+        body["Address"] = host.into();
+        if let Some(port) = port {
+            body["Port"] = port.into();
+        }
+    }
+    Ok(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_an_ip_and_perhaps_a_port() {
+        let registered = |address| registration("gw", address).map_err(|error| error.to_string());
+        let bare = json!({"Name": "gw", "Kind": "ingress-gateway"});
+        assert_eq!(registered(None), Ok(bare.clone()));
+        let mut with = bare;
+        with["Address"] = "::1".into();
+        assert_eq!(registered(Some("[::1]")), Ok(with.clone()));
+        with["Port"] = 8443.into();
+        assert_eq!(registered(Some("[::1]:8443")), Ok(with));
+        for bad in ["example.com", "example.com:80", "10.0.0.1:0", "10.0.0.1:x", ""] {
+            assert!(registered(Some(bad)).is_err_and(|error| error.contains(&format!("--address {bad:?}"))), "{bad}");
+        }
+    }
+}
