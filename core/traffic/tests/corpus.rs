@@ -1,17 +1,39 @@
-//! What fuzzing has found and kept, again: every file of `fuzz/corpus/path` holds what must hold.
+//! What fuzzing has found and kept, again: every file of a folder of `fuzz/corpus` holds what must hold.
 
 #[path = "../../../fuzz/properties/path.rs"]
-mod property;
+mod path;
+#[path = "../../../fuzz/properties/proxy_protocol.rs"]
+mod proxy_protocol;
+
+fn replay(target: &str, property: fn(&[u8])) {
+    let folder = format!("{}/../../fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
+    let mut count = 0;
+    for file in std::fs::read_dir(&folder).expect("a folder") {
+        let path = file.expect("an entry of the folder").path();
+        println!("{}", path.display());
+        property(&std::fs::read(&path).expect("a readable file"));
+        count += 1;
+    }
+    assert!(count > 10, "only {count} files in {folder}");
+}
 
 #[test]
 fn paths() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/path");
-    let mut count = 0;
-    for file in std::fs::read_dir(folder).expect("a folder") {
-        let path = file.expect("an entry of the folder").path();
-        println!("{}", path.display());
-        property::path(&std::fs::read(&path).expect("a readable file"));
-        count += 1;
+    replay("path", path::path);
+}
+
+#[test]
+fn proxy_headers() {
+    replay("proxy_protocol", proxy_protocol::proxy_protocol);
+}
+
+proptest::proptest! {
+    /// What a fuzzer would try first, where there is none.
+    #[test]
+    fn proxy_headers_at_random(begin in 0..3_usize, head in proptest::array::uniform4(0..64_u8), rest in proptest::collection::vec(proptest::num::u8::ANY, 0..80)) {
+        let begins: [&[u8]; 3] = [b"", b"PROXY TCP4 1.2.3.4 5.6.7.8 1 ", b"\r\n\r\n\0\r\nQUIT\n"];
+        let [command, family, _, length] = head;
+        proxy_protocol::proxy_protocol(&[begins[begin], &[command, family, 0, length], &rest].concat());
+        proxy_protocol::proxy_protocol(&[begins[begin], &[0x20 | (command & 1), [0x11, 0x21, 0x31, 0][usize::from(family) % 4], 0, length], &rest].concat());
     }
-    assert!(count > 10, "only {count} files");
 }
