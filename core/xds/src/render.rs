@@ -8,6 +8,7 @@
 mod access_log;
 mod cache;
 mod cluster;
+mod edge;
 mod endpoint;
 mod fault;
 mod grpc;
@@ -25,11 +26,11 @@ use std::time::Duration;
 
 use starling_identity::{Layout, SpiffeId};
 use starling_model::{AccessLog, Datacenter, Namespace, Protocol, ServiceName, TrustDomain};
-use starling_plan::{Cluster, Endpoints, Inbound, Outbound, Plan, Routes, Trust};
+use starling_plan::{Cluster, Edge, EdgeHost, Endpoints, Inbound, Outbound, Plan, Routes, Trust};
 use starling_traffic::Policy;
 
 use crate::resource::{Resource, ResourceSet, Version};
-use cache::{PartCache, address_of};
+use cache::PartCache;
 use native::NativeParts;
 
 pub use grpc::CERTIFICATE_PROVIDER;
@@ -87,8 +88,13 @@ pub struct Renderer {
     clusters: PartCache<Cluster, ()>,
     outbound_routes: PartCache<Routes, ()>,
     endpoints: PartCache<Endpoints, Version>,
-    /// Keyed by the address of the routes, too, for a TCP listener names their clusters; 0 for others.
-    outbound_listeners: PartCache<Outbound, (usize, Arc<AccessLog>)>,
+    /// Keyed by the version of the routes, too, for a TCP listener names their clusters; `None` for others.
+    outbound_listeners: PartCache<Outbound, (Option<Version>, Arc<AccessLog>)>,
+    /// Keyed by the versions of what the routes say, as far as it is read.
+    edge_listeners: PartCache<Edge, (Vec<Version>, Arc<AccessLog>)>,
+    edge_routes: PartCache<Edge, Vec<Version>>,
+    /// Keyed by the place of the certificate.
+    edge_certificates: PartCache<Edge, usize>,
     local_apps: PartCache<Inbound, ()>,
     inbound_listeners: PartCache<Inbound, Arc<AccessLog>>,
     inbound_routes: PartCache<Policy, InboundRouteKey>,
@@ -110,6 +116,9 @@ impl Renderer {
             outbound_routes: PartCache::default(),
             endpoints: PartCache::default(),
             outbound_listeners: PartCache::default(),
+            edge_listeners: PartCache::default(),
+            edge_routes: PartCache::default(),
+            edge_certificates: PartCache::default(),
             local_apps: PartCache::default(),
             inbound_listeners: PartCache::default(),
             inbound_routes: PartCache::default(),
@@ -138,13 +147,15 @@ impl Renderer {
             let found = plan.routes.binary_search_by(|routes| routes.service.cmp(&outbound.service));
             let Ok(routes) = found.map(|index| &plan.routes[index]) else { continue };
             let l7 = outbound.protocol.is_l7();
-            let key = (if l7 { 0 } else { address_of(routes) }, Arc::clone(&plan.access_log));
+            let rendered = self.outbound_routes.get(routes, (), || route::outbound(routes));
+            let key = ((!l7).then_some(rendered.version), Arc::clone(&plan.access_log));
             resources.push(
                 self.outbound_listeners.get(outbound, key, || listener::outbound(outbound, routes, &plan.access_log)),
             );
-            if l7 {
-                resources.push(self.outbound_routes.get(routes, (), || route::outbound(routes)));
-            }
+            resources.extend(l7.then_some(rendered));
+        }
+        for edge in &plan.edges {
+            self.render_edge(plan, edge, &mut resources);
         }
         if let Some(inbound) = &plan.inbound {
             self.render_inbound(inbound, &plan.access_log, &mut resources);
@@ -188,6 +199,29 @@ impl Renderer {
         match found.map(|index| &plan.endpoints[index]) {
             Ok(endpoints) => self.endpoints.get(endpoints, version, || endpoint::assignment(endpoints, version)),
             Err(_) => Arc::new(endpoint::empty(&cluster.sni, version)),
+        }
+    }
+
+    fn render_edge(&mut self, plan: &Plan, edge: &Arc<Edge>, resources: &mut Vec<Arc<Resource>>) {
+        let of_host = |host: &EdgeHost| {
+            let found = plan.routes.binary_search_by(|routes| routes.service.cmp(&host.service)).ok()?;
+            Some(&plan.routes[found])
+        };
+        let parts: Vec<_> = edge.hosts().iter().filter_map(of_host).collect();
+        let versions: Vec<_> = parts
+            .iter()
+            .map(|routes| self.outbound_routes.get(routes, (), || route::outbound(routes)).version)
+            .collect();
+        let routes: Vec<&Routes> = parts.iter().map(|part| &***part).collect();
+        let l7 = edge.protocol.is_l7();
+        let key = (if l7 { Vec::new() } else { versions.clone() }, Arc::clone(&plan.access_log));
+        resources.push(self.edge_listeners.get(edge, key, || edge::listener(edge, &routes, &plan.access_log)));
+        if l7 {
+            resources.push(self.edge_routes.get(edge, versions, || edge::routes(edge, &routes)));
+        }
+        let certificates = edge.tls.iter().flat_map(|tls| &tls.certificates).enumerate();
+        for (place, files) in certificates {
+            resources.push(self.edge_certificates.get(edge, place, || secret::files(files)));
         }
     }
 

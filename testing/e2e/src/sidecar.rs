@@ -71,6 +71,20 @@ impl Sidecar {
         sidecar
     }
 
+    /// Starts Envoy as the gateway `name`, registers it at 127.0.0.1, and waits until it listens on all `ports`.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub async fn gateway(mesh: &Mesh, name: &str, ports: &[u16]) -> Self {
+        let admin = format!("127.0.0.1:{}", free_port());
+        let connect = ["connect", "envoy", "-gateway", "ingress", "-service", name, "-admin-bind", &admin];
+        let register = ["-register", "-address", "127.0.0.1", "--"];
+        let command = mesh.command(&[&connect[..], &register, &ENVOY_ARGUMENTS].concat());
+        let mut gateway = Self { process: Process::spawn(&format!("envoy-{name}"), command), admin };
+        gateway.live(name, ports).await;
+        gateway
+    }
+
     /// Waits until Envoy is initialised and listens on all `ports`.
     ///
     /// # Panics

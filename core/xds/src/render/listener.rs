@@ -70,7 +70,7 @@ pub(super) fn outbound(outbound: &Outbound, routes: &Routes, access_log: &Access
 }
 
 /// Where connections go: the targets of the only rule.
-fn by_connection(routes: &Routes) -> TcpProxy {
+pub(super) fn by_connection(routes: &Routes) -> TcpProxy {
     let Some(forward) = routes.table.rules().last().and_then(RouteRule::forward) else { return TcpProxy::default() };
     let specifier = match forward.targets.as_slice() {
         [one] => ClusterSpecifier::Cluster(one.cluster.to_string()),
@@ -99,7 +99,7 @@ pub(super) fn inbound(inbound: &Inbound, access_log: &AccessLog) -> Resource {
     let l7 = inbound.protocol.is_l7();
     let mut filters = Vec::new();
     if let Some(max) = inbound.max_connections {
-        filters.push(connection_limit(max));
+        filters.push(connection_limit(PUBLIC_LISTENER, max));
     }
     if l7 {
         let manager = inbound_manager(inbound, access_log);
@@ -139,13 +139,13 @@ fn listener(name: &str, bind: SocketAddr, direction: TrafficDirection, chain: Fi
     Resource::new(ResourceType::Listener, name, &message.encode_to_vec())
 }
 
-fn filter(name: &str, config: Any) -> Filter {
+pub(super) fn filter(name: &str, config: Any) -> Filter {
     Filter { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(config)) }
 }
 
-fn connection_limit(max: u32) -> Filter {
+pub(super) fn connection_limit(stat_prefix: &str, max: u32) -> Filter {
     let limit = ConnectionLimit {
-        stat_prefix: PUBLIC_LISTENER.to_owned(),
+        stat_prefix: stat_prefix.to_owned(),
         max_connections: Some(UInt64Value { value: max.into() }),
         ..Default::default()
     };
@@ -202,7 +202,7 @@ fn inbound_manager(inbound: &Inbound, access_log: &AccessLog) -> HttpConnectionM
 /// pass as they came, from an ingress gateway to the last service. Headers that steer Envoy (`x-envoy-retry-on`,
 /// `x-envoy-upstream-rq-timeout-ms`, …) are taken off whoever sends them. Envoy would believe them from addresses that
 /// it takes for internal, and which address that is, `x-forwarded-for` says.
-fn connection_manager(stat_prefix: &str, routes: &str, protocol: Protocol) -> HttpConnectionManager {
+pub(super) fn connection_manager(stat_prefix: &str, routes: &str, protocol: Protocol) -> HttpConnectionManager {
     let (idle, upgrades) = match protocol {
         Protocol::Grpc => (std::time::Duration::ZERO, Vec::new()),
         Protocol::Tcp | Protocol::Http | Protocol::Http2 => (STREAM_IDLE_TIMEOUT, vec![websocket()]),
@@ -221,23 +221,21 @@ fn connection_manager(stat_prefix: &str, routes: &str, protocol: Protocol) -> Ht
         normalize_path: flag(true),
         merge_slashes: true,
         path_with_escaped_slashes_action: PathWithEscapedSlashesAction::UnescapeAndForward.into(),
-        early_header_mutation_extensions: vec![without_steering()],
+        early_header_mutation_extensions: vec![taken_off([MatchPattern::Prefix("x-envoy-".to_owned())])],
         ..Default::default()
     }
 }
 
-/// Takes every `x-envoy-` field off a request before anything looks at it.
-fn without_steering() -> TypedExtensionConfig {
-    let prefix =
-        StringMatcher { match_pattern: Some(MatchPattern::Prefix("x-envoy-".to_owned())), ..Default::default() };
-    let removal = mutation_rules::v3::HeaderMutation {
+/// Takes fields off a request before anything looks at it.
+pub(super) fn taken_off(names: impl IntoIterator<Item = MatchPattern>) -> TypedExtensionConfig {
+    let removal = |pattern| mutation_rules::v3::HeaderMutation {
         action: Some(header_mutation::Action::RemoveOnMatch(header_mutation::RemoveOnMatch {
-            key_matcher: Some(prefix),
+            key_matcher: Some(StringMatcher { match_pattern: Some(pattern), ..Default::default() }),
         })),
     };
     TypedExtensionConfig {
         name: "envoy.http.early_header_mutation.header_mutation".to_owned(),
-        typed_config: Some(any(&EarlyHeaderMutation { mutations: vec![removal] })),
+        typed_config: Some(any(&EarlyHeaderMutation { mutations: names.into_iter().map(removal).collect() })),
     }
 }
 
@@ -255,7 +253,7 @@ pub(super) fn router() -> HttpFilter {
 }
 
 /// A filter that a route switches on: until one does, requests pass without it, and when one does, no listener changes.
-fn switched_off(name: &str, config: Any) -> HttpFilter {
+pub(super) fn switched_off(name: &str, config: Any) -> HttpFilter {
     HttpFilter { disabled: true, ..http_filter(name, config) }
 }
 

@@ -16,7 +16,9 @@ use super::proto::{any, any_of, duration, flag};
 use super::{MeshNames, rate_limit, rbac};
 use crate::resource::{Resource, ResourceType};
 
-mod rule;
+pub(super) mod rule;
+
+pub(super) use rule::edits;
 
 /// Time that an HTTP request or response may stand still: Envoy's default. gRPC streams may be silent for as long as
 /// they like.

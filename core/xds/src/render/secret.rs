@@ -11,6 +11,7 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
 };
 use envoy_types::pb::envoy::r#type::matcher::v3::{StringMatcher, string_matcher::MatchPattern};
 use prost::Message;
+use starling_model::{CertificateFiles, IngressTls, TlsVersion};
 use starling_plan::Trust;
 
 use super::Leaf;
@@ -40,6 +41,48 @@ pub(super) fn roots(trust: &Trust) -> Resource {
     }
     let context = CertificateValidationContext { trusted_ca: Some(inline(bundle)), ..Default::default() };
     secret(ROOTS, Type::ValidationContext(context))
+}
+
+/// The name of a certificate on the gateway's own machine.
+fn file_name(files: &CertificateFiles) -> String {
+    format!("file:{}:{}", files.certificate.display(), files.key.display())
+}
+
+/// A certificate on the gateway's own machine: as a secret, so that Envoy watches its files.
+pub(super) fn files(files: &CertificateFiles) -> Resource {
+    let path = |path: &std::path::Path| DataSource {
+        specifier: Some(Specifier::Filename(path.display().to_string())),
+        ..Default::default()
+    };
+    let certificate = TlsCertificate {
+        certificate_chain: Some(path(&files.certificate)),
+        private_key: Some(path(&files.key)),
+        ..Default::default()
+    };
+    secret(&file_name(files), Type::TlsCertificate(certificate))
+}
+
+/// TLS for callers from outside, who show nothing: certificates by the name that they ask for, or the proxy's own.
+pub(super) fn edge_tls(tls: &IngressTls, alpn: &[&str]) -> CommonTlsContext {
+    let least = match tls.min_version {
+        TlsVersion::V1_2 => TlsProtocol::TlSv12,
+        TlsVersion::V1_3 => TlsProtocol::TlSv13,
+    };
+    let certificates = if tls.certificates.is_empty() {
+        vec![reference(LEAF)]
+    } else {
+        tls.certificates.iter().map(|files| reference(&file_name(files))).collect()
+    };
+    CommonTlsContext {
+        tls_params: Some(TlsParameters {
+            tls_minimum_protocol_version: least.into(),
+            tls_maximum_protocol_version: TlsProtocol::TlSv13.into(),
+            ..Default::default()
+        }),
+        tls_certificate_sds_secret_configs: certificates,
+        alpn_protocols: alpn.iter().map(|&protocol| protocol.to_owned()).collect(),
+        ..Default::default()
+    }
 }
 
 fn secret(name: &str, content: Type) -> Resource {

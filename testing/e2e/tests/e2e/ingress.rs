@@ -1,9 +1,41 @@
 //! Ingress gateways: callers from outside, by host and by certificate, into the mesh.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::Method;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
-use starling_e2e::{Answer, Mesh, MeshOptions, OwnProxy, Plane, Traffic, Workload, eventually, free_port, http};
+use starling_e2e::{
+    Answer, Connection, Mesh, MeshOptions, OwnProxy, Plane, Sidecar, Traffic, Workload, eventually, free_port, http,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsConnector;
+
+/// Who does what the gateway's plan says.
+enum Gateway {
+    Native(OwnProxy),
+    Envoy(Sidecar),
+}
+
+impl Gateway {
+    async fn start(mesh: &Mesh, envoy: bool, ports: &[u16]) -> Self {
+        match envoy {
+            false => Self::Native(OwnProxy::gateway(mesh, "ingress", ports).await),
+            true => Self::Envoy(Sidecar::gateway(mesh, "ingress", ports).await),
+        }
+    }
+
+    fn expect_running(&mut self) {
+        let process = match self {
+            Self::Native(proxy) => &mut proxy.process,
+            Self::Envoy(envoy) => &mut envoy.process,
+        };
+        process.expect_running().expect("the gateway runs");
+    }
+}
 
 /// Asks for a host.
 async fn ask(port: u16, host: &str, target: &str) -> anyhow::Result<Answer> {
@@ -26,6 +58,15 @@ fn entry(listeners: &Value) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_let_in_reaches_its_service_and_nothing_else() {
+    by_host(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_envoy_lets_in_the_same() {
+    by_host(true).await;
+}
+
+async fn by_host(envoy: bool) {
     let mesh = Mesh::start(MeshOptions::default()).await;
     for service in ["api", "web"] {
         mesh.protocol(service, "http").await;
@@ -42,7 +83,7 @@ async fn what_is_let_in_reaches_its_service_and_nothing_else() {
         {"Port": redirecting, "HTTPSRedirect": {"Port": 8443}},
     ]);
     mesh.config(&entry(&listeners)).await;
-    let mut gateway = OwnProxy::gateway(&mesh, "ingress", &[port, redirecting]).await;
+    let mut gateway = Gateway::start(&mesh, envoy, &[port, redirecting]).await;
 
     let api = answered(port, "api.ingress.dc1.consul", 200, "all is well").await.json();
     assert_eq!(api["name"], "api");
@@ -72,7 +113,135 @@ async fn what_is_let_in_reaches_its_service_and_nothing_else() {
     let changed = mesh.config(&entry(&more)).await.success().index();
     mesh.settled(changed).await;
     assert_eq!(ask(other, "elsewhere", "/").await.expect("an answer").status, 200);
-    assert!(ask(redirecting, "elsewhere", "/").await.is_err(), "nobody listens there any more");
+    eventually("nobody listens there any more", async || {
+        anyhow::ensure!(ask(redirecting, "elsewhere", "/").await.is_err(), "somebody does");
+        Ok(())
+    })
+    .await;
     assert!(traffic.stop_without_failure().await > 0);
-    gateway.process.expect_running().expect("the gateway runs");
+    gateway.expect_running();
+}
+
+/// A certificate for a host, in files of the mesh's folder.
+fn certificate(mesh: &Mesh, host: &str, roots: &mut RootCertStore) -> Value {
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let params = rcgen::CertificateParams::new(vec![host.to_owned()]).expect("a host");
+    let certificate = params.self_signed(&key).expect("a certificate");
+    roots.add(certificate.der().clone()).expect("a root");
+    let path = |ending: &str| mesh.data_dir().join(format!("{host}.{ending}"));
+    std::fs::write(path("crt"), certificate.pem()).expect("a file");
+    std::fs::write(path("key"), key.serialize_pem()).expect("a file");
+    json!({"CertFile": path("crt"), "KeyFile": path("key")})
+}
+
+/// Asks for a host over TLS, believing the roots alone.
+async fn ask_tls(port: u16, asked: &str, host: &str, roots: &RootCertStore) -> anyhow::Result<Answer> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let config = config.with_root_certificates(roots.clone()).with_no_client_auth();
+    let tcp = TcpStream::connect(("127.0.0.1", port)).await?;
+    let name = ServerName::try_from(asked.to_owned())?;
+    let stream = TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;
+    Connection::over(host, stream).await?.get("/").await
+}
+
+/// An application that answers with the head that it was sent, and its sidecar.
+async fn echo(mesh: &Mesh) -> OwnProxy {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let (port, public) = (listener.local_addr().expect("an address").port(), free_port());
+    tokio::spawn(async move {
+        while let Ok((mut tcp, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut head = vec![0; 16 * 1024];
+                while let Ok(count @ 1..) = tcp.read(&mut head).await {
+                    let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {count}\r\n\r\n").into_bytes();
+                    if tcp.write_all(&[&answer, &head[..count]].concat()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    let sidecar = json!({"Port": public});
+    let registration = json!({"Name": "echo", "Port": port, "Connect": {"SidecarService": sidecar}});
+    mesh.register(&registration).await;
+    OwnProxy::start(mesh, "echo", &[public]).await
+}
+
+/// The values of a field in the head that the application was sent, as one.
+fn seen(answer: &str, name: &str) -> String {
+    let fields = answer.lines().filter_map(|line| line.split_once(": "));
+    let values = fields.filter(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim());
+    values.collect::<Vec<_>>().join(",").replace(", ", ",")
+}
+
+/// Sends bytes as they are, and reads what comes back until the other end closes.
+async fn raw(port: u16, bytes: &str) -> String {
+    let mut tcp = TcpStream::connect(("127.0.0.1", port)).await.expect("a connection");
+    tcp.write_all(bytes.as_bytes()).await.expect("to be able to send");
+    let mut text = String::new();
+    // Whoever is refused may be reset.
+    let _ = tokio::time::timeout(std::time::Duration::from_secs(20), tcp.read_to_string(&mut text)).await;
+    text
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_are_known_by_what_may_be_believed() {
+    from_outside(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_envoy_believes_the_same() {
+    from_outside(true).await;
+}
+
+async fn from_outside(envoy: bool) {
+    let mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.protocol("echo", "http").await;
+    let _echo = echo(&mesh).await;
+    let mut roots = RootCertStore::empty();
+    let certificates =
+        [certificate(&mesh, "a.example.com", &mut roots), certificate(&mesh, "b.example.com", &mut roots)];
+    let (plain, proxied, encrypted) = (free_port(), free_port(), free_port());
+    let services = json!([{"Name": "echo", "Hosts": ["*"]}]);
+    let mut entry = entry(&json!([
+        {"Port": plain, "Protocol": "http", "Services": services},
+        {"Port": proxied, "Protocol": "http", "ProxyProtocol": true, "Services": services},
+        {"Port": encrypted, "Protocol": "http", "TLS": {"Certificates": certificates}, "Services": services},
+    ]));
+    entry["TrustedProxies"] = json!(["192.0.2.0/24"]);
+    mesh.config(&entry).await;
+    let mut gateway = Gateway::start(&mesh, envoy, &[plain, proxied, encrypted]).await;
+
+    let claims = "x-forwarded-for: 203.0.113.9\r\nx-forwarded-proto: https\r\nx-forwarded-host: evil\r\n\
+        forwarded: for=1.1.1.1\r\nx-real-ip: 203.0.113.9\r\nx-starling-source: admin\r\nx-envoy-retry-on: 5xx\r\n\
+        x-forwarded-client-cert: URI=spiffe://x/svc/admin\r\n";
+    let request = format!("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{claims}\r\n");
+    answered(plain, "a", 200, "all is well").await;
+    let stranger = raw(plain, &request).await;
+    // Of callers on its own machine Envoy says the machine's address.
+    let from = seen(&stranger, "x-forwarded-for");
+    assert!(from == "127.0.0.1" || (envoy && from.parse::<std::net::IpAddr>().is_ok()), "{stranger}");
+    assert_ne!(from, "203.0.113.9", "{stranger}");
+    assert_eq!(seen(&stranger, "x-forwarded-proto"), "http", "{stranger}");
+    for field in ["x-forwarded-host", "forwarded", "x-real-ip", "x-starling-source", "x-envoy-retry-on"] {
+        assert_eq!(seen(&stranger, field), "", "{field} of a stranger: {stranger}");
+    }
+    assert!(seen(&stranger, "x-forwarded-client-cert").ends_with("/svc/ingress"), "{stranger}");
+
+    let unknown = raw(proxied, &format!("PROXY TCP4 198.51.100.7 127.0.0.1 5000 80\r\n{request}")).await;
+    assert_eq!(seen(&unknown, "x-forwarded-for"), "198.51.100.7", "{unknown}");
+    let trusted = raw(proxied, &format!("PROXY TCP4 192.0.2.1 127.0.0.1 5000 80\r\n{request}")).await;
+    assert_eq!(seen(&trusted, "x-forwarded-for"), "203.0.113.9,192.0.2.1", "{trusted}");
+    assert_eq!(seen(&trusted, "x-forwarded-proto"), "https", "{trusted}");
+    assert_eq!(seen(&trusted, "x-forwarded-host"), "evil", "a trusted proxy may say so: {trusted}");
+    assert_eq!(seen(&trusted, "x-starling-source"), "", "{trusted}");
+    assert!(seen(&trusted, "x-forwarded-client-cert").ends_with("/svc/ingress"), "{trusted}");
+    assert_eq!(raw(proxied, &request).await, "", "without a header");
+
+    for host in ["a.example.com", "b.example.com"] {
+        let answer = ask_tls(encrypted, host, host, &roots).await.expect("an answer over TLS");
+        assert_eq!(seen(&answer.text(), "x-forwarded-proto"), "https", "{}", answer.text());
+    }
+    gateway.expect_running();
 }

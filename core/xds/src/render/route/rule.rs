@@ -37,7 +37,7 @@ use crate::render::proto::{any, duration, flag, fraction, number};
 /// Envoy's name for statuses as a condition of a retry.
 const ON_STATUSES: &str = "retriable-status-codes";
 
-pub(super) fn render(rule: &RouteRule, protocol: Protocol) -> Route {
+pub(in crate::render) fn render(rule: &RouteRule, protocol: Protocol) -> Route {
     let mut route = Route { r#match: Some(matcher(&rule.matches)), ..Default::default() };
     match &rule.action {
         RuleAction::Redirect(redirect) => route.action = Some(Action::Redirect(redirection(redirect))),
@@ -168,7 +168,7 @@ fn weighted(target: &WeightedTarget) -> ClusterWeight {
 }
 
 /// What is added and set, then what goes; Envoy removes first.
-fn edits(edits: &HeaderEdits) -> (Vec<HeaderValueOption>, Vec<String>) {
+pub(in crate::render) fn edits(edits: &HeaderEdits) -> (Vec<HeaderValueOption>, Vec<String>) {
     let option = |(name, value): (&String, &String), action: HeaderAppendAction| HeaderValueOption {
         // A percent sign would begin one of Envoy's own expressions.
         header: Some(HeaderValue { key: name.clone(), value: value.replace('%', "%%"), ..Default::default() }),
