@@ -3,6 +3,7 @@
 //! The root's private key is read from disk once and stays inside [`CertificateAuthority`]; no method returns it and no
 //! debug form shows it. The caller decides who gets a certificate; names come from its records, never from a request.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
@@ -193,6 +194,22 @@ impl CertificateAuthority {
         now: UnixSeconds,
         ttl: Option<Duration>,
     ) -> Result<IssuedLeaf, IssueError> {
+        self.issue_gateway_leaf(csr_der, (id, &BTreeSet::new()), rules, now, ttl)
+    }
+
+    /// Issues the certificate of a gateway: that of a workload, which bears DNS names beside its identity, for clients
+    /// outside the mesh that verify by name. They are the caller's, never the request's.
+    ///
+    /// # Errors
+    /// As [`CertificateAuthority::issue_leaf`].
+    pub fn issue_gateway_leaf(
+        &self,
+        csr_der: &[u8],
+        (id, dns_names): (&SpiffeId, &BTreeSet<String>),
+        rules: &IssuanceRules,
+        now: UnixSeconds,
+        ttl: Option<Duration>,
+    ) -> Result<IssuedLeaf, IssueError> {
         if id.trust_domain != self.root.trust_domain {
             return Err(IssueError::TrustDomain {
                 identity: Box::new(id.clone()),
@@ -201,7 +218,11 @@ impl CertificateAuthority {
         }
         let validity = rules.leaf_validity(now, ttl, self.root_validity)?;
         let usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        self.sign(csr_der, vec![uri_name(id.to_uri())?], usages, validity)
+        let mut names = vec![uri_name(id.to_uri())?];
+        for name in dns_names {
+            names.push(SanType::DnsName(Ia5String::try_from(name.as_str())?));
+        }
+        self.sign(csr_der, names, usages, validity)
     }
 
     /// Issues the certificate by which the agent of `node` is known to servers; it is a client and nothing else.

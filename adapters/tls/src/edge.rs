@@ -3,6 +3,7 @@
 //! Callers show nothing of their own, speak TLS 1.2 or 1.3, and may resume their sessions: nothing is known of them that a
 //! resumed session could outlive.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -85,6 +86,14 @@ impl fmt::Debug for EdgeCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EdgeCertificate").field("names", &self.names).finish_non_exhaustive()
     }
+}
+
+/// The DNS names in the first certificate of a chain in PEM; none if it cannot be read.
+#[must_use]
+pub fn dns_names(chain_pem: &str) -> BTreeSet<String> {
+    let chain = CertificateDer::pem_slice_iter(chain_pem.as_bytes()).next().and_then(Result::ok);
+    let leaf = chain.as_ref().and_then(|leaf| parse(leaf).ok());
+    leaf.map(|leaf| names_of(&leaf).into_iter().collect()).unwrap_or_default()
 }
 
 /// The DNS names of a certificate; one that has none is for its common name, as before RFC 6125.

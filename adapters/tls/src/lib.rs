@@ -34,7 +34,7 @@ pub use config::{
     server_config, workload_client_config, workload_server_config,
 };
 pub use credentials::{CredentialSlot, Credentials, CredentialsError};
-pub use edge::{EdgeCertificate, EdgeCertificateError, EdgeCertificates, edge_server_config};
+pub use edge::{EdgeCertificate, EdgeCertificateError, EdgeCertificates, dns_names, edge_server_config};
 pub use key::{KeyError, LeafKey, SecretPem, random_secret};
 pub use peer::{Caller, PeerError, peer_identity, valid_until};
 pub use request::RequestError;

@@ -37,6 +37,16 @@ impl HostPattern {
         Self::Begins(format!("{}.ingress.", service.to_ascii_lowercase()))
     }
 
+    /// Whether it can stand in a certificate.
+    #[must_use]
+    pub fn is_name(&self) -> bool {
+        match self {
+            Self::Exact(host) => host.parse::<std::net::IpAddr>().is_err(),
+            Self::Under(_) => true,
+            Self::Begins(_) | Self::Any => false,
+        }
+    }
+
     /// Reads what a user writes: a host, `*.HOST` or `*`.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 //! Certificates from files, redirects to HTTPS, the PROXY protocol and trusted proxies are Starling's own; everything else
 //! is Consul's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -11,9 +11,12 @@ use serde::{Deserialize, Serialize};
 use crate::config_entry::Protocol;
 use crate::host::HostPattern;
 use crate::ip_range::IpRange;
-use crate::name::{Port, ServiceName};
+use crate::name::{Datacenter, Port, ServiceName};
 use crate::router::{HeaderEdits, RedirectStatus};
 use crate::upstream_config::UpstreamSettings;
+
+/// DNS names in one certificate: more makes it larger than a handshake may be.
+pub const CERTIFICATE_NAMES_MAX: usize = 500;
 
 /// What the gateways that are registered under one name let in.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -156,6 +159,33 @@ impl IngressGateway {
             (IngressRoute::Services(_), ListenerTls::AsGateway) => self.tls.as_ref(),
             (IngressRoute::Services(_), ListenerTls::Own(tls)) => Some(tls),
         }
+    }
+}
+
+/// DNS names in the certificate that the mesh's CA issues to a gateway with these ports, each told by its encryption and the
+/// hosts that it lets in: those hosts, and every service below `ingress`, as in Consul. Empty if no port shows it.
+#[must_use]
+pub fn certificate_names<'a, H: IntoIterator<Item = &'a HostPattern>>(
+    ports: impl Iterator<Item = (Option<&'a IngressTls>, H)>,
+    datacenter: &Datacenter,
+) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for (_, hosts) in ports.filter(|(tls, _)| tls.is_some_and(|tls| tls.certificates.is_empty())) {
+        names.extend(["*.ingress.consul".to_owned(), format!("*.ingress.{datacenter}.consul")]);
+        names.extend(hosts.into_iter().filter(|host| host.is_name()).map(ToString::to_string));
+    }
+    names.into_iter().take(CERTIFICATE_NAMES_MAX).collect()
+}
+
+impl IngressGateway {
+    /// DNS names in the certificate that the mesh's CA issues to it.
+    #[must_use]
+    pub fn certificate_names(&self, datacenter: &Datacenter) -> BTreeSet<String> {
+        let hosts = |listener: &'_ IngressListener| -> Vec<_> {
+            listener.services().iter().flat_map(|service| service.hosts.clone()).collect()
+        };
+        let owned: Vec<_> = self.listeners.iter().map(|it| (self.tls_of(it), hosts(it))).collect();
+        certificate_names(owned.iter().map(|(tls, hosts)| (*tls, hosts)), datacenter)
     }
 }
 

@@ -85,12 +85,53 @@ pub struct Leaves {
     renewals: Mutex<JoinSet<()>>,
 }
 
+/// How often leaves were to be issued before their time.
+#[derive(Debug, Default)]
+struct Rotations {
+    of_all: u64,
+    /// Only gateways are in it, and few.
+    of_one: BTreeMap<ServiceName, u64>,
+}
+
+/// The rotations of one leaf, waited for.
+struct Awaited {
+    service: ServiceName,
+    rotations: watch::Receiver<Rotations>,
+    /// Those that the leaf of the moment was asked for after.
+    heeded: u64,
+}
+
+impl Awaited {
+    fn of(service: &ServiceName, rotations: watch::Receiver<Rotations>) -> Self {
+        let heeded = rotations.borrow().of(service);
+        Self { service: service.clone(), rotations, heeded }
+    }
+
+    /// A leaf is about to be asked for.
+    fn heed(&mut self) {
+        self.heeded = self.rotations.borrow_and_update().of(&self.service);
+    }
+
+    /// Waits for one that is not heeded yet.
+    async fn changed(&mut self) {
+        let Self { service, rotations, heeded } = self;
+        // The sender lives as long as the leaves do.
+        let _ = rotations.wait_for(|rotations| rotations.of(service) != *heeded).await;
+    }
+}
+
+impl Rotations {
+    fn of(&self, service: &ServiceName) -> u64 {
+        self.of_all + self.of_one.get(service).copied().unwrap_or(0)
+    }
+}
+
 struct Shared {
     link: Arc<dyn ServerLink>,
     clock: WallClock,
     kept: Kept,
     slots: Mutex<BTreeMap<ServiceName, Slot>>,
-    rotations: watch::Sender<u64>,
+    rotations: watch::Sender<Rotations>,
     permits: Semaphore,
 }
 
@@ -108,7 +149,7 @@ impl Leaves {
             clock,
             kept: Kept::below(agent_dir),
             slots: Mutex::default(),
-            rotations: watch::channel(0).0,
+            rotations: watch::channel(Rotations::default()).0,
             permits: Semaphore::new(ISSUES_MAX),
         };
         Self { shared: Arc::new(shared), renewals: Mutex::default() }
@@ -127,7 +168,7 @@ impl Leaves {
             return Ok(receiver.clone());
         }
         // Subscribed before asking: a rotation during the request renews what it brings.
-        let rotations = self.shared.rotations.subscribe();
+        let rotations = Awaited::of(service, self.shared.rotations.subscribe());
         match self.shared.first(service).await {
             Ok(leaf) => {
                 let (sender, receiver) = watch::channel(Arc::new(leaf));
@@ -147,7 +188,12 @@ impl Leaves {
 
     /// Has every leaf issued anew, because the root that signs has changed.
     pub fn rotate(&self) {
-        self.shared.rotations.send_modify(|rotation| *rotation += 1);
+        self.shared.rotations.send_modify(|rotations| rotations.of_all += 1);
+    }
+
+    /// Has the leaf of one service issued anew, because other names belong in it.
+    pub fn rename(&self, service: &ServiceName) {
+        self.shared.rotations.send_modify(|rotations| *rotations.of_one.entry(service.clone()).or_default() += 1);
     }
 }
 
@@ -209,17 +255,18 @@ impl Shared {
     }
 }
 
-async fn renew(shared: Arc<Shared>, sender: watch::Sender<Arc<Leaf>>, slot: Slot, mut rotations: watch::Receiver<u64>) {
+async fn renew(shared: Arc<Shared>, sender: watch::Sender<Arc<Leaf>>, slot: Slot, mut rotations: Awaited) {
     loop {
         let leaf = Arc::clone(&sender.borrow());
         let spread = fastrand::u64(..);
         let due = starling_identity::renew_at(leaf.not_before, leaf.not_after, spread).unwrap_or(leaf.not_after);
         tokio::select! {
             () = async { tokio::join!(shared.wait_until(due), tokio::time::sleep(RENEWAL_GAP_MIN)); } => {}
-            _ = rotations.changed() => {}
+            () = rotations.changed() => {}
         }
         let mut failures = 0;
         loop {
+            rotations.heed();
             if retire(&shared, &leaf.service, &sender, &slot).await {
                 return;
             }
@@ -234,7 +281,7 @@ async fn renew(shared: Arc<Shared>, sender: watch::Sender<Arc<Leaf>>, slot: Slot
                     tracing::warn!(service = %leaf.service, %error, ?wait, "cannot renew a certificate; trying again");
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}
-                        _ = rotations.changed() => {}
+                        () = rotations.changed() => {}
                     }
                 }
             }

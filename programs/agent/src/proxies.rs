@@ -10,9 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use starling_catalog::{MeshRead, Refused, Subject};
 use starling_identity::Identity;
+use starling_model::ingress::certificate_names;
 use starling_model::{InstanceId, InstanceKey, Revision, ServiceName};
 use starling_plan::{Diagnostic, MeshSettings, Plan, PlanError, Planned, Planner};
 use starling_rpc::{AttachError, NATIVE_PROXY, Peer, ProxyFeed, ProxySource};
+use starling_tls::dns_names;
 use starling_xds::{Leaf as RenderedLeaf, MeshNames, ProxyNode, Renderer, Report, ResourceSet};
 use tokio::sync::watch;
 
@@ -326,6 +328,8 @@ struct Feed<R> {
     leaves: watch::Receiver<Arc<Leaf>>,
     /// What it is subscribed to.
     subjects: BTreeSet<Subject>,
+    /// DNS names that its leaf was last wanted with.
+    names: BTreeSet<String>,
 }
 
 impl Feed<Client> {
@@ -372,13 +376,24 @@ impl<R: Rendering> Feed<R> {
         let watch: Arc<dyn ProxyWatch> = proxies.view.attach(&key).into();
         let reports = Arc::new(Mutex::new(Arc::clone(&watch)));
         let (number, proxies) = (proxies.feed_number(), Arc::clone(proxies));
-        Ok(Self { number, rendering, watch, reports, key, leaves, proxies, subjects: BTreeSet::new() })
+        Ok(Self {
+            number,
+            rendering,
+            watch,
+            reports,
+            key,
+            leaves,
+            proxies,
+            subjects: BTreeSet::new(),
+            names: BTreeSet::new(),
+        })
     }
 
     /// Makes the first state and keeps it new for as long as somebody holds the receiver.
     async fn open(mut self) -> Result<watch::Receiver<Arc<R::Form>>, PlanError> {
         let plan = self.plan().await?;
         let leaf = self.leaf();
+        self.name_leaf(&plan, &leaf);
         let (sender, states) = watch::channel(self.rendering.render(&self.proxies, &plan, &leaf));
         tokio::spawn(self.run(plan, leaf, sender));
         Ok(states)
@@ -390,7 +405,10 @@ impl<R: Rendering> Feed<R> {
                 // The session ends with the sender, and the proxy keeps what it has. One with another identity has to
                 // introduce itself anew.
                 next = self.watch.next() => match self.newer(next, &sender).await {
-                    Some(newer) if newer.service == plan.service => plan = newer,
+                    Some(newer) if newer.service == plan.service => {
+                        self.name_leaf(&newer, &leaf);
+                        plan = newer;
+                    }
                     Some(_) | None => break,
                 },
                 renewed = self.leaves.changed() => match renewed {
@@ -445,6 +463,22 @@ impl<R: Rendering> Feed<R> {
                 self.await_registration();
             }
         }
+    }
+
+    /// Has the leaf of a gateway issued anew if the hosts that it lets in are not in it; once for the same hosts.
+    fn name_leaf(&mut self, plan: &Plan, leaf: &Leaf) {
+        let ports = plan.edges.iter().map(|edge| {
+            let hosts = edge.hosts().iter().flat_map(|host| &host.hosts);
+            (edge.tls.as_ref(), hosts)
+        });
+        let wanted = certificate_names(ports, self.proxies.agent.datacenter());
+        if wanted == self.names {
+            return;
+        }
+        if !dns_names(&leaf.certificate_chain_pem).is_superset(&wanted) {
+            self.proxies.agent.leaves().rename(&leaf.service);
+        }
+        self.names = wanted;
     }
 
     fn leaf(&mut self) -> Arc<Leaf> {

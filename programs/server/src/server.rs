@@ -147,13 +147,18 @@ impl Server {
         SpiffeId::new(Layout::Consul, trust_domain, default_namespace(), datacenter, service.clone())
     }
 
-    /// Signs a workload's certificate; the name in it is ours, never the request's.
+    /// Signs a workload's certificate; the names in it are ours, never the request's. A gateway's bears those of the hosts
+    /// that it lets in.
     ///
     /// # Errors
     /// [`IssueError`] if the request proves no key, or the rules forbid it.
     pub fn issue_leaf(&self, service: &ServiceName, csr_der: &[u8]) -> Result<IssuedLeaf, IssueError> {
         let identity = self.identity_of(service);
-        let leaf = self.authority.issue_leaf(csr_der, &identity, &IssuanceRules::default(), now(), None)?;
+        let snapshot = self.snapshot();
+        let gateway = snapshot.ingress_gateway(service);
+        let names = gateway.map(|gateway| gateway.certificate_names(&self.config.datacenter)).unwrap_or_default();
+        let (rules, names) = (IssuanceRules::default(), (&identity, &names));
+        let leaf = self.authority.issue_gateway_leaf(csr_der, names, &rules, now(), None)?;
         self.metrics.leaves.inc();
         Ok(leaf)
     }

@@ -204,6 +204,19 @@ fn lifetimes_follow_the_rules_and_the_root() {
 }
 
 #[test]
+fn a_gateway_bears_dns_names_beside_its_identity() {
+    let mesh = Mesh::new();
+    let key = LeafKey::generate().unwrap();
+    let names = ["*.example.com", "a.example.com"].map(str::to_owned).into();
+    let (id, rules) = (workload("ingress"), IssuanceRules::default());
+    let request = key.csr_der().unwrap();
+    let leaf = mesh.authority.issue_gateway_leaf(&request, (&id, &names), &rules, now(), None).unwrap();
+    assert_eq!(starling_tls::dns_names(&leaf.chain_pem), names);
+    assert_eq!(Credentials::new(&leaf.chain_pem, &key).unwrap().identity(), &Identity::Workload(id));
+    assert_eq!(starling_tls::dns_names(&mesh.issue(&key, "web", now(), None).chain_pem), BTreeSet::new());
+}
+
+#[test]
 fn identities_of_another_mesh_are_not_signed() {
     let mesh = Mesh::new();
     let foreign = SpiffeId::new(

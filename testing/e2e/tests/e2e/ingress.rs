@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Method;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 use starling_e2e::{
@@ -243,5 +244,48 @@ async fn from_outside(envoy: bool) {
         let answer = ask_tls(encrypted, host, host, &roots).await.expect("an answer over TLS");
         assert_eq!(seen(&answer.text(), "x-forwarded-proto"), "https", "{}", answer.text());
     }
+    gateway.expect_running();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_mesh_s_own_certificate_is_for_the_hosts_that_are_let_in() {
+    of_the_mesh(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_envoy_shows_the_mesh_s_certificate_for_the_hosts_that_are_let_in() {
+    of_the_mesh(true).await;
+}
+
+async fn of_the_mesh(envoy: bool) {
+    let mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.protocol("echo", "http").await;
+    let _echo = echo(&mesh).await;
+    let port = free_port();
+    let with_hosts = |hosts: &[&str]| {
+        let services = json!([{"Name": "echo", "Hosts": hosts}]);
+        let mut entry = entry(&json!([{"Port": port, "Protocol": "http", "Services": services}]));
+        entry["TLS"] = json!({"Enabled": true});
+        entry
+    };
+    mesh.config(&with_hosts(&["a.example.com"])).await;
+    let mut gateway = Gateway::start(&mesh, envoy, &[port]).await;
+    let authorities = mesh.get("/v1/connect/ca/roots").await.success().json();
+    let pem = authorities["Roots"][0]["RootCert"].as_str().expect("a root").to_owned();
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).expect("PEM")).expect("a root");
+    let shown = async |host: &str| {
+        eventually(&format!("{host} is in the certificate"), async || {
+            let answer = ask_tls(port, host, host, &roots).await?;
+            anyhow::ensure!(answer.status == 200, "{}", answer.status);
+            Ok(())
+        })
+        .await;
+    };
+    shown("a.example.com").await;
+    assert!(ask_tls(port, "b.example.com", "b.example.com", &roots).await.is_err(), "it is not for that host");
+    mesh.config(&with_hosts(&["b.example.com", "*.wild.example"])).await;
+    shown("b.example.com").await;
+    shown("x.wild.example").await;
     gateway.expect_running();
 }
