@@ -16,26 +16,39 @@ pub(crate) fn register(registry: &Registry) {
     registry.register_asked("memory_allocated_bytes", "Memory that the process has asked for and not freed", allocated);
 }
 
-/// Lets go of the program's code in memory: what runs is read again, from the system's cache, and what only ran at the start
-/// is not. Answers with the bytes that were let go of, at most.
+/// Lets go of the program's and its libraries' code and constants in memory: what runs is read again, from the system's cache,
+/// and what only ran at the start, or in a burst, is not. Answers with the bytes that were let go of, at most.
 ///
-/// Of a program of 40 MB a proxy that rests needs a few hundred kilobytes, and each workload may have one.
+/// Of a program of 40 MB a proxy that rests needs a few, and each workload may have one.
 pub(crate) fn let_go_of_code() -> std::io::Result<usize> {
-    let program = std::env::current_exe()?;
-    let maps = std::fs::read_to_string("/proc/self/maps")?;
     let mut released = 0;
-    for line in maps.lines().filter(|line| line.ends_with(&*program.to_string_lossy())) {
-        let mut words = line.split_ascii_whitespace();
-        let (Some(range), Some("r-xp")) = (words.next(), words.next()) else { continue };
-        let bounds = range.split_once('-').map(|(start, end)| [start, end].map(|text| usize::from_str_radix(text, 16)));
-        let Some([Ok(start), Ok(end)]) = bounds else { continue };
-        let code = std::ptr::with_exposed_provenance_mut(start);
-        // SAFETY: the range is one whole mapping of the program's file that is executable and not writable, so it holds the
-        // file's bytes and nothing else; read again, they are the same. A program that was replaced on disk keeps its file.
-        unsafe { rustix::mm::madvise(code, end - start, rustix::mm::Advice::LinuxDontNeed) }?;
-        released += end - start;
+    let mut mapping = None;
+    for line in std::fs::read_to_string("/proc/self/smaps")?.lines() {
+        match line.strip_prefix("Anonymous:") {
+            None => mapping = code_mapping(line).or(mapping),
+            // Nothing was ever written to it.
+            Some(size) if size.trim() == "0 kB" => {
+                let Some((start, len)) = mapping.take() else { continue };
+                let code = std::ptr::with_exposed_provenance_mut(start);
+                // SAFETY: the range is one whole mapping of a file that cannot be written to, and none of its pages was
+                // written to before that could be said of it. So it holds the file's bytes: read again, they are the same.
+                unsafe { rustix::mm::madvise(code, len, rustix::mm::Advice::LinuxDontNeed) }?;
+                released += len;
+            }
+            Some(_) => mapping = None,
+        }
     }
     Ok(released)
+}
+
+/// Start and length of a mapping of a file that cannot be written to, if the line is the head of one.
+fn code_mapping(line: &str) -> Option<(usize, usize)> {
+    let mut words = line.split_ascii_whitespace();
+    let (range, rights) = (words.next()?, words.next()?);
+    let is_code = matches!(rights, "r-xp" | "r--p") && words.nth(3)?.starts_with('/');
+    let (start, end) = range.split_once('-').filter(|_| is_code)?;
+    let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
+    Some((start, end.checked_sub(start)?))
 }
 
 #[cfg(test)]
@@ -44,7 +57,7 @@ mod tests {
 
     #[test]
     fn code_that_was_let_go_of_still_runs() {
-        assert!(let_go_of_code().expect("/proc/self/maps") > 1 << 20);
+        assert!(let_go_of_code().expect("/proc/self/smaps") > 1 << 20);
         let numbers: Vec<_> = (0..100).rev().collect();
         let mut sorted = numbers.clone();
         sorted.sort_unstable();

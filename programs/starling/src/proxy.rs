@@ -140,7 +140,6 @@ impl OwnProcess {
     async fn serves(&mut self) {
         self.serves = true;
         self.engine.forget_inherited();
-        rest::give_back();
         let Some(successor) = self.successor.take() else { return };
         successor.serves();
         self.wait_for_the_next().await;
@@ -173,7 +172,7 @@ impl Role for OwnProcess {
         loop {
             let mut in_force = self.follower.in_force();
             let visitor = tokio::select! {
-                () = &mut resting => continue,
+                never = &mut resting => match never {},
                 followed = self.follower.follow() => return followed,
                 visitor = visited(self.incumbent.as_ref()) => visitor,
                 _ = in_force.wait_for(|in_force| *in_force), if !self.serves => {

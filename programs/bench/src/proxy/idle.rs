@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::task::JoinSet;
 
+use super::measure::RESTING;
 use super::plane::Plane;
 use super::registrations::Service;
 use super::tls;
@@ -45,6 +46,7 @@ pub(super) async fn memory(plane: &Plane, wanted: u32) -> anyhow::Result<Found> 
     let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let connections = wanted.min(u32::try_from(limit.saturating_sub(OTHER_DESCRIPTORS)).unwrap_or(u32::MAX));
     let [_, accepting] = plane.proxies(Service::Http);
+    tokio::time::sleep(RESTING).await;
     let idle = process::resident(accepting)?;
     // What the first connections bring about is not theirs.
     let mut kept = vec![IdleConnection::open(&peer).await?];

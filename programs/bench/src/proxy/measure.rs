@@ -13,6 +13,9 @@ use crate::load::{Arrivals, Length, Load, Outcome, Pace, Peer, Summary, generate
 /// Sent before what counts.
 const WARM_UP: Duration = Duration::from_millis(500);
 
+/// After which a proxy that nobody calls is at rest, and holds what it holds then.
+pub(super) const RESTING: Duration = Duration::from_secs(12);
+
 /// Whose a reading is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -139,6 +142,7 @@ impl Bench {
 
     /// Before any load, and at the end of one.
     async fn memory(&mut self, who: Who, round: u32) -> anyhow::Result<()> {
+        tokio::time::sleep(RESTING).await;
         let idle = self.plane(who).resident(Service::Http)?;
         let load =
             Load { connections: 64, length: Length::Time(self.seconds), ..self.plane(who).load(Service::Http, 0)? };

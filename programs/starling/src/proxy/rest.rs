@@ -1,5 +1,6 @@
 //! A proxy that rests gives back the memory that only its start or a burst needed: most of it is the program's own code.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
@@ -9,15 +10,15 @@ use tokio::time::sleep;
 use crate::memory::let_go_of_code;
 
 /// How often it is looked whether the proxy rests.
-const LOOK_EVERY: Duration = Duration::from_secs(20);
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// CPU time in that while, up to which it rests: below half a percent, faults on code cost nothing that anybody sees.
-const RESTING_CPU: Duration = Duration::from_millis(100);
+const RESTING_CPU: Duration = Duration::from_millis(25);
 
 /// Looks for as long as it is not dropped.
-pub(super) async fn watch() {
+pub(super) async fn watch() -> Infallible {
     let mut before = cpu_time();
-    let mut rested = true;
+    let mut rested = false;
     loop {
         sleep(LOOK_EVERY).await;
         let now = cpu_time();
@@ -25,17 +26,12 @@ pub(super) async fn watch() {
         before = now;
         // Once is enough for each rest.
         if rests && !std::mem::replace(&mut rested, rests) {
-            give_back();
+            match let_go_of_code() {
+                Ok(bytes) => tracing::debug!(bytes, "at rest: code was let go of"),
+                Err(error) => tracing::debug!(%error, "code cannot be let go of"),
+            }
         }
         rested = rests;
-    }
-}
-
-/// Gives back what is not needed any more.
-pub(super) fn give_back() {
-    match let_go_of_code() {
-        Ok(bytes) => tracing::debug!(bytes, "code was let go of"),
-        Err(error) => tracing::debug!(%error, "code cannot be let go of"),
     }
 }
 
