@@ -11,7 +11,7 @@
 //! | [`door`] | an address that is listened at, and sockets that another process hands over |
 //! | `served` | what is decided about a call |
 //! | `edge` | callers from outside the mesh: hosts, certificates, who is believed |
-//! | `upstream` | where calls go, and connections kept |
+//! | `upstream`, `host`, `quota` | where calls go, connections kept, and how many there may be |
 //! | `http1`, `exchange` | HTTP/1.1: requests, and one request with its response |
 //! | `http2` | HTTP/2 and gRPC |
 //! | `tcp` | bytes |
@@ -38,12 +38,14 @@ mod edits;
 pub mod engine;
 mod exchange;
 mod failure;
+mod host;
 mod http1;
 mod http2;
 pub mod keys;
 mod listener;
 pub mod metrics;
 mod mirror;
+mod quota;
 mod served;
 pub mod serving;
 pub mod snapshot;

@@ -436,13 +436,13 @@ impl Served {
         let log = Logger::new(&plan.access_log, sinks).map(Rc::new);
         let side_metrics = |upstream| metrics.side(&plan.service, upstream);
         let mut upstreams = BTreeMap::new();
-        for (cluster, slot) in plan.clusters.iter().zip(&workload.endpoints) {
+        for ((cluster, slot), usage) in plan.clusters.iter().zip(&workload.endpoints).zip(&workload.usage) {
             let kept = before.filter(same_keys).and_then(|before| before.upstream_of(cluster, slot));
             let upstream = match kept {
                 Some(kept) => kept,
                 None => {
                     let counted = side_metrics(Some(&cluster.service));
-                    Upstream::service(cluster, Arc::clone(slot), &keys, counted)?
+                    Upstream::service(cluster, (Arc::clone(slot), usage.clone()), &keys, counted)?
                 }
             };
             upstreams.insert(Arc::from(&*cluster.sni), upstream);

@@ -13,6 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
+use crate::quota::Opened;
+
 /// Bytes read at a time: four full TLS records.
 pub(crate) const READ_BYTES: usize = 64 * 1024;
 
@@ -70,11 +72,18 @@ pub(crate) struct Conn {
     pub(crate) write: BytesMut,
     /// The stream itself still holds something to be sent.
     unflushed: bool,
+    /// Counts it, where connections are limited.
+    _opened: Option<Box<Opened>>,
 }
 
 impl Conn {
+    /// One that counts.
+    pub(crate) fn counted(stream: Stream, opened: Opened) -> Self {
+        Self { _opened: Some(Box::new(opened)), ..Self::new(stream) }
+    }
+
     pub(crate) fn new(stream: Stream) -> Self {
-        Self { stream, read: BytesMut::new(), write: BytesMut::new(), unflushed: false }
+        Self { stream, read: BytesMut::new(), write: BytesMut::new(), unflushed: false, _opened: None }
     }
 
     /// Reads more; 0 at the end.

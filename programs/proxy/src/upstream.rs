@@ -7,45 +7,39 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use starling_identity::{Identity, SpiffeId};
 use starling_model::{BalancePolicy, PassiveHealthCheck, Protocol, RetryBudget};
-use starling_plan::plan::{Limits, LocalApp};
+use starling_plan::plan::LocalApp;
 use starling_plan::{Cluster, Endpoints};
 use starling_tls::Alpn;
-use starling_traffic::balance::{self, Balancer, Question};
-use starling_traffic::eject::{Others, Record};
+use starling_traffic::balance::{Balancer, Question};
+use starling_traffic::eject::Others;
 use starling_traffic::limit::may_retry;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::{TlsConnector, TlsStream};
 
+use crate::host::Host;
 use crate::http2::client::Shared;
 use crate::keys::Keys;
 use crate::metrics::SideMetrics;
+use crate::quota::{Counted, Quota, Usage};
 use crate::snapshot::{HostSnapshot, UpstreamSnapshot};
 use crate::stream::{Conn, Stream};
 use crate::workload::Slot;
-
-/// How long a connection is kept without use. Shorter than the hour for which Envoy keeps its side open, so that it is
-/// this side that closes.
-pub(crate) const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// Connections kept to one endpoint by one worker.
 const IDLE_CONNECTIONS_MAX: usize = 1_024;
 
 /// Concurrent calls to one service by one worker, where nothing is said; as with the Envoy that Starling configures.
 const CALLS_MAX: u32 = 16_384;
-
-/// Seconds after which an old peak of latency counts a third.
-const LATENCY_DECAY_S: f64 = 10.0;
 
 /// Why a call cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +87,8 @@ pub(crate) struct Upstream {
     balance: BalancePolicy,
     retry_budget: Option<RetryBudget>,
     connect_timeout: Duration,
-    limits: Limits,
+    /// What of it is limited; `None` for nothing.
+    quota: Option<Quota>,
     active: Cell<u32>,
     retries: Cell<u32>,
     hosts: RefCell<Hosts>,
@@ -137,105 +132,13 @@ struct Hosts {
     any_out: bool,
 }
 
-/// One endpoint.
-pub(crate) struct Host {
-    /// `None` for an application that is known by name.
-    address: Option<SocketAddr>,
-    weight: u32,
-    /// Its place in [`Upstream::tls`].
-    tls: usize,
-    active: Cell<u32>,
-    record: Cell<Record>,
-    /// What calls take, microseconds: an average that heeds peaks; and when it was last brought up to date.
-    latency_us: Cell<f64>,
-    measured: Cell<Option<Instant>>,
-    /// Whether it is still an endpoint: connections of one that is not are not kept.
-    current: Cell<bool>,
-    idle: RefCell<Vec<(Conn, Instant)>>,
-    /// Connections of HTTP/2, and when each was last found in use.
-    shared: RefCell<Vec<(Shared, Instant)>>,
-    /// One opens a shared connection at a time.
-    opening: Semaphore,
-    /// When it could last not be connected to.
-    unreachable: Cell<Option<Instant>>,
-}
-
-impl Host {
-    fn new(address: Option<SocketAddr>, weight: u32, tls: usize) -> Rc<Self> {
-        let (active, current, record) = (Cell::new(0), Cell::new(true), Cell::default());
-        let (idle, shared, opening) = (RefCell::default(), RefCell::default(), Semaphore::new(1));
-        let (latency_us, measured, unreachable) = (Cell::new(0.0), Cell::new(None), Cell::new(None));
-        Rc::new(Self {
-            address,
-            weight,
-            tls,
-            active,
-            record,
-            latency_us,
-            measured,
-            current,
-            idle,
-            shared,
-            opening,
-            unreachable,
-        })
-    }
-
-    fn load(&self) -> balance::Load {
-        balance::Load { active: self.active.get(), latency_us: self.latency_us.get() }
-    }
-
-    /// A slower call counts at once, a faster one by how long ago the last one was.
-    fn measure(&self, took: Duration, now: Instant) {
-        let (old, new) = (self.latency_us.get(), took.as_secs_f64() * 1e6);
-        let since = self.measured.replace(Some(now)).map_or(f64::INFINITY, |last| (now - last).as_secs_f64());
-        let kept = (-since / LATENCY_DECAY_S).exp();
-        self.latency_us.set(if new >= old { new } else { old * kept + new * (1.0 - kept) });
-    }
-
-    /// A shared connection with room for another call.
-    fn shared(&self) -> Option<Shared> {
-        let mut shared = self.shared.borrow_mut();
-        shared.retain(|(shared, _)| !shared.is_closed());
-        shared.iter().find(|(shared, _)| shared.has_room()).map(|(shared, _)| shared.clone())
-    }
-
-    /// Lets go of every connection; calls under way end theirs.
-    fn leave(&self) {
-        self.current.set(false);
-        self.idle.borrow_mut().clear();
-        self.shared.borrow_mut().clear();
-    }
-
-    /// A kept connection that is still good.
-    fn take_idle(&self) -> Option<Conn> {
-        let mut cx = Context::from_waker(Waker::noop());
-        loop {
-            let (mut conn, since) = self.idle.borrow_mut().pop()?;
-            if since.elapsed() < IDLE_MAX && !conn.is_stale(&mut cx) {
-                return Some(conn);
-            }
-        }
-    }
-
-    fn sweep(&self) {
-        let mut cx = Context::from_waker(Waker::noop());
-        self.idle.borrow_mut().retain_mut(|(conn, since)| since.elapsed() < IDLE_MAX && !conn.is_stale(&mut cx));
-        self.shared.borrow_mut().retain_mut(|(shared, used)| {
-            if !shared.is_idle() {
-                *used = Instant::now();
-            }
-            !shared.is_closed() && used.elapsed() < IDLE_MAX
-        });
-    }
-}
-
 /// A call, counted as load of its endpoint until it is dropped.
 pub(crate) struct Load {
     host: Rc<Host>,
     upstream: Rc<Upstream>,
     /// When it began, where that is of use.
     began: Option<Instant>,
+    _counted: Option<Counted>,
 }
 
 /// A connection for one call.
@@ -277,6 +180,9 @@ impl Lease {
         let mut idle = host.idle.borrow_mut();
         if host.current.get() && idle.len() < IDLE_CONNECTIONS_MAX {
             idle.push((conn, Instant::now()));
+            if let Some(quota) = &self.load.upstream.quota {
+                quota.free();
+            }
         }
     }
 }
@@ -308,7 +214,7 @@ impl Upstream {
     /// When TLS cannot be set up.
     pub(crate) fn service(
         cluster: &Cluster,
-        endpoints: Arc<Slot<Endpoints>>,
+        (endpoints, usage): (Arc<Slot<Endpoints>>, Option<Arc<Usage>>),
         keys: &Arc<Keys>,
         metrics: Rc<SideMetrics>,
     ) -> anyhow::Result<Rc<Self>> {
@@ -332,7 +238,7 @@ impl Upstream {
             balance: cluster.balance,
             retry_budget: cluster.retry_budget,
             connect_timeout: cluster.connect_timeout,
-            limits: cluster.limits,
+            quota: usage.map(|usage| Quota::new(cluster.limits, usage)),
             active: Cell::new(0),
             retries: Cell::new(0),
             hosts: RefCell::default(),
@@ -354,7 +260,7 @@ impl Upstream {
             balance: BalancePolicy::default(),
             retry_budget: None,
             connect_timeout: app.connect_timeout,
-            limits: Limits::default(),
+            quota: None,
             active: Cell::new(0),
             retries: Cell::new(0),
             hosts: RefCell::new(hosts),
@@ -363,7 +269,7 @@ impl Upstream {
         })
     }
 
-    /// Takes a connection for one call: one that is kept, or a new one.
+    /// Takes a connection for one call: one that is kept, or a new one. Waits where there may be no more of them.
     ///
     /// # Errors
     /// [`CallError`].
@@ -372,11 +278,27 @@ impl Upstream {
         if !fresh && let Some(conn) = load.host.take_idle() {
             return Ok(Lease { conn: Some(conn), reused: true, load });
         }
-        let conn = Conn::new(self.connect(&load.host).await?);
-        Ok(Lease { conn: Some(conn), reused: false, load })
+        let Some(quota) = &self.quota else {
+            let conn = Conn::new(self.connect(&load.host).await?);
+            return Ok(Lease { conn: Some(conn), reused: false, load });
+        };
+        let _pending = quota.wait().ok_or_else(|| self.overloaded())?;
+        loop {
+            let mut freed = pin!(quota.freed());
+            freed.as_mut().enable();
+            if !fresh && let Some(conn) = load.host.take_idle() {
+                return Ok(Lease { conn: Some(conn), reused: true, load });
+            }
+            if let Some(opened) = quota.open(&load.host.connections) {
+                let conn = Conn::counted(self.connect(&load.host).await?, opened);
+                return Ok(Lease { conn: Some(conn), reused: false, load });
+            }
+            freed.await;
+        }
     }
 
-    /// Takes a share in an HTTP/2 connection: one that has room, or a new one.
+    /// Takes a share in an HTTP/2 connection: one that has room, or a new one. Where there may be no more of them, calls wait
+    /// in those that there are.
     ///
     /// # Errors
     /// [`CallError`].
@@ -385,6 +307,10 @@ impl Upstream {
         if let Some(shared) = load.host.shared() {
             return Ok((shared, load));
         }
+        let _pending = match &self.quota {
+            Some(quota) => Some(quota.wait().ok_or_else(|| self.overloaded())?),
+            None => None,
+        };
         // Those who come meanwhile wait for the same connection instead of opening one each.
         let (host, since) = (Rc::clone(&load.host), Instant::now());
         let _turn = host.opening.acquire().await;
@@ -396,25 +322,46 @@ impl Upstream {
             let source = io::Error::other("another call has just failed to connect");
             return Err(self.unreachable(&host, source));
         }
+        let mut opened = None;
+        while let Some(quota) = &self.quota {
+            let mut freed = pin!(quota.freed());
+            freed.as_mut().enable();
+            opened = quota.open(&host.connections);
+            if opened.is_some() {
+                break;
+            }
+            if let Some(shared) = host.any_shared() {
+                return Ok((shared, load));
+            }
+            freed.await;
+        }
         let stream = self.connect(&load.host).await?;
-        let opened = Shared::open(stream).await;
-        let shared = opened.map_err(|error| self.unreachable(&host, io::Error::other(error)))?;
+        let shared = Shared::open(stream, opened).await;
+        let shared = shared.map_err(|error| self.unreachable(&host, io::Error::other(error)))?;
         if load.host.current.get() {
             load.host.shared.borrow_mut().push((shared.clone(), Instant::now()));
         }
         Ok((shared, load))
     }
 
+    fn overloaded(&self) -> CallError {
+        CallError::Overloaded(self.name.clone())
+    }
+
     /// Chooses an endpoint, within the limits.
     fn admit(self: &Rc<Self>, wish: Wish) -> Result<Load, CallError> {
-        if self.active.get() >= self.limits.concurrent_requests.unwrap_or(CALLS_MAX) {
-            return Err(CallError::Overloaded(self.name.clone()));
+        if self.active.get() >= CALLS_MAX {
+            return Err(self.overloaded());
         }
+        let counted = match &self.quota {
+            Some(quota) => Some(quota.call().ok_or_else(|| self.overloaded())?),
+            None => None,
+        };
         let host = self.pick(wish).ok_or_else(|| CallError::NoEndpoint(self.name.clone()))?;
         host.active.set(host.active.get() + 1);
         self.active.set(self.active.get() + 1);
         let began = (self.balance == BalancePolicy::PeakEwma).then(Instant::now);
-        Ok(Load { host, upstream: Rc::clone(self), began })
+        Ok(Load { host, upstream: Rc::clone(self), began, _counted: counted })
     }
 
     fn pick(&self, Wish { hash, not }: Wish) -> Option<Rc<Host>> {

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use starling_model::Action;
-use starling_plan::{Endpoints, Plan};
+use starling_plan::{Cluster, Endpoints, Limits, Plan};
 use starling_traffic::PolicyTable;
 
 use crate::bucket::Bucket;
+use crate::quota::Usage;
 
 /// A part that is swapped in place; whoever holds the slot sees the newest.
 #[derive(Debug)]
@@ -50,6 +51,8 @@ pub struct Workload {
     pub endpoints: Vec<Arc<Slot<Endpoints>>>,
     /// Who may call it: look up the service of the plan's inbound part. What stands in the plan may be older.
     pub policies: Arc<Slot<PolicyTable>>,
+    /// What is under way towards each, where that is limited; by position as in [`Plan::clusters`].
+    pub(crate) usage: Vec<Option<Arc<Usage>>>,
     /// What it has let through, where the plan limits that.
     pub(crate) bucket: Arc<Bucket>,
 }
@@ -58,7 +61,8 @@ impl Workload {
     /// A workload of parts that others share.
     #[must_use]
     pub fn new(plan: Plan, endpoints: Vec<Arc<Slot<Endpoints>>>, policies: Arc<Slot<PolicyTable>>) -> Self {
-        Self { plan, endpoints, policies, bucket: Arc::default() }
+        let usage = usage(None, &plan);
+        Self { plan, endpoints, policies, usage, bucket: Arc::default() }
     }
 
     /// A workload by itself, every part as its plan has it. Slots are those of `before`, so that its connections to
@@ -83,6 +87,24 @@ impl Workload {
         let refuse = || PolicyTable::new(Action::Deny);
         let table = plan.inbound.as_ref().map_or_else(refuse, |inbound| PolicyTable::of_policy(&inbound.policy));
         let bucket = before.map(|before| Arc::clone(&before.bucket)).unwrap_or_default();
-        Self { plan, endpoints, policies: Arc::new(Slot::new(Arc::new(table))), bucket }
+        let usage = usage(before, &plan);
+        Self { plan, endpoints, policies: Arc::new(Slot::new(Arc::new(table))), usage, bucket }
     }
+}
+
+/// Counts for the clusters that have limits; what is under way stays counted.
+fn usage(before: Option<&Workload>, plan: &Plan) -> Vec<Option<Arc<Usage>>> {
+    let count = |cluster: &Arc<Cluster>| {
+        let is_limited = cluster.limits != Limits::default();
+        let old = before.and_then(|before| {
+            let place = before
+                .plan
+                .clusters
+                .binary_search_by(|old| (&old.service, &old.subset).cmp(&(&cluster.service, &cluster.subset)))
+                .ok()?;
+            before.usage[place].clone()
+        });
+        is_limited.then(|| old.unwrap_or_default())
+    };
+    plan.clusters.iter().map(count).collect()
 }

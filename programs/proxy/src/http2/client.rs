@@ -17,6 +17,7 @@ use super::pump::{Moved, PumpError, pass, send};
 use super::source::Source;
 use super::{CONNECTION_WINDOW, HEADER_LIST_BYTES_MAX, Http2Error, SEND_BUFFER_BYTES, STREAM_WINDOW};
 use crate::mirror;
+use crate::quota::Opened;
 use crate::served::Forward;
 use crate::stream::{Conn, Stream};
 use crate::tries::Tries;
@@ -38,7 +39,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Opens one over a stream.
-    pub(crate) async fn open(stream: Stream) -> Result<Self, h2::Error> {
+    pub(crate) async fn open(stream: Stream, opened: Option<Opened>) -> Result<Self, h2::Error> {
         let mut builder = Builder::new();
         builder
             .enable_push(false)
@@ -50,6 +51,7 @@ impl Shared {
         let closed = Rc::new(Cell::new(false));
         let ended = Rc::clone(&closed);
         tokio::task::spawn_local(async move {
+            let _counted = opened;
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "an HTTP/2 connection to a server broke off");
             }

@@ -24,6 +24,8 @@ mod balance;
 mod health;
 #[path = "features/http2.rs"]
 mod http2;
+#[path = "features/limits.rs"]
+mod limits;
 #[path = "features/routes.rs"]
 mod routes;
 #[path = "features/tries.rs"]
@@ -35,6 +37,8 @@ pub struct Mesh {
     pub plan: Plan,
     pub outbound: SocketAddr,
     pub ip: IpAddr,
+    /// Of web's engine.
+    pub workers: usize,
     protocol: Protocol,
     web: Option<Sidecar>,
 }
@@ -46,7 +50,7 @@ impl Mesh {
         let outbound = free_port(ip).await;
         let mut plan = web_plan(&ca, &Setup::of(protocol), outbound, &[]);
         (plan.clusters, plan.endpoints) = (Vec::new(), Vec::new());
-        Self { ca, plan, outbound, ip, protocol, web: None }
+        Self { ca, plan, outbound, ip, workers: 1, protocol, web: None }
     }
 
     /// One cluster of api with so many endpoints, and the routes that the test makes of a plain one.
@@ -115,7 +119,7 @@ impl Mesh {
                 web.apply().await;
             }
             None => {
-                let setup = Setup::of(self.protocol);
+                let setup = Setup { workers: self.workers, ..Setup::of(self.protocol) };
                 self.web = Some(Sidecar::start(&setup, self.plan.clone(), self.ca.keys("web")).await);
             }
         }
