@@ -49,6 +49,21 @@ pub enum Served {
 }
 
 impl Served {
+    /// Has the instance `id` served, and waits until its sidecar listens on all `ports`.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub async fn start(mesh: &Mesh, plane: Plane, id: &str, ports: &[u16], xds: Xds) -> Self {
+        match plane {
+            Plane::Envoy => Self::ByEnvoy(Sidecar::start(mesh, id, ports, xds).await),
+            Plane::Own => Self::ByOwn(OwnProxy::start(mesh, id, ports).await),
+            Plane::Native => {
+                wait::listens(ports).await;
+                Self::ByAgent
+            }
+        }
+    }
+
     /// The Envoy, if it is one.
     #[must_use]
     pub fn envoy(&self) -> Option<&Sidecar> {
@@ -167,15 +182,7 @@ impl Workload {
     /// If something does not become ready.
     pub async fn start_on(self, mesh: &Mesh, plane: Plane) -> Instance<Served> {
         let xds = self.xds;
-        let sidecar = async |id: &str, ports: &[u16]| match plane {
-            Plane::Envoy => Served::ByEnvoy(Sidecar::start(mesh, id, ports, xds).await),
-            Plane::Own => Served::ByOwn(OwnProxy::start(mesh, id, ports).await),
-            Plane::Native => {
-                wait::listens(ports).await;
-                Served::ByAgent
-            }
-        };
-        self.start_with(mesh, sidecar).await
+        self.start_with(mesh, async |id: &str, ports: &[u16]| Served::start(mesh, plane, id, ports, xds).await).await
     }
 
     async fn start_with<S>(self, mesh: &Mesh, sidecar: impl AsyncFnOnce(&str, &[u16]) -> S) -> Instance<S> {
