@@ -21,6 +21,7 @@ pub mod retry;
 pub mod route;
 mod route_index;
 mod table;
+pub mod trace;
 
 pub use authorise::{CompiledPolicy, CompiledRules, Decider, HeaderFields, Request, Verdict, authorise};
 pub use host::HostTable;
