@@ -15,6 +15,7 @@ pub mod opaque;
 mod resolver;
 mod router;
 pub mod service;
+mod tracing;
 mod upstream_config;
 
 pub use check::{CheckRegistration, parse_check};

@@ -14,6 +14,7 @@ use crate::name::ServiceName;
 use crate::resolver::ServiceResolver;
 use crate::router::ServiceRouter;
 use crate::splitter::ServiceSplitter;
+use crate::tracing::Tracing;
 use crate::upstream_config::{RateLimit, UpstreamConfig};
 
 /// What a service speaks.
@@ -212,6 +213,9 @@ pub struct ProxyDefaults {
     /// The access log of proxies.
     #[serde(default)]
     pub access_logs: AccessLog,
+    /// The traces that proxies take part in.
+    #[serde(default)]
+    pub tracing: Tracing,
     /// Free metadata.
     #[serde(default)]
     pub meta: BTreeMap<String, String>,

@@ -24,6 +24,7 @@ pub mod router;
 pub mod service;
 pub mod splitter;
 pub mod time;
+pub mod tracing;
 pub mod upstream_config;
 
 pub use access_log::{AccessLog, LogFilter, LogForm, LogTarget, LogTemplate};
@@ -61,4 +62,5 @@ pub use router::{
 pub use service::{InstanceKey, InstanceKind, ServiceInstance, SidecarProxy, TaggedAddress, Upstream, Weights};
 pub use splitter::{ServiceSplit, ServiceSplitter, Splits, SplitsError};
 pub use time::UnixSeconds;
+pub use tracing::{Collector, Tracing};
 pub use upstream_config::{PassiveHealthCheck, RateLimit, UpstreamConfig, UpstreamSettings};

@@ -125,7 +125,7 @@ impl Part<'_> {
     fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Part::Proxy(a), Part::Proxy(b)) => {
-                (&a.proxy, &a.service, &a.access_log) == (&b.proxy, &b.service, &b.access_log)
+                (&a.proxy, &a.service, &a.access_log, &a.tracing) == (&b.proxy, &b.service, &b.access_log, &b.tracing)
             }
             (Part::Trust(a), Part::Trust(b)) => Arc::ptr_eq(a, b),
             (Part::Inbound(a), Part::Inbound(b)) => Arc::ptr_eq(a, b),
@@ -150,10 +150,16 @@ impl Part<'_> {
 
     fn lines(&self) -> Vec<String> {
         match self {
-            Part::Proxy(plan) => vec![
-                format!("{} as {}", plan.proxy, plan.service),
-                format!("access log {}", access_log_line(&plan.access_log)),
-            ],
+            Part::Proxy(plan) => {
+                let head = format!("{} as {}", plan.proxy, plan.service);
+                let traces = plan
+                    .tracing
+                    .collector
+                    .as_ref()
+                    .map(|collector| format!("traces of {} % to {collector}", plan.tracing.sampled.as_number()));
+                let log = format!("access log {}", access_log_line(&plan.access_log));
+                [head, log].into_iter().chain(traces).collect()
+            }
             Part::Trust(trust) => {
                 or_none(trust.roots_pem.iter().map(|pem| format!("root {}", first_word(pem))).collect())
             }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use starling_model::{AccessLog, InstanceKey, Revision, ServiceName};
+use starling_model::{AccessLog, InstanceKey, Revision, ServiceName, Tracing};
 
 use crate::plan::{Cluster, Edge, Endpoints, Inbound, Outbound, Plan, Routes, Trust};
 
@@ -25,6 +25,8 @@ pub enum Part {
     Trust(Arc<Trust>),
     /// [`Plan::access_log`].
     AccessLog(Arc<AccessLog>),
+    /// [`Plan::tracing`].
+    Tracing(Arc<Tracing>),
     /// [`Plan::inbound`].
     Inbound(Arc<Inbound>),
     /// One of [`Plan::edges`].
@@ -47,6 +49,7 @@ impl Part {
             Self::Proxy { .. } => "proxy".to_owned(),
             Self::Trust(_) => "trust".to_owned(),
             Self::AccessLog(_) => "access-log".to_owned(),
+            Self::Tracing(_) => "tracing".to_owned(),
             Self::Inbound(_) => "inbound".to_owned(),
             Self::Edge(edge) => format!("edge/{}", edge.bind),
             Self::Outbound(outbound) => format!("outbound/{}", outbound.bind),
@@ -77,14 +80,16 @@ impl Assembly {
     /// The plan; `None` for as long as it is not known whose it is, or whom it trusts.
     #[must_use]
     pub fn plan(&self, revision: Revision) -> Option<Plan> {
-        let (mut head, mut trust, mut access_log, mut inbound) = (None, None, None, None);
+        let (mut head, mut trust, mut inbound) = (None, None, None);
+        let (mut access_log, mut tracing) = (Arc::default(), Arc::default());
         let (mut edges, mut outbounds, mut routes, mut clusters, mut endpoints) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for part in self.parts.values() {
             match part {
                 Part::Proxy { proxy, service } => head = Some((proxy.clone(), service.clone())),
                 Part::Trust(part) => trust = Some(Arc::clone(part)),
-                Part::AccessLog(part) => access_log = Some(Arc::clone(part)),
+                Part::AccessLog(part) => access_log = Arc::clone(part),
+                Part::Tracing(part) => tracing = Arc::clone(part),
                 Part::Inbound(part) => inbound = Some(Arc::clone(part)),
                 Part::Edge(part) => edges.push(Arc::clone(part)),
                 Part::Outbound(part) => outbounds.push(Arc::clone(part)),
@@ -99,7 +104,7 @@ impl Assembly {
         routes.sort_by(|a, b| a.service.cmp(&b.service));
         clusters.sort_by(|a, b| (&a.service, &a.subset).cmp(&(&b.service, &b.subset)));
         endpoints.sort_by(|a, b| (&a.service, &a.subset).cmp(&(&b.service, &b.subset)));
-        let (trust, access_log) = (trust?, access_log.unwrap_or_default());
+        let trust = trust?;
         Some(Plan {
             revision,
             proxy,
@@ -112,6 +117,7 @@ impl Assembly {
             clusters,
             endpoints,
             access_log,
+            tracing,
         })
     }
 }
@@ -128,6 +134,8 @@ impl Plan {
     pub fn parts(&self) -> Vec<Part> {
         let mut parts =
             vec![self.head(), Part::Trust(Arc::clone(&self.trust)), Part::AccessLog(Arc::clone(&self.access_log))];
+        // Unless said otherwise there is none.
+        parts.extend(self.tracing.collector.is_some().then(|| Part::Tracing(Arc::clone(&self.tracing))));
         parts.extend(self.inbound.iter().map(|part| Part::Inbound(Arc::clone(part))));
         parts.extend(self.edges.iter().map(|part| Part::Edge(Arc::clone(part))));
         parts.extend(self.outbounds.iter().map(|part| Part::Outbound(Arc::clone(part))));

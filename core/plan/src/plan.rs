@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use starling_identity::SpiffeId;
 use starling_model::{
     AccessLog, BalancePolicy, HeaderEdits, HostPattern, HttpsRedirect, IngressTls, InstanceKey, IpRange,
-    PassiveHealthCheck, Protocol, RateLimit, RequestMatch, RetryBudget, Revision, ServiceName, SubsetName,
+    PassiveHealthCheck, Protocol, RateLimit, RequestMatch, RetryBudget, Revision, ServiceName, SubsetName, Tracing,
 };
 use starling_traffic::{Forward, Policy, RouteRule, RouteTable, RuleAction, WEIGHT_TOTAL, WeightedTarget};
 
@@ -41,6 +41,8 @@ pub struct Plan {
     pub endpoints: Vec<Arc<Endpoints>>,
     /// The access log that the proxy writes.
     pub access_log: Arc<AccessLog>,
+    /// The traces that the proxy takes part in.
+    pub tracing: Arc<Tracing>,
 }
 
 /// The roots that peers' certificates must chain to. Shared by the whole mesh.

@@ -10,7 +10,7 @@ use starling_catalog::{MeshRead, Subject};
 use starling_identity::Layout;
 use starling_model::{
     AccessLog, Action, Datacenter, InstanceKey, InstanceKind, Namespace, ServiceInstance, ServiceName, SidecarProxy,
-    TrustDomain,
+    Tracing, TrustDomain,
 };
 use starling_traffic::Policy;
 
@@ -73,6 +73,7 @@ pub struct Planner {
     clusters: Shelf<(Target, CallSettings), Cluster>,
     endpoints: Shelf<Target, Endpoints>,
     access_log: Arc<AccessLog>,
+    tracing: Arc<Tracing>,
 }
 
 /// A plan in the making: what was read and found so far.
@@ -108,6 +109,16 @@ struct Called {
     endpoints: Arc<Endpoints>,
 }
 
+/// What is said of all proxies, as one part for as long as it stays the same.
+fn kept<T: PartialEq + Clone + Default>(part: &mut Arc<T>, said: Option<&T>) -> Arc<T> {
+    match said {
+        Some(said) if *said != **part => *part = Arc::new(said.clone()),
+        None if **part != T::default() => *part = Arc::default(),
+        Some(_) | None => {}
+    }
+    Arc::clone(part)
+}
+
 impl Planner {
     /// A planner that remembers nothing yet.
     #[must_use]
@@ -117,6 +128,7 @@ impl Planner {
             trusts: Shelf::new(),
             policies: Shelf::new(),
             access_log: Arc::default(),
+            tracing: Arc::default(),
             inbounds: Shelf::new(),
             edges: Shelf::new(),
             outbounds: Shelf::new(),
@@ -155,7 +167,9 @@ impl Planner {
         let mut view = View::new(mesh);
         let (instance, node_address) = view.instance(proxy).ok_or_else(|| PlanError::UnknownProxy(proxy.clone()))?;
         let mut draft = Draft { mesh, subjects: BTreeSet::new(), diagnostics: BTreeSet::new() };
-        let access_log = self.access_log(view.proxy_defaults().map(|entry| &entry.access_logs));
+        let defaults = view.proxy_defaults();
+        let access_log = kept(&mut self.access_log, defaults.map(|entry| &entry.access_logs));
+        let tracing = kept(&mut self.tracing, defaults.map(|entry| &entry.tracing));
         let trust = draft.take(self.trusts.fetch(&(), mesh, build_trust));
         // A proxy that trusts nobody must not listen: it could verify no peer.
         let (mut inbound, mut edges) = (None, Vec::new());
@@ -189,6 +203,7 @@ impl Planner {
             clusters,
             endpoints,
             access_log,
+            tracing,
         };
         Ok(Planned { plan, diagnostics: draft.diagnostics.into_iter().collect(), subjects: draft.subjects })
     }
@@ -203,16 +218,6 @@ impl Planner {
     fn policy(&mut self, mesh: &dyn MeshRead, service: &ServiceName) -> (Arc<Policy>, Arc<Origin>) {
         let settings = &self.settings;
         self.policies.fetch(service, mesh, |view| policy::build(view, settings, service))
-    }
-
-    /// What is said of the access log, as one part for as long as it stays the same.
-    fn access_log(&mut self, said: Option<&AccessLog>) -> Arc<AccessLog> {
-        match said {
-            Some(said) if *said != *self.access_log => self.access_log = Arc::new(said.clone()),
-            None if *self.access_log != AccessLog::default() => self.access_log = Arc::default(),
-            Some(_) | None => {}
-        }
-        Arc::clone(&self.access_log)
     }
 
     fn inbound(

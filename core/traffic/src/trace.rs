@@ -104,10 +104,9 @@ impl Received {
 
     /// Takes part in the trace, or begins one; where the caller leaves it open, `share` of all are recorded.
     pub fn begin(&self, share: Percent, mut random: impl FnMut() -> u64) -> Begun {
-        let trace = self.context.map_or_else(
-            || TraceId((u128::from(random()) << 64 | u128::from(random())).max(1)),
-            |(trace, _)| trace,
-        );
+        let trace = self
+            .context
+            .map_or_else(|| TraceId((u128::from(random()) << 64 | u128::from(random())).max(1)), |(trace, _)| trace);
         let (parent, span) = (self.context.map(|(_, span)| span), SpanId(random().max(1)));
         let sampled = self.sampled.unwrap_or_else(|| hits(share, random()));
         let mut begun = Begun { trace, span, parent, sampled, edits: HeaderEdits::default() };

@@ -113,6 +113,7 @@ fn plan() -> Plan {
         endpoints: vec![endpoints(&api, 1), endpoints(&db, 2)],
         clusters: vec![api, db],
         access_log: Arc::default(),
+        tracing: Arc::default(),
     }
 }
 

@@ -88,6 +88,7 @@ fn render(rules: Vec<RouteRule>, endpoints: Endpoints) -> ResourceSet {
         clusters,
         endpoints: vec![Arc::new(endpoints)],
         access_log: Arc::new(starling_model::AccessLog { enabled: Some(false), ..Default::default() }),
+        tracing: Arc::default(),
     };
     Renderer::new(names()).render(&plan, None)
 }

@@ -19,6 +19,7 @@ use crate::access_log::Logger;
 use crate::edge::certificates::EdgeTls;
 use crate::metrics::SideMetrics;
 use crate::served::{Decision, Peer, Upstreams, by_routes};
+use crate::spans::Tracer;
 
 /// The port that `https` stands for.
 const HTTPS_PORT: u16 = 443;
@@ -58,6 +59,7 @@ pub(crate) struct EdgeSide {
     upstreams: Rc<Upstreams>,
     pub(crate) metrics: Rc<SideMetrics>,
     pub(crate) log: Option<Rc<Logger>>,
+    pub(crate) tracer: Option<Tracer>,
 }
 
 impl EdgeSide {
@@ -66,7 +68,7 @@ impl EdgeSide {
         tls: Option<Arc<EdgeTls>>,
         routes: &[Arc<Routes>],
         upstreams: &Rc<Upstreams>,
-        (metrics, log): (Rc<SideMetrics>, Option<Rc<Logger>>),
+        (metrics, log, tracer): (Rc<SideMetrics>, Option<Rc<Logger>>, Option<Tracer>),
     ) -> Self {
         let numbered = part.hosts().iter().enumerate();
         let hosts = HostTable::new(numbered.flat_map(|(place, host)| host.hosts.iter().map(move |it| (it, place))));
@@ -75,7 +77,7 @@ impl EdgeSide {
             Some(Arc::clone(&routes[found]))
         };
         let routes = part.hosts().iter().map(of_host).collect();
-        Self { part: Arc::clone(part), tls, hosts, routes, upstreams: Rc::clone(upstreams), metrics, log }
+        Self { part: Arc::clone(part), tls, hosts, routes, upstreams: Rc::clone(upstreams), metrics, log, tracer }
     }
 
     /// The routes of the only service, and who is called by them, where requests cannot be told apart.

@@ -11,6 +11,7 @@ use starling_http1::{Limits, RequestError, RequestHead, put_field};
 use starling_model::{HeaderEdits, Protocol};
 use starling_traffic::HeaderFields;
 use starling_traffic::retry::Ended;
+use starling_traffic::trace::Begun;
 use tokio::time::{Instant, Sleep};
 
 use crate::access_log::{Asked, Event, HeadFields, MapFields};
@@ -128,7 +129,9 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         let began = std::time::Instant::now();
         let fields = Fields(&head);
         let request = (head.method(), head.scheme, head.authority(), head.target());
-        let decision = side.decide(&self.peer, request, &fields);
+        let begun = side.tracer().map(|tracer| tracer.begin(&fields));
+        let mut decision = side.decide(&self.peer, request, &fields);
+        begun.iter().for_each(|begun| decision.traced(&begun.edits));
         let (mut body, moved) =
             (Body::of_request(&head), Moved::noting(side.log().is_some_and(|log| log.wants_response)));
         let passed = self.carry(&side, &head, &decision, &mut body, &moved).await;
@@ -136,7 +139,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
             Decision::Forward(forward) => Some(&*forward.upstream.name),
             Decision::Reply { .. } | Decision::Redirect { .. } => None,
         };
-        self.finished(&side, (&head, upstream), &passed, began, (body.moved, &moved));
+        self.finished((&side, begun.as_ref()), (&head, upstream), &passed, began, (body.moved, &moved));
         match passed {
             Passed::Done(outcome, lease) if outcome.upgraded => {
                 tcp::splice(&mut self.conn, lease, &self.listening).await;
@@ -210,10 +213,10 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         passed
     }
 
-    /// Counts what has become of a request, and logs it.
+    /// Counts what has become of a request, logs it, and ends its span.
     fn finished(
         &self,
-        side: &Side,
+        (side, begun): (&Side, Option<&Begun>),
         (head, upstream): (&RequestHead, Option<&str>),
         passed: &Passed,
         began: std::time::Instant,
@@ -222,7 +225,10 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         let (ending, took, up, down) = (ending(passed), began.elapsed(), body + moved.up.get(), received(passed));
         self.listening.metrics.finished(ending, took, up, down);
         self.peer.connection.asked();
-        let Some(log) = side.log() else { return };
+        let (log, span) = (side.log(), side.tracer().zip(begun));
+        if log.is_none() && span.is_none() {
+            return;
+        }
         let noted = moved.response.borrow();
         let noted = noted.as_ref().map(MapFields);
         let answered = match passed {
@@ -230,7 +236,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
             Passed::Bridged(_) | Passed::Failed(_) | Passed::Broken => None,
         };
         let response = answered.as_ref().map(|fields| fields as &dyn HeaderFields);
-        log.log(&Event {
+        let event = Event {
             connection: &self.peer.connection,
             request: Some(Asked {
                 version: if head.version == 0 { "HTTP/1.0" } else { "HTTP/1.1" },
@@ -245,7 +251,9 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
             took,
             upstream,
             host: moved.host.get(),
-        });
+        };
+        log.iter().for_each(|log| log.log(&event));
+        span.iter().for_each(|(tracer, begun)| tracer.end(begun, &event));
     }
 
     /// Refuses what is no request, and what follows it.

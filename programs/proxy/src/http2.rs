@@ -250,12 +250,13 @@ async fn answer(
     let target = parts.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str).to_owned();
     let fields = Fields { authority: &authority, map: &parts.headers };
     let request = (parts.method.as_str(), parts.uri.scheme_str(), &*authority, &*target);
+    let begun = side.tracer().map(|tracer| tracer.begin(&fields));
     let decision = match malformed(&parts, &authority) {
         Some(failure) => Err((failure, None)),
         None => match side.decide(peer, request, &fields) {
             Decision::Reply { status, text } => Err((Failure::Decided { status, text }, None)),
             Decision::Redirect { status, location } => Err((Failure::Decided { status, text: "" }, Some(location))),
-            Decision::Forward(forward) => Ok(forward),
+            Decision::Forward(forward) => Ok(Forward { trace: begun.as_ref().map(|begun| &begun.edits), ..forward }),
         },
     };
     let moved = pump::Moved::noting(side.log().is_some_and(|log| log.wants_response));
@@ -273,10 +274,13 @@ async fn answer(
     let (took, received, sent) = (began.elapsed(), moved.up.get(), moved.down.get());
     listening.metrics.finished(ending, took, received, sent);
     peer.connection.asked();
-    let Some(log) = side.log() else { return };
+    let (log, span) = (side.log(), side.tracer().zip(begun.as_ref()));
+    if log.is_none() && span.is_none() {
+        return;
+    }
     let response = moved.response.borrow();
     let response = response.as_ref().map(MapFields);
-    log.log(&Event {
+    let event = Event {
         connection: &peer.connection,
         request: Some(Asked { version: "HTTP/2", method: parts.method.as_str(), target: &target, fields: &fields }),
         response: response.as_ref().map(|fields| fields as &dyn HeaderFields),
@@ -286,7 +290,9 @@ async fn answer(
         took,
         upstream: upstream.as_ref().map(|upstream| &*upstream.name),
         host: moved.host.get(),
-    });
+    };
+    log.iter().for_each(|log| log.log(&event));
+    span.iter().for_each(|(tracer, begun)| tracer.end(begun, &event));
 }
 
 /// Why a header list is no request, as far as it decodes.

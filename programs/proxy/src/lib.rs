@@ -19,6 +19,7 @@
 //! | [`timeouts`] | how long is waited, and for what |
 //! | [`metrics`] | what is counted |
 //! | `access_log` | lines about requests |
+//! | `spans` | parts of traces |
 //! | `connections` | who is connected |
 //! | [`snapshot`] | what a worker is doing |
 //! | [`admin`] | the door for whoever operates it |
@@ -49,6 +50,7 @@ mod quota;
 mod served;
 pub mod serving;
 pub mod snapshot;
+mod spans;
 mod stream;
 mod tcp;
 pub mod timeouts;

@@ -29,6 +29,7 @@ use crate::edge::{EdgeSide, Outside};
 use crate::edits::{edit_map, put_fields};
 use crate::keys::Keys;
 use crate::metrics::{SideMetrics, WorkerMetrics};
+use crate::spans::{Kind, Tracer};
 use crate::upstream::Upstream;
 use crate::workload::{Slot, Workload};
 
@@ -87,6 +88,8 @@ pub(crate) struct Forward<'a> {
     pub(crate) route: Option<Route<'a>>,
     /// Who gets a copy.
     pub(crate) mirror: Option<Rc<Upstream>>,
+    /// What the next hop is told of the trace.
+    pub(crate) trace: Option<&'a HeaderEdits>,
 }
 
 /// What the plan says of a request.
@@ -102,21 +105,18 @@ impl<'a> Forward<'a> {
     /// To an upstream, with nothing else said.
     fn plainly(upstream: &Rc<Upstream>, target: Cow<'a, str>, timeout: Option<Duration>) -> Self {
         let upstream = Rc::clone(upstream);
-        let (still, delay, hash, cookie, route, mirror) = (None, None, None, None, None, None);
-        Self { upstream, target, timeout, still, delay, hash, cookie, route, mirror }
+        let (still, delay, hash, cookie, route, mirror, trace) = (None, None, None, None, None, None, None);
+        Self { upstream, target, timeout, still, delay, hash, cookie, route, mirror, trace }
     }
 
     /// What is done to the head of the request, in this order.
     pub(crate) fn request_edits(&self) -> impl Iterator<Item = &'a HeaderEdits> + use<'a> {
-        let route = self.route;
-        route
-            .into_iter()
-            .flat_map(|route| {
-                let host = route.host.map(|host| &host.request_headers);
-                [Some(&route.to.request_headers), Some(&route.forward.request_headers), host]
-            })
-            .flatten()
-            .filter(|edits| !edits.is_empty())
+        let edits = |route: Route<'a>| {
+            let host = route.host.map(|host| &host.request_headers);
+            [Some(&route.to.request_headers), Some(&route.forward.request_headers), host]
+        };
+        let of_route = self.route.into_iter().flat_map(edits).flatten();
+        self.trace.into_iter().chain(of_route).filter(|edits| !edits.is_empty())
     }
 
     /// What is done to the head of the response, in this order.
@@ -151,6 +151,16 @@ impl<'a> Forward<'a> {
     }
 }
 
+impl<'a> Decision<'a> {
+    /// Has the next hop told of the trace, if there is one.
+    pub(crate) fn traced(&mut self, edits: &'a HeaderEdits) {
+        match self {
+            Self::Forward(forward) => forward.trace = Some(edits),
+            Self::Reply { .. } | Self::Redirect { .. } => {}
+        }
+    }
+}
+
 /// The listener for peers.
 pub(crate) struct InboundSide {
     pub(crate) part: Arc<Inbound>,
@@ -162,6 +172,7 @@ pub(crate) struct InboundSide {
     bucket: Arc<Bucket>,
     metrics: Rc<SideMetrics>,
     log: Option<Rc<Logger>>,
+    tracer: Option<Tracer>,
 }
 
 /// A listener for the application's calls.
@@ -171,6 +182,7 @@ pub(crate) struct OutboundSide {
     upstreams: Rc<Upstreams>,
     metrics: Rc<SideMetrics>,
     log: Option<Rc<Logger>>,
+    tracer: Option<Tracer>,
 }
 
 /// One direction of a workload.
@@ -232,6 +244,15 @@ impl Side {
             Self::Inbound(inbound) => inbound.log.as_deref(),
             Self::Outbound(outbound) => outbound.log.as_deref(),
             Self::Edge(edge) => edge.log.as_deref(),
+        }
+    }
+
+    /// Where its spans go, if it takes part in traces.
+    pub(crate) fn tracer(&self) -> Option<&Tracer> {
+        match self {
+            Self::Inbound(inbound) => inbound.tracer.as_ref(),
+            Self::Outbound(outbound) => outbound.tracer.as_ref(),
+            Self::Edge(edge) => edge.tracer.as_ref(),
         }
     }
 
@@ -463,6 +484,7 @@ impl Served {
                 bucket: Arc::clone(&workload.bucket),
                 metrics,
                 log: log.clone(),
+                tracer: Tracer::new(plan, Kind::Server, &sinks.collectors),
             })));
         }
         for part in &plan.outbounds {
@@ -475,6 +497,7 @@ impl Served {
                 upstreams: Rc::clone(&upstreams),
                 metrics,
                 log: log.clone(),
+                tracer: Tracer::new(plan, Kind::Client, &sinks.collectors),
             })));
         }
         for part in &plan.edges {
@@ -482,7 +505,8 @@ impl Served {
             // Without what encrypts it, it is not opened; that was told.
             if part.tls.is_none() || tls.is_some() {
                 let tls = tls.filter(|_| part.tls.is_some());
-                let noting = (side_metrics(None), log.clone());
+                let tracer = Tracer::new(plan, Kind::Server, &sinks.collectors);
+                let noting = (side_metrics(None), log.clone(), tracer);
                 sides.push(Rc::new(Side::Edge(EdgeSide::new(part, tls, &plan.routes, &upstreams, noting))));
             }
         }

@@ -26,6 +26,8 @@ mod smuggling;
 mod tcp;
 #[path = "proxy/telemetry.rs"]
 mod telemetry;
+#[path = "proxy/traces.rs"]
+mod traces;
 #[path = "proxy/wire.rs"]
 mod wire;
 #[path = "proxy/world.rs"]

@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 use starling_model::{
     AccessLog, CaRootRecord, Check, ConfigEntry, HeaderMatch, HeaderTest, InstanceKind, IntentionPermission,
     IntentionSubject, LogFilter, LogForm, LogTarget, Node, PathMatch, ProxyDefaults, Revision, ServiceDefaults,
-    ServiceInstance, ServiceIntentions, SidecarProxy, SourceDecision, SourceIntention, TaggedAddress, UnixSeconds,
-    Upstream, Versioned,
+    ServiceInstance, ServiceIntentions, SidecarProxy, SourceDecision, SourceIntention, TaggedAddress, Tracing,
+    UnixSeconds, Upstream, Versioned,
 };
 
 use crate::ports::{Leaf, MeshFacts};
@@ -310,14 +310,25 @@ pub(crate) fn config_entry(entry: &Versioned<ConfigEntry>) -> Value {
 }
 
 fn proxy_defaults(form: Form, entry: &ProxyDefaults) -> Form {
-    let ProxyDefaults { config, protocol: _, access_logs, meta } = entry;
+    let ProxyDefaults { config, protocol: _, access_logs, tracing, meta } = entry;
     let config = if config.is_empty() { Value::Null } else { Value::Object(config.clone()) };
     form.field("TransparentProxy", json!({}))
         .field("MeshGateway", json!({}))
         .field("Expose", json!({}))
         .field("AccessLogs", self::access_log(access_logs))
+        .nonempty("Tracing", self::tracing(tracing))
         .field("Config", config)
         .nonempty("Meta", texts(meta))
+}
+
+fn tracing(tracing: &Tracing) -> Map<String, Value> {
+    let Tracing { collector, sampled } = tracing;
+    let mut said = Map::new();
+    if let Some(collector) = collector {
+        said.insert("Endpoint".to_owned(), json!(collector.to_string()));
+        said.insert("Percent".to_owned(), json!(sampled.as_number()));
+    }
+    said
 }
 
 fn access_log(log: &AccessLog) -> Value {

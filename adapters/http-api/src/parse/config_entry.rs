@@ -17,6 +17,7 @@ use super::opaque::{Place, parse_config, protocol_of};
 use super::resolver::{parse_service_resolver, parse_service_splitter};
 use super::router::{named_service, parse_service_router};
 use super::service::parse_mesh_gateway;
+use super::tracing;
 use super::upstream_config::{parse_rate_limits, parse_upstream_config};
 
 /// Consul's kinds that this release does not have; a list of them is empty, a write is refused.
@@ -69,11 +70,12 @@ fn parse_proxy_defaults(fields: &mut Fields<'_>) -> Result<ProxyDefaults, FieldE
     let config = parse_config(fields, Place::ProxyDefaults)?;
     let protocol = protocol_of(&config);
     let access_logs = access_log::parse(fields)?;
+    let tracing = tracing::parse(fields)?;
     parse_shared(fields)?;
     fields.unsupported("FailoverPolicy")?;
     fields.unsupported("PrioritizeByLocality")?;
     let meta = fields.meta("Meta")?;
-    Ok(ProxyDefaults { config, protocol, access_logs, meta })
+    Ok(ProxyDefaults { config, protocol, access_logs, tracing, meta })
 }
 
 /// The fields that proxy-defaults and service-defaults share and that say nothing yet.

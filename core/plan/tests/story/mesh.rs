@@ -380,7 +380,7 @@ fn proxy_defaults(command: &str) -> ProxyDefaults {
     let protocol = config.get("protocol").and_then(|value| value.as_str()).map(|text| text.parse().unwrap());
     let enabled = command.contains("access-logs=off").then_some(false);
     let access_logs = AccessLog { enabled, ..AccessLog::default() };
-    ProxyDefaults { config, protocol, access_logs, meta: BTreeMap::new() }
+    ProxyDefaults { config, protocol, access_logs, ..ProxyDefaults::default() }
 }
 
 fn root(id: &str) -> CaRootRecord {

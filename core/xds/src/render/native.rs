@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use starling_model::AccessLog;
+use starling_model::{AccessLog, Tracing};
 use starling_plan::{Cluster, Edge, Endpoints, Inbound, Outbound, Part, Plan, Routes, Trust};
 
 use super::Leaf;
@@ -62,6 +62,7 @@ impl NativePart {
 pub(super) struct NativeParts {
     trusts: PartCache<Trust, ()>,
     access_logs: PartCache<AccessLog, ()>,
+    tracings: PartCache<Tracing, ()>,
     inbounds: PartCache<Inbound, ()>,
     edges: PartCache<Edge, ()>,
     outbounds: PartCache<Outbound, ()>,
@@ -79,6 +80,7 @@ impl NativeParts {
                 Part::Proxy { .. } => Arc::new(encode(&part)),
                 Part::Trust(of) => self.trusts.get(of, (), || encode(&part)),
                 Part::AccessLog(of) => self.access_logs.get(of, (), || encode(&part)),
+                Part::Tracing(of) => self.tracings.get(of, (), || encode(&part)),
                 Part::Inbound(of) => self.inbounds.get(of, (), || encode(&part)),
                 Part::Edge(of) => self.edges.get(of, (), || encode(&part)),
                 Part::Outbound(of) => self.outbounds.get(of, (), || encode(&part)),

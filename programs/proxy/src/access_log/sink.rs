@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use starling_model::LogTarget;
 
+use crate::spans::Collectors;
+
 /// Lines that wait to be written. Past this the target is slower than the traffic, and lines are lost.
 const QUEUE_LINES: usize = 8 * 1024;
 
@@ -22,9 +24,12 @@ const WRITE_BYTES: usize = 64 * 1024;
 /// How often a file is looked for that was moved away, so that another is begun under its name.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The targets of an engine.
+/// Where an engine's lines and spans go.
 #[derive(Debug, Default)]
-pub struct Sinks(Mutex<BTreeMap<LogTarget, Known>>);
+pub struct Sinks {
+    targets: Mutex<BTreeMap<LogTarget, Known>>,
+    pub(crate) collectors: Collectors,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -43,12 +48,12 @@ impl Sinks {
     /// Lines lost so far, by target.
     #[must_use]
     pub fn lost(&self) -> Vec<(String, u64)> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().map(|(target, known)| (name(target), known.lost.load(Ordering::Relaxed))).collect()
     }
 
     pub(super) fn open(&self, target: &LogTarget) -> Arc<Sink> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all.entry(target.clone()).or_default();
         if let Some(sink) = known.sink.upgrade() {
             return sink;

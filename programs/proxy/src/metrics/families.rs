@@ -51,8 +51,16 @@ impl Ledger {
         }));
         families.push(family(&sides, "proxy_denials", "Calls denied, by the intention that denied", Side::denials));
         families.push(lost(sinks));
+        families.push(lost_spans(sinks));
         families
     }
+}
+
+fn lost_spans(sinks: &Sinks) -> MeasureFamily {
+    let series =
+        |(collector, lost)| Measurement { labels: vec![("collector", collector)], measure: Measure::Counter(lost) };
+    let series = sinks.collectors.lost().into_iter().map(series).collect();
+    MeasureFamily { name: "proxy_lost_spans", help: "Spans that no collector took", series }
 }
 
 fn lost(sinks: &Sinks) -> MeasureFamily {

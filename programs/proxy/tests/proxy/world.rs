@@ -246,6 +246,7 @@ fn empty_plan(ca: &Ca, name: &str) -> Plan {
         clusters: Vec::new(),
         endpoints: Vec::new(),
         access_log: Arc::default(),
+        tracing: Arc::default(),
     }
 }
 
