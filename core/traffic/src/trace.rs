@@ -90,7 +90,7 @@ impl Received {
     #[must_use]
     pub fn read(headers: &dyn HeaderFields) -> Self {
         let said = |name: &str| headers.any(name, &mut |_| true);
-        let b3 = (said(B3), said(B3_TRACE) || said(B3_SAMPLED) || said(B3_FLAGS));
+        let b3 = (said(B3), [B3_TRACE, B3_SPAN, B3_PARENT, B3_SAMPLED, B3_FLAGS].into_iter().any(said));
         if let Some((trace, span, sampled)) = only(headers, TRACEPARENT).as_deref().and_then(traceparent) {
             return Self { context: Some((trace, span)), sampled: Some(sampled), w3c: true, b3 };
         }
@@ -131,8 +131,9 @@ impl Received {
             set(B3_TRACE, trace.to_string());
             set(B3_SPAN, span.to_string());
             set(B3_SAMPLED, flag.to_string());
-            if let Some(parent) = parent {
-                set(B3_PARENT, parent.to_string());
+            match parent {
+                Some(parent) => drop(set(B3_PARENT, parent.to_string())),
+                None => drop(edits.remove.insert(B3_PARENT.to_owned())),
             }
         }
         if !self.w3c {

@@ -4,6 +4,8 @@
 mod path;
 #[path = "../../../fuzz/properties/proxy_protocol.rs"]
 mod proxy_protocol;
+#[path = "../../../fuzz/properties/trace.rs"]
+mod trace;
 
 fn replay(target: &str, property: fn(&[u8])) {
     let folder = format!("{}/../../fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
@@ -27,7 +29,28 @@ fn proxy_headers() {
     replay("proxy_protocol", proxy_protocol::proxy_protocol);
 }
 
+#[test]
+fn traces() {
+    replay("trace", trace::trace);
+}
+
 proptest::proptest! {
+    /// The same of trace context: fields of the right names, of parts that are right, nearly right and wrong.
+    #[test]
+    fn traces_at_random(fields in proptest::collection::vec((0..7_usize, proptest::collection::vec(0..14_usize, 0..8)), 0..5)) {
+        let names = ["traceparent", "b3", "x-b3-traceid", "x-b3-spanid", "x-b3-sampled", "x-b3-flags", "tracestate"];
+        let parts = [
+            "00", "-", "-", "-", "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "01", "1", "0", "d", "ff", "true",
+            "0000000000000000", "x",
+        ];
+        let line = |(name, chosen): &(usize, Vec<usize>)| {
+            let value: String = chosen.iter().map(|part| parts[*part]).collect();
+            format!("{}: {value}\n", names[*name])
+        };
+        trace::trace(fields.iter().map(line).collect::<String>().as_bytes());
+    }
+
+
     /// What a fuzzer would try first, where there is none.
     #[test]
     fn proxy_headers_at_random(begin in 0..3_usize, head in proptest::array::uniform4(0..64_u8), rest in proptest::collection::vec(proptest::num::u8::ANY, 0..80)) {
