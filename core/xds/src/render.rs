@@ -19,19 +19,21 @@ mod rate_limit;
 mod rbac;
 mod route;
 mod secret;
+mod telemetry;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use starling_identity::{Layout, SpiffeId};
-use starling_model::{AccessLog, Datacenter, Namespace, Protocol, ServiceName, TrustDomain};
+use starling_model::{Datacenter, Namespace, Protocol, ServiceName, TrustDomain};
 use starling_plan::{Cluster, Edge, EdgeHost, Endpoints, Inbound, Outbound, Plan, Routes, Trust};
 use starling_traffic::Policy;
 
 use crate::resource::{Resource, ResourceSet, Version};
 use cache::PartCache;
 use native::NativeParts;
+use telemetry::Telemetry;
 
 pub use grpc::CERTIFICATE_PROVIDER;
 pub use native::{NativePart, NativePartError};
@@ -89,14 +91,14 @@ pub struct Renderer {
     outbound_routes: PartCache<Routes, ()>,
     endpoints: PartCache<Endpoints, Version>,
     /// Keyed by the version of the routes, too, for a TCP listener names their clusters; `None` for others.
-    outbound_listeners: PartCache<Outbound, (Option<Version>, Arc<AccessLog>)>,
+    outbound_listeners: PartCache<Outbound, (Option<Version>, Telemetry)>,
     /// Keyed by the versions of what the routes say, as far as it is read.
-    edge_listeners: PartCache<Edge, (Vec<Version>, Arc<AccessLog>)>,
+    edge_listeners: PartCache<Edge, (Vec<Version>, Telemetry)>,
     edge_routes: PartCache<Edge, Vec<Version>>,
     /// Keyed by the place of the certificate.
     edge_certificates: PartCache<Edge, usize>,
     local_apps: PartCache<Inbound, ()>,
-    inbound_listeners: PartCache<Inbound, Arc<AccessLog>>,
+    inbound_listeners: PartCache<Inbound, Telemetry>,
     inbound_routes: PartCache<Policy, InboundRouteKey>,
     inbound_extensions: PartCache<Policy, ()>,
     roots: PartCache<Trust, ()>,
@@ -137,7 +139,7 @@ impl Renderer {
     /// meanwhile. An outbound listener without routes of its service in the plan is left out.
     #[must_use]
     pub fn render(&mut self, plan: &Plan, leaf: Option<&Arc<Leaf>>) -> ResourceSet {
-        let mut resources = Vec::new();
+        let (mut resources, telemetry) = (Vec::new(), Telemetry::of(plan));
         for cluster in &plan.clusters {
             let rendered = self.clusters.get(cluster, (), || cluster::upstream(cluster));
             resources.push(self.render_endpoints(plan, cluster, rendered.version));
@@ -148,17 +150,16 @@ impl Renderer {
             let Ok(routes) = found.map(|index| &plan.routes[index]) else { continue };
             let l7 = outbound.protocol.is_l7();
             let rendered = self.outbound_routes.get(routes, (), || route::outbound(routes));
-            let key = ((!l7).then_some(rendered.version), Arc::clone(&plan.access_log));
-            resources.push(
-                self.outbound_listeners.get(outbound, key, || listener::outbound(outbound, routes, &plan.access_log)),
-            );
+            let key = ((!l7).then_some(rendered.version), telemetry.clone());
+            resources
+                .push(self.outbound_listeners.get(outbound, key, || listener::outbound(outbound, routes, &telemetry)));
             resources.extend(l7.then_some(rendered));
         }
         for edge in &plan.edges {
-            self.render_edge(plan, edge, &mut resources);
+            self.render_edge(plan, edge, &telemetry, &mut resources);
         }
         if let Some(inbound) = &plan.inbound {
-            self.render_inbound(inbound, &plan.access_log, &mut resources);
+            self.render_inbound(inbound, telemetry, &mut resources);
         }
         resources.push(self.roots.get(&plan.trust, (), || secret::roots(&plan.trust)));
         if let Some(leaf) = leaf {
@@ -202,7 +203,13 @@ impl Renderer {
         }
     }
 
-    fn render_edge(&mut self, plan: &Plan, edge: &Arc<Edge>, resources: &mut Vec<Arc<Resource>>) {
+    fn render_edge(
+        &mut self,
+        plan: &Plan,
+        edge: &Arc<Edge>,
+        telemetry: &Telemetry,
+        resources: &mut Vec<Arc<Resource>>,
+    ) {
         let of_host = |host: &EdgeHost| {
             let found = plan.routes.binary_search_by(|routes| routes.service.cmp(&host.service)).ok()?;
             Some(&plan.routes[found])
@@ -214,8 +221,8 @@ impl Renderer {
             .collect();
         let routes: Vec<&Routes> = parts.iter().map(|part| &***part).collect();
         let l7 = edge.protocol.is_l7();
-        let key = (if l7 { Vec::new() } else { versions.clone() }, Arc::clone(&plan.access_log));
-        resources.push(self.edge_listeners.get(edge, key, || edge::listener(edge, &routes, &plan.access_log)));
+        let key = (if l7 { Vec::new() } else { versions.clone() }, telemetry.clone());
+        resources.push(self.edge_listeners.get(edge, key, || edge::listener(edge, &routes, telemetry)));
         if l7 {
             resources.push(self.edge_routes.get(edge, versions, || edge::routes(edge, &routes)));
         }
@@ -225,17 +232,11 @@ impl Renderer {
         }
     }
 
-    fn render_inbound(
-        &mut self,
-        inbound: &Arc<Inbound>,
-        access_log: &Arc<AccessLog>,
-        resources: &mut Vec<Arc<Resource>>,
-    ) {
+    fn render_inbound(&mut self, inbound: &Arc<Inbound>, telemetry: Telemetry, resources: &mut Vec<Arc<Resource>>) {
         let (names, policy) = (&self.names, &inbound.policy);
         resources.push(self.local_apps.get(inbound, (), || cluster::local_app(inbound)));
-        resources.push(
-            self.inbound_listeners.get(inbound, Arc::clone(access_log), || listener::inbound(inbound, access_log)),
-        );
+        resources
+            .push(self.inbound_listeners.get(inbound, telemetry.clone(), || listener::inbound(inbound, &telemetry)));
         if inbound.protocol.is_l7() {
             let timeout = inbound.local_app.request_timeout;
             let limit = inbound.rate_limit.map(|limit| (limit.per_second, limit.burst));

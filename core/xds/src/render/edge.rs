@@ -18,12 +18,13 @@ use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::TcpProx
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::DownstreamTlsContext;
 use envoy_types::pb::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 use prost::Message;
-use starling_model::{AccessLog, HttpsRedirect, IpRange, RedirectStatus};
+use starling_model::{HttpsRedirect, IpRange, RedirectStatus};
 use starling_plan::{Edge, EdgeHost, EdgeRoute, Routes};
 use starling_traffic::forwarded::{CLIENT_CERTIFICATE, FORWARDED, FORWARDED_PREFIX, INTERNAL_PREFIXES};
 
 use super::proto::{any, duration, flag, number, socket, tls_socket};
 use super::route::{REQUEST_HEADERS_TIMEOUT, edits, rule};
+use super::telemetry::Telemetry;
 use super::{access_log, fault, listener, secret};
 use crate::resource::{Resource, ResourceType};
 
@@ -36,7 +37,7 @@ pub(super) fn route_name(edge: &Edge) -> String {
 }
 
 /// The listener. `routes` are those of the services of the edge, in their order.
-pub(super) fn listener(edge: &Edge, routes: &[&Routes], access_log: &AccessLog) -> Resource {
+pub(super) fn listener(edge: &Edge, routes: &[&Routes], telemetry: &Telemetry) -> Resource {
     let name = format!("ingress:{}", edge.bind);
     let trusted = (!edge.trusted_proxies.is_empty() && edge.protocol.is_l7()).then(|| FilterChain {
         filter_chain_match: Some(FilterChainMatch {
@@ -44,9 +45,9 @@ pub(super) fn listener(edge: &Edge, routes: &[&Routes], access_log: &AccessLog) 
             ..Default::default()
         }),
         name: "trusted".to_owned(),
-        ..chain(edge, routes, access_log, true)
+        ..chain(edge, routes, telemetry, true)
     });
-    let strangers = FilterChain { name: "strangers".to_owned(), ..chain(edge, routes, access_log, false) };
+    let strangers = FilterChain { name: "strangers".to_owned(), ..chain(edge, routes, telemetry, false) };
     let proxy_protocol = edge.proxy_protocol.then(|| ListenerFilter {
         name: "envoy.filters.listener.proxy_protocol".to_owned(),
         config_type: Some(listener_filter::ConfigType::TypedConfig(any(&ProxyProtocol::default()))),
@@ -69,16 +70,16 @@ pub(super) fn listener(edge: &Edge, routes: &[&Routes], access_log: &AccessLog) 
     }
 }
 
-fn chain(edge: &Edge, routes: &[&Routes], access_log: &AccessLog, trusted: bool) -> FilterChain {
+fn chain(edge: &Edge, routes: &[&Routes], telemetry: &Telemetry, trusted: bool) -> FilterChain {
     let stat_prefix = format!("ingress.{}", edge.bind.port());
     let mut filters: Vec<_> =
         edge.max_connections.map(|max| listener::connection_limit(&stat_prefix, max)).into_iter().collect();
     if edge.protocol.is_l7() {
-        let manager = manager(edge, &stat_prefix, access_log, trusted);
+        let manager = manager(edge, &stat_prefix, telemetry, trusted);
         filters.push(listener::filter("envoy.filters.network.http_connection_manager", any(&manager)));
     } else {
         let by_connection = routes.first().map(|routes| listener::by_connection(routes)).unwrap_or_default();
-        let proxy = TcpProxy { stat_prefix, access_log: access_log::loggers(access_log), ..by_connection };
+        let proxy = TcpProxy { stat_prefix, access_log: access_log::loggers(&telemetry.access_log), ..by_connection };
         filters.push(listener::filter("envoy.filters.network.tcp_proxy", any(&proxy)));
     }
     let tls = edge.tls.as_ref().map(|tls| {
@@ -91,7 +92,7 @@ fn chain(edge: &Edge, routes: &[&Routes], access_log: &AccessLog, trusted: bool)
 }
 
 /// HTTP from outside. What callers claim is taken off before anything looks at it, and what is known of them is written.
-fn manager(edge: &Edge, stat_prefix: &str, access_log: &AccessLog, trusted: bool) -> HttpConnectionManager {
+fn manager(edge: &Edge, stat_prefix: &str, telemetry: &Telemetry, trusted: bool) -> HttpConnectionManager {
     let mut off: Vec<_> = INTERNAL_PREFIXES.map(|prefix| MatchPattern::Prefix(prefix.to_owned())).into();
     if trusted {
         off.push(MatchPattern::Exact(CLIENT_CERTIFICATE.to_owned()));
@@ -101,7 +102,8 @@ fn manager(edge: &Edge, stat_prefix: &str, access_log: &AccessLog, trusted: bool
     }
     let redirects = matches!(edge.route, EdgeRoute::Redirect(_));
     HttpConnectionManager {
-        access_log: access_log::loggers(access_log),
+        access_log: access_log::loggers(&telemetry.access_log),
+        tracing: telemetry.tracing(),
         http_filters: vec![listener::switched_off(fault::HTTP_FILTER, any(&fault::nothing())), listener::router()],
         use_remote_address: flag(true),
         // The proxy before says by what its caller has come.

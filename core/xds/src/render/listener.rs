@@ -37,6 +37,7 @@ use super::cluster::{LOCAL_APP, http2};
 use super::proto::{ads, any, any_of, duration, flag, number, socket, tls_socket};
 use super::route::{self, REQUEST_HEADERS_TIMEOUT, STREAM_IDLE_TIMEOUT};
 use super::secret::mutual_tls;
+use super::telemetry::Telemetry;
 use super::{access_log, fault, rate_limit, rbac};
 use crate::resource::{Resource, ResourceType};
 
@@ -44,14 +45,15 @@ use crate::resource::{Resource, ResourceType};
 const PUBLIC_LISTENER: &str = "public_listener";
 
 /// A listener for the application's calls to one service.
-pub(super) fn outbound(outbound: &Outbound, routes: &Routes, access_log: &AccessLog) -> Resource {
+pub(super) fn outbound(outbound: &Outbound, routes: &Routes, telemetry: &Telemetry) -> Resource {
     let name = format!("{}:{}", outbound.service, outbound.bind);
     let stat_prefix = format!("upstream.{}", outbound.service);
-    let loggers = access_log::loggers(access_log);
+    let loggers = access_log::loggers(&telemetry.access_log);
     let filter = if outbound.protocol.is_l7() {
         let routes = route::outbound_name(&outbound.service);
         let manager = HttpConnectionManager {
             access_log: loggers,
+            tracing: telemetry.tracing(),
             http_filters: vec![switched_off(fault::HTTP_FILTER, any(&fault::nothing())), router()],
             ..connection_manager(&stat_prefix, routes, outbound.protocol)
         };
@@ -94,7 +96,7 @@ pub(super) fn by_connection(routes: &Routes) -> TcpProxy {
 }
 
 /// The public listener.
-pub(super) fn inbound(inbound: &Inbound, access_log: &AccessLog) -> Resource {
+pub(super) fn inbound(inbound: &Inbound, telemetry: &Telemetry) -> Resource {
     let name = format!("{PUBLIC_LISTENER}:{}", inbound.bind);
     let l7 = inbound.protocol.is_l7();
     let mut filters = Vec::new();
@@ -102,11 +104,11 @@ pub(super) fn inbound(inbound: &Inbound, access_log: &AccessLog) -> Resource {
         filters.push(connection_limit(PUBLIC_LISTENER, max));
     }
     if l7 {
-        let manager = inbound_manager(inbound, access_log);
+        let manager = inbound_manager(inbound, telemetry);
         filters.push(filter("envoy.filters.network.http_connection_manager", any(&manager)));
     } else {
         filters.push(discovered_policy(&rbac::extension_name(&inbound.service)));
-        filters.push(filter("envoy.filters.network.tcp_proxy", any(&inbound_tcp(access_log))));
+        filters.push(filter("envoy.filters.network.tcp_proxy", any(&inbound_tcp(&telemetry.access_log))));
     }
     let alpn: &[&str] = if l7 { &["h2", "http/1.1"] } else { &[] };
     let tls = DownstreamTlsContext {
@@ -179,9 +181,10 @@ fn inbound_tcp(access_log: &AccessLog) -> TcpProxy {
 }
 
 /// HTTP from peers. The policy comes first: who is refused costs others nothing of what they may send.
-fn inbound_manager(inbound: &Inbound, access_log: &AccessLog) -> HttpConnectionManager {
+fn inbound_manager(inbound: &Inbound, telemetry: &Telemetry) -> HttpConnectionManager {
     HttpConnectionManager {
-        access_log: access_log::loggers(access_log),
+        access_log: access_log::loggers(&telemetry.access_log),
+        tracing: telemetry.tracing(),
         http_filters: vec![
             policy_filter(),
             switched_off(rate_limit::HTTP_FILTER, any(&rate_limit::nothing())),

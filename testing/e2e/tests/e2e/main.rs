@@ -31,5 +31,6 @@ mod receipts;
 mod refusal;
 mod restart;
 mod state_of_the_world;
+mod traces;
 mod traffic;
 mod writes;
