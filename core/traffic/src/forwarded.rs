@@ -1,7 +1,8 @@
 //! What callers from outside say about themselves, and who believes it.
 //!
 //! Behind the edge of the mesh `x-forwarded-for` names the caller and `x-forwarded-client-cert` a peer's identity, so at the
-//! edge such fields are taken off whoever has no right to them.
+//! edge such fields are taken off whoever has no right to them. An underscore counts as a hyphen: applications that get their
+//! fields as variables (CGI, RFC 3875 section 4.1.18) cannot tell the two apart.
 
 /// Fields that only the mesh itself may set: nobody outside is believed, whoever it is.
 pub const INTERNAL_PREFIXES: [&str; 2] = ["x-envoy-", "x-starling-"];
@@ -27,10 +28,10 @@ pub const FORWARDED_PREFIX: &str = "x-forwarded-";
 #[must_use]
 pub fn passes_edge(name: &str, trusted: bool) -> bool {
     let begins = |prefix: &str| {
-        let start = name.as_bytes().get(..prefix.len());
-        start.is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()))
+        let same = |(a, b): (&u8, u8)| a.eq_ignore_ascii_case(&b) || (*a == b'_' && b == b'-');
+        name.len() >= prefix.len() && name.as_bytes().iter().zip(prefix.bytes()).all(same)
     };
-    let is = |other: &str| name.eq_ignore_ascii_case(other);
+    let is = |other: &str| name.len() == other.len() && begins(other);
     // Most fields begin with neither letter.
     match name.as_bytes().first() {
         Some(b'x' | b'X' | b'f' | b'F') => {
@@ -53,6 +54,12 @@ mod tests {
         }
         for name in ["x-forwarded-client-cert", "X-Forwarded-Client-Cert", "x-envoy-retry-on", "X-STARLING-source"] {
             assert!(!passes_edge(name, false) && !passes_edge(name, true), "{name}");
+        }
+        for name in ["x_forwarded_for", "X-Forwarded_Proto", "x_real-ip"] {
+            assert!(!passes_edge(name, false) && passes_edge(name, true), "{name}");
+        }
+        for name in ["x_forwarded_client_cert", "X_Envoy_Retry_On", "x-starling_source"] {
+            assert!(!passes_edge(name, true), "{name}");
         }
         for name in ["accept", "x-request-id", "x-forward", "x-envoy", "from", "forwarded-by", "traceparent", "x", ""] {
             assert!(passes_edge(name, false), "{name}");

@@ -83,7 +83,11 @@ impl Listening {
             Side::Outbound(outbound) => Some(outbound.part.service.clone()),
         };
         let (standing, connections) = self.standing.first(CONNECTIONS_SHOWN_MAX, ConnectionSnapshot::of);
-        ListenerSnapshot { address, upstream, protocol: side.protocol(), standing, connections }
+        let certificates = match &*side {
+            Side::Edge(edge) => edge.tls.as_ref().map(|tls| tls.snapshot()).unwrap_or_default(),
+            Side::Inbound(_) | Side::Outbound(_) => Vec::new(),
+        };
+        ListenerSnapshot { address, upstream, protocol: side.protocol(), standing, connections, certificates }
     }
 
     /// Connections are to end with the request that they carry.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use starling_identity::Validity;
 use starling_model::{InstanceId, Protocol, ServiceName};
 
 use crate::connections::Connection;
@@ -50,6 +51,17 @@ pub struct ListenerSnapshot {
     pub standing: usize,
     /// The oldest of them, [`CONNECTIONS_SHOWN_MAX`] at most.
     pub connections: Vec<ConnectionSnapshot>,
+    /// Certificates from files that are shown to callers from outside.
+    pub certificates: Vec<CertificateSnapshot>,
+}
+
+/// A certificate from a file.
+#[derive(Debug, Clone)]
+pub struct CertificateSnapshot {
+    /// The hosts that it is for.
+    pub names: Vec<String>,
+    /// When it is valid; `None` if that cannot be told.
+    pub validity: Option<Validity>,
 }
 
 /// One connection of a client.

@@ -56,7 +56,20 @@ impl OwnProxy {
     /// # Panics
     /// If the one before does not end in time.
     pub async fn taken_over(&mut self, mesh: &Mesh, id: &str, more: &[&str]) -> std::process::ExitStatus {
-        let next = Self::spawn_at(mesh, &["-sidecar-for", id], &self.admin, &[&["--take-over"], more].concat());
+        self.taken_over_as(mesh, &["-sidecar-for", id], more).await
+    }
+
+    /// The same for the gateway `name`.
+    ///
+    /// # Panics
+    /// If the one before does not end in time.
+    pub async fn gateway_taken_over(&mut self, mesh: &Mesh, name: &str) -> std::process::ExitStatus {
+        self.taken_over_as(mesh, &["-gateway", name], &[]).await
+    }
+
+    async fn taken_over_as(&mut self, mesh: &Mesh, who: &[&str], more: &[&str]) -> std::process::ExitStatus {
+        let next = Self::spawn_at(mesh, who, &self.admin, &[&["--take-over"], more].concat());
+        let id = who.last().copied().unwrap_or_default();
         let mut before = std::mem::replace(self, next);
         wait::eventually(&format!("the proxy of {id} has left its place to the next one"), async || {
             self.process.expect_running()?;

@@ -12,6 +12,10 @@ use crate::parts::opaque::Opaque;
 use crate::plan::{Edge, EdgeHost, EdgeRoute};
 use crate::view::View;
 
+/// Connections from outside where nobody says how many: with one to a service for each they stay below the descriptors of a
+/// process of which nobody has asked for more, so that strangers cannot use them up.
+const CONNECTIONS_DEFAULT: u32 = 8_192;
+
 /// Where a gateway listens, and for how many.
 pub(crate) struct Standing {
     pub address: IpAddr,
@@ -26,7 +30,10 @@ pub(crate) fn standing(
 ) -> (Option<Standing>, Vec<Diagnostic>) {
     let object = Object::Instance(instance.key.clone());
     let mut own = Opaque::new(config, object.clone(), "Proxy.Config");
-    let max_connections = own.count("max_inbound_connections").filter(|max| *max > 0);
+    let max_connections = match own.count("max_inbound_connections") {
+        None => Some(CONNECTIONS_DEFAULT),
+        Some(max) => Some(max).filter(|max| *max > 0),
+    };
     let written = own.text("bind_address");
     let (field, address) = match (&written, &instance.address) {
         (Some(text), _) => ("Proxy.Config.bind_address", text.as_str()),

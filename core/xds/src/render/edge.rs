@@ -16,6 +16,7 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::http_connection_manager::StripPortMode;
 use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::TcpProxy;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::DownstreamTlsContext;
+use envoy_types::pb::envoy::r#type::matcher::v3::RegexMatcher;
 use envoy_types::pb::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 use prost::Message;
 use starling_model::{HttpsRedirect, IpRange, RedirectStatus};
@@ -93,12 +94,12 @@ fn chain(edge: &Edge, routes: &[&Routes], telemetry: &Telemetry, trusted: bool) 
 
 /// HTTP from outside. What callers claim is taken off before anything looks at it, and what is known of them is written.
 fn manager(edge: &Edge, stat_prefix: &str, telemetry: &Telemetry, trusted: bool) -> HttpConnectionManager {
-    let mut off: Vec<_> = INTERNAL_PREFIXES.map(|prefix| MatchPattern::Prefix(prefix.to_owned())).into();
+    let mut off: Vec<_> = INTERNAL_PREFIXES.map(|prefix| named(prefix, ".*")).into();
     if trusted {
-        off.push(MatchPattern::Exact(CLIENT_CERTIFICATE.to_owned()));
+        off.push(named(CLIENT_CERTIFICATE, ""));
     } else {
-        off.push(MatchPattern::Prefix(FORWARDED_PREFIX.to_owned()));
-        off.extend(FORWARDED.map(|name| MatchPattern::Exact(name.to_owned())));
+        off.push(named(FORWARDED_PREFIX, ".*"));
+        off.extend(FORWARDED.map(|name| named(name, "")));
     }
     let redirects = matches!(edge.route, EdgeRoute::Redirect(_));
     HttpConnectionManager {
@@ -114,6 +115,12 @@ fn manager(edge: &Edge, stat_prefix: &str, telemetry: &Telemetry, trusted: bool)
         early_header_mutation_extensions: vec![listener::taken_off(off)],
         ..listener::connection_manager(stat_prefix, &route_name(edge), edge.protocol)
     }
+}
+
+/// Fields of a name, an underscore in it counting as a hyphen.
+fn named(name: &str, rest: &str) -> MatchPattern {
+    let regex = format!("{}{rest}", name.replace('-', "[-_]"));
+    MatchPattern::SafeRegex(RegexMatcher { regex, ..Default::default() })
 }
 
 fn range(range: &IpRange) -> CidrRange {

@@ -7,7 +7,7 @@ use starling_identity::Validity;
 use starling_model::InstanceId;
 use starling_plan::{Plan, describe};
 
-use crate::snapshot::{ConnectionSnapshot, HostSnapshot, WorkerSnapshot, WorkloadSnapshot};
+use crate::snapshot::{CertificateSnapshot, ConnectionSnapshot, HostSnapshot, WorkerSnapshot, WorkloadSnapshot};
 use crate::workload::Workload;
 
 /// Every workload once, as the first worker that serves it does.
@@ -114,12 +114,17 @@ pub(super) fn certificates(workers: &[WorkerSnapshot]) -> Value {
     let shown = |(id, shown): (&InstanceId, &WorkloadSnapshot)| {
         let credentials = shown.keys.credentials();
         let root = |root: &starling_tls::RootSummary| json!({"id": root.id, "name": root.name, "serial": root.serial, "valid": valid(root.validity)});
-        let value = json!({
+        let mut value = json!({
             "identity": credentials.identity().to_uri(),
             "serial": credentials.serial(),
             "valid": valid(credentials.validity()),
             "roots": shown.keys.roots().summaries().iter().map(root).collect::<Vec<_>>(),
         });
+        for listener in shown.listeners.iter().filter(|listener| !listener.certificates.is_empty()) {
+            let of_file = |it: &CertificateSnapshot| json!({"names": it.names, "valid": it.validity.map(valid)});
+            let files: Vec<_> = listener.certificates.iter().map(of_file).collect();
+            value["files"][listener.address.to_string()] = files.into();
+        }
         (id.to_string(), value)
     };
     Value::Object(workloads(workers).into_iter().map(shown).collect())

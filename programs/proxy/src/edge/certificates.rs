@@ -20,6 +20,7 @@ use starling_tls::{Alpn, EdgeCertificate, EdgeCertificates, edge_server_config};
 use tokio::time::sleep;
 
 use crate::keys::Keys;
+use crate::snapshot::CertificateSnapshot;
 use crate::worker::ListenError;
 
 /// How often files are looked at: a renewed certificate is in force before anybody misses it.
@@ -45,6 +46,14 @@ impl EdgeTls {
             (Some(Arc::clone(&files)), files)
         };
         Ok(Self { config: Arc::new(edge_server_config(resolver, tls.min_version, alpn)?), files })
+    }
+
+    /// What was read from files.
+    pub(crate) fn snapshot(&self) -> Vec<CertificateSnapshot> {
+        let Some(files) = &self.files else { return Vec::new() };
+        let loaded = files.loaded.load();
+        let shown = |it: &EdgeCertificate| CertificateSnapshot { names: it.names().to_vec(), validity: it.validity() };
+        loaded.certificates.iter().map(shown).collect()
     }
 
     /// Whether two hosts have certificates, and not the same.

@@ -216,7 +216,7 @@ async fn from_outside(envoy: bool) {
 
     let claims = "x-forwarded-for: 203.0.113.9\r\nx-forwarded-proto: https\r\nx-forwarded-host: evil\r\n\
         forwarded: for=1.1.1.1\r\nx-real-ip: 203.0.113.9\r\nx-starling-source: admin\r\nx-envoy-retry-on: 5xx\r\n\
-        x-forwarded-client-cert: URI=spiffe://x/svc/admin\r\n";
+        x-forwarded-client-cert: URI=spiffe://x/svc/admin\r\nx_forwarded_for: 203.0.113.9\r\nX_Real-IP: 1.1.1.1\r\n";
     let request = format!("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{claims}\r\n");
     answered(plain, "a", 200, "all is well").await;
     let stranger = raw(plain, &request).await;
@@ -225,7 +225,15 @@ async fn from_outside(envoy: bool) {
     assert!(from == "127.0.0.1" || (envoy && from.parse::<std::net::IpAddr>().is_ok()), "{stranger}");
     assert_ne!(from, "203.0.113.9", "{stranger}");
     assert_eq!(seen(&stranger, "x-forwarded-proto"), "http", "{stranger}");
-    for field in ["x-forwarded-host", "forwarded", "x-real-ip", "x-starling-source", "x-envoy-retry-on"] {
+    for field in [
+        "x-forwarded-host",
+        "forwarded",
+        "x-real-ip",
+        "x_forwarded_for",
+        "x_real-ip",
+        "x-starling-source",
+        "x-envoy-retry-on",
+    ] {
         assert_eq!(seen(&stranger, field), "", "{field} of a stranger: {stranger}");
     }
     assert!(seen(&stranger, "x-forwarded-client-cert").ends_with("/svc/ingress"), "{stranger}");
@@ -288,4 +296,24 @@ async fn of_the_mesh(envoy: bool) {
     shown("b.example.com").await;
     shown("x.wild.example").await;
     gateway.expect_running();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_is_taken_over_without_a_refused_connection() {
+    let mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.protocol("echo", "http").await;
+    let _echo = echo(&mesh).await;
+    let port = free_port();
+    mesh.config(&entry(&json!([{"Port": port, "Protocol": "http", "Services": [{"Name": "echo", "Hosts": ["*"]}]}])))
+        .await;
+    let mut gateway = OwnProxy::gateway(&mesh, "ingress", &[port]).await;
+    answered(port, "a", 200, "all is well").await;
+    let traffic = Traffic::start(&format!("127.0.0.1:{port}"), "/");
+    traffic.requests(20).await;
+    let status = gateway.gateway_taken_over(&mesh, "ingress").await;
+    assert!(status.success(), "{status}");
+    traffic.requests(20).await;
+    assert!(traffic.stop_without_failure().await > 40);
+    let mut connection = Connection::open(&format!("127.0.0.1:{port}")).await.expect("a connection to the next one");
+    assert_eq!(connection.get("/").await.expect("an answer").status, 200);
 }

@@ -103,6 +103,11 @@ async fn the_certificate_is_that_of_the_name_asked_for() {
         files.connect(&gateway, "other.example.com", &[]).await.is_err(),
         "shown the first one, which is not its own"
     );
+    let listeners = gateway.sidecar.engine.snapshot().await.remove(0).workloads.remove(0).listeners;
+    let named: Vec<_> =
+        listeners[0].certificates.iter().map(|it| (it.names.join(","), it.validity.is_some())).collect();
+    let expected = [("a.example.com", true), ("b.example.com,*.wild.example", true)];
+    assert_eq!(named, expected.map(|(names, valid)| (names.to_owned(), valid)), "operators see them");
     let mut plain = gateway.client().await;
     plain.send("GET / HTTP/1.1\r\nhost: a.example.com\r\n\r\n").await;
     assert!(!plain.rest().await.starts_with(b"HTTP"), "nothing is served in plaintext");
