@@ -9,7 +9,8 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 use starling_e2e::{
-    Answer, Connection, Mesh, MeshOptions, OwnProxy, Plane, Sidecar, Traffic, Workload, eventually, free_port, http,
+    Answer, Connection, Mesh, MeshOptions, OwnProxy, Plane, Program, Sidecar, Traffic, Workload, eventually, free_port,
+    http,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -316,4 +317,38 @@ async fn a_gateway_is_taken_over_without_a_refused_connection() {
     assert!(traffic.stop_without_failure().await > 40);
     let mut connection = Connection::open(&format!("127.0.0.1:{port}")).await.expect("a connection to the next one");
     assert_eq!(connection.get("/").await.expect("an answer").status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_on_a_node_of_its_own_hears_what_is_written_at_the_server() {
+    let server = Mesh::start(MeshOptions { program: Program::Server(String::new()), ..MeshOptions::default() }).await;
+    let (inside, outside) = (crate::apart::agent(&server, "n1").await, crate::apart::agent(&server, "n2").await);
+    server.protocol("echo", "http").await;
+    let _echo = echo(&inside).await;
+    let port = free_port();
+    let with_hosts = |hosts: &[&str]| {
+        let services = json!([{"Name": "echo", "Hosts": hosts}]);
+        let mut entry = entry(&json!([{"Port": port, "Protocol": "http", "Services": services}]));
+        entry["TLS"] = json!({"Enabled": true});
+        entry
+    };
+    server.config(&with_hosts(&["a.example.com"])).await;
+    let mut gateway = Gateway::start(&outside, false, &[port]).await;
+    let mut roots = RootCertStore::empty();
+    let pem = server.get("/v1/connect/ca/roots?pem=true").await.success().text();
+    roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).expect("PEM")).expect("a root");
+    for hosts in [&["a.example.com"][..], &["b.example.com"]] {
+        let changed = server.config(&with_hosts(hosts)).await.success().index();
+        server.settled(changed).await;
+        eventually(&format!("{hosts:?} are let in"), async || {
+            let answer = ask_tls(port, hosts[0], hosts[0], &roots).await?;
+            anyhow::ensure!(answer.status == 200, "{}", answer.status);
+            Ok(())
+        })
+        .await;
+    }
+    let denied = server.intention("ingress", "echo", "deny").await.index();
+    server.settled(denied).await;
+    assert_eq!(ask_tls(port, "b.example.com", "b.example.com", &roots).await.expect("an answer").status, 403);
+    gateway.expect_running();
 }
