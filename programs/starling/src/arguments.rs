@@ -9,7 +9,8 @@ use crate::environment::Environment;
 use crate::outcome::EXIT_CODES;
 use crate::server::ServerArgs;
 use crate::{
-    apply, can, changes, completion, config, connect, intention, nodes, proxy, services, status, token, version,
+    apply, can, changes, completion, config, connect, intention, nodes, proxy, redirect, services, status, token,
+    version,
 };
 
 /// A service mesh that turns as one
@@ -40,6 +41,7 @@ pub(crate) enum Command {
     Status(status::StatusArgs),
     Changes(changes::ChangesArgs),
     Connect(connect::ConnectArgs),
+    Redirect(redirect::RedirectArgs),
     /// Be an application of any number of tiers, for trying and testing; driven by environment variables
     ///
     /// LISTEN_ADDR, NAME, MESSAGE, UPSTREAM_URIS, UPSTREAM_WORKERS, ERROR_RATE, ERROR_CODE, TIMING_50_PERCENTILE,

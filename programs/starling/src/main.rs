@@ -26,6 +26,7 @@ mod outcome;
 mod print;
 mod proxy;
 mod receipt;
+mod redirect;
 #[cfg(test)]
 mod reference;
 mod role;
@@ -87,6 +88,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         | Command::Status(_)
         | Command::Changes(_)
         | Command::Connect(_)
+        | Command::Redirect(_)
         | Command::Token(_)
         | Command::Completion(_)
         | Command::Version(_) => start_log(log.unwrap_or(LOG_OF_COMMANDS), LogFormat::Text),
@@ -133,6 +135,7 @@ async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Resu
         Command::Status(args) => status::run(args, surroundings).await?,
         Command::Changes(args) => changes::run(args, surroundings).await?,
         Command::Connect(args) => connect::run(args, surroundings).await?,
+        Command::Redirect(args) => redirect::run(args)?,
         Command::Token(args) => token::run(args, surroundings).await?,
         Command::Completion(args) => completion::run(args)?,
         Command::Version(args) => version::run(args)?,
