@@ -127,9 +127,31 @@ const SIDECARS: &[(&str, &str)] = &[
     (r#"{"Port": 70000}"#, "Port: port 70000 is outside 1 to 65535"),
     (r#"{"Port": 80}"#, "Proxy.LocalServicePort: port 80 is already the sidecar's own"),
     (r#"{"Connect": {"SidecarService": {"Port": 1}}}"#, "Connect: a sidecar has no sidecar of its own"),
+    (r#"{"Proxy": {"Mode": "opaque"}}"#, "Proxy.Mode: \"opaque\" is no mode; it is \"direct\" or \"transparent\""),
+    (r#"{"Proxy": {"MutualTLSMode": "permissive"}}"#, "Proxy.MutualTLSMode: \"permissive\" needs Mode \"transparent\""),
     (
-        r#"{"Proxy": {"Mode": "transparent"}}"#,
-        "Proxy.Mode: \"transparent\" is not supported in this release; leave it out",
+        r#"{"Proxy": {"Mode": "transparent", "MutualTLSMode": "lax"}}"#,
+        "Proxy.MutualTLSMode: \"lax\" is no mode; it is \"strict\" or \"permissive\"",
+    ),
+    (
+        r#"{"Proxy": {"TransparentProxy": {"OutboundListenerPort": 15001}}}"#,
+        "Proxy.TransparentProxy: needs Mode \"transparent\"",
+    ),
+    (
+        r#"{"Proxy": {"Mode": "transparent", "TransparentProxy": {"DialedDirectly": true}}}"#,
+        "Proxy.TransparentProxy.DialedDirectly: is not supported in this release; remove it",
+    ),
+    (
+        r#"{"Proxy": {"Mode": "transparent", "TransparentProxy": {"OutboundListenerPort": 15006}}}"#,
+        "Proxy.TransparentProxy.OutboundListenerPort: port 15006 is already the InboundListenerPort",
+    ),
+    (
+        r#"{"Port": 15001, "Proxy": {"Mode": "transparent"}}"#,
+        "Proxy.TransparentProxy.OutboundListenerPort: port 15001 is already the sidecar's own",
+    ),
+    (
+        r#"{"Proxy": {"Mode": "transparent", "Upstreams": [{"DestinationName": "b", "LocalBindPort": 15006}]}}"#,
+        "Proxy.TransparentProxy.InboundListenerPort: port 15006 is already that of the upstream to b",
     ),
     (r#"{"Proxy": {"Expose": {"Checks": true}}}"#, "Proxy.Expose: is not supported in this release; remove it"),
     (

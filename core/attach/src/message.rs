@@ -359,6 +359,7 @@ pub fn encode_subject(subject: &Subject) -> Option<WireSubject> {
         Subject::ProxyDefaults => (5, String::new()),
         Subject::Roots => (6, String::new()),
         Subject::Node(node) => (KIND_NODE, node.to_string()),
+        Subject::Destinations(source) => (8, source.to_string()),
         Subject::Instance(_)
         | Subject::ServiceList
         | Subject::NodeList
@@ -383,6 +384,7 @@ pub fn decode_subject(wire: &WireSubject) -> Result<Subject, MessageError> {
         5 => Subject::ProxyDefaults,
         6 => Subject::Roots,
         KIND_NODE => Subject::Node(wire.name.parse()?),
+        8 => Subject::Destinations(service()?),
         other => return Err(MessageError::Subject(other)),
     })
 }

@@ -8,6 +8,7 @@
 //! service has.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -27,6 +28,8 @@ pub enum ItemKey {
     Sole,
     /// Of `Routing`, an entry of another kind.
     Entry(ConfigKind),
+    /// Of `Routing`, the virtual address.
+    VirtualAddress,
     /// A front.
     Front(InstanceKey),
     /// A root, by its identifier.
@@ -42,6 +45,10 @@ pub enum Item {
     Entry(ConfigEntry),
     /// Of `Roots`.
     Root(CaRootRecord),
+    /// Of `Routing`.
+    VirtualAddress(Ipv4Addr),
+    /// Of `Destinations`, in order.
+    Services(Vec<ServiceName>),
     /// Of `Service`: there are instances. Of `Node`: something was written there.
     Mark,
 }
@@ -76,12 +83,13 @@ pub fn content(snapshot: &Snapshot, subject: &Subject) -> Vec<(ItemKey, Item)> {
 }
 
 /// The items of `Routing`.
-const ROUTING_ITEMS: [ItemKey; 5] = [
+const ROUTING_ITEMS: [ItemKey; 6] = [
     ItemKey::Sole,
     ItemKey::Entry(ConfigKind::ServiceResolver),
     ItemKey::Entry(ConfigKind::ServiceRouter),
     ItemKey::Entry(ConfigKind::ServiceSplitter),
     ItemKey::Entry(ConfigKind::IngressGateway),
+    ItemKey::VirtualAddress,
 ];
 
 /// An item of a subject that has at most one of each key, known beforehand.
@@ -94,12 +102,17 @@ fn named(snapshot: &Snapshot, subject: &Subject, key: &ItemKey) -> Option<Item> 
         Subject::Service(service) => snapshot.has_instances(service).then_some(Item::Mark),
         Subject::Routing(service) => match key {
             ItemKey::Entry(kind) => entry(*kind, service.to_string()),
+            ItemKey::VirtualAddress => snapshot.virtual_address(service).map(Item::VirtualAddress),
             ItemKey::Sole | ItemKey::Front(_) | ItemKey::Root(_) => {
                 entry(ConfigKind::ServiceDefaults, service.to_string())
             }
         },
         Subject::Intentions(destination) => entry(ConfigKind::ServiceIntentions, destination.to_string()),
         Subject::ProxyDefaults => entry(ConfigKind::ProxyDefaults, "global".to_owned()),
+        Subject::Destinations(source) => {
+            let destinations: Vec<_> = snapshot.destinations(source).cloned().collect();
+            (!destinations.is_empty()).then_some(Item::Services(destinations))
+        }
         Subject::Node(_) => Some(Item::Mark),
         Subject::Endpoints(_)
         | Subject::Roots
@@ -193,6 +206,12 @@ impl Touched {
             RecordKey::Config(key) => {
                 let Some(entry) = snapshot.config(key) else { return };
                 self.named.insert(place_of(&entry.value));
+                if let ConfigEntry::ServiceIntentions(entry) = &entry.value {
+                    // Those that look as before are left out.
+                    let sources = entry.sources.iter().filter_map(|source| source.source.service());
+                    let destinations = sources.map(|source| (Subject::Destinations(source.clone()), ItemKey::Sole));
+                    self.named.extend(destinations);
+                }
                 // What is shown of a front depends on whether anybody asks for it.
                 if let ConfigEntry::ServiceResolver(resolver) = &entry.value
                     && resolver.has_filters()
@@ -204,6 +223,10 @@ impl Touched {
                 }
             }
             RecordKey::CaRoot(_) => self.roots = true,
+            RecordKey::VirtualAddress(address) => {
+                let service = snapshot.virtual_address_of(*address).cloned();
+                self.named.extend(service.map(|service| (Subject::Routing(service), ItemKey::VirtualAddress)));
+            }
             RecordKey::Fence(_) | RecordKey::JoinToken(_) => {}
         }
     }
@@ -248,12 +271,16 @@ struct WireFront {
     meta: BTreeMap<String, String>,
 }
 
+/// The key of the virtual address among the items of `Routing`; no kind of entry is called so.
+const VIRTUAL_ADDRESS: &str = "virtual-address";
+
 /// An item on the wire.
 #[must_use]
 pub fn encode_item(key: &ItemKey, item: Option<&Item>) -> WireItem {
     let key = match key {
         ItemKey::Sole => String::new(),
         ItemKey::Entry(kind) => kind.as_str().to_owned(),
+        ItemKey::VirtualAddress => VIRTUAL_ADDRESS.to_owned(),
         ItemKey::Front(key) => format!("{}/{}", key.node, key.id),
         ItemKey::Root(id) => id.clone(),
     };
@@ -262,6 +289,8 @@ pub fn encode_item(key: &ItemKey, item: Option<&Item>) -> WireItem {
         Item::Front(front) => encode_front(front).encode_to_vec(),
         Item::Entry(entry) => serde_json::to_vec(entry).expect(json),
         Item::Root(root) => serde_json::to_vec(root).expect(json),
+        Item::VirtualAddress(address) => address.octets().to_vec(),
+        Item::Services(services) => serde_json::to_vec(services).expect(json),
         Item::Mark => Vec::new(),
     });
     WireItem { key, value: value.map(Bytes::from) }
@@ -306,6 +335,11 @@ pub fn decode_item(subject: &Subject, wire: &WireItem) -> Result<(ItemKey, Optio
                 root => Ok((ItemKey::Root(wire.key.clone()), root.map(Item::Root))),
             }
         }
+        Subject::Routing(_) if wire.key == VIRTUAL_ADDRESS => {
+            let address = value.map(|value| <[u8; 4]>::try_from(&value[..])).transpose();
+            let address = address.map_err(|_| wrong("it is no IPv4 address".to_owned()))?;
+            Ok((ItemKey::VirtualAddress, address.map(|octets| Item::VirtualAddress(octets.into()))))
+        }
         Subject::Routing(_) => {
             let key = match wire.key.as_str() {
                 "" => ItemKey::Sole,
@@ -320,6 +354,11 @@ pub fn decode_item(subject: &Subject, wire: &WireItem) -> Result<(ItemKey, Optio
         Subject::Intentions(_) | Subject::ProxyDefaults => {
             let entry = decode_entry(value, &(subject.clone(), ItemKey::Sole)).map_err(wrong)?;
             Ok((ItemKey::Sole, entry))
+        }
+        Subject::Destinations(_) => {
+            let services: Option<Vec<ServiceName>> =
+                value.map(|value| serde_json::from_slice(value)).transpose().map_err(|e| wrong(e.to_string()))?;
+            Ok((ItemKey::Sole, services.map(Item::Services)))
         }
         Subject::Service(_) | Subject::Node(_) => Ok((ItemKey::Sole, value.map(|_| Item::Mark))),
         Subject::Instance(_)
@@ -394,6 +433,7 @@ impl ItemChange {
             (Subject::Intentions(_), _) | (_, None) => Urgency::Restricts,
             (_, Some(Item::Front(front))) if front.health == CheckStatus::Critical => Urgency::Restricts,
             (_, Some(Item::Front(_))) => Urgency::Extends,
+            (_, Some(Item::VirtualAddress(_) | Item::Services(_))) => Urgency::Extends,
             (_, Some(Item::Entry(_) | Item::Root(_) | Item::Mark)) => Urgency::Adjusts,
         }
     }

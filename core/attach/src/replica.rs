@@ -5,6 +5,7 @@
 //! from it, or a missing denial would let calls through.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -78,7 +79,9 @@ struct Content {
     entry: Option<ConfigEntry>,
     /// Of `Routing`, the entries beside the service-defaults.
     others: BTreeMap<ConfigKind, ConfigEntry>,
+    virtual_address: Option<Ipv4Addr>,
     roots: BTreeMap<String, CaRootRecord>,
+    services: Vec<ServiceName>,
     mark: bool,
 }
 
@@ -416,9 +419,12 @@ impl Content {
             (ItemKey::Entry(kind), _) => {
                 self.others.remove(&kind);
             }
+            (ItemKey::VirtualAddress, Some(Item::VirtualAddress(address))) => self.virtual_address = Some(address),
+            (ItemKey::VirtualAddress, _) => self.virtual_address = None,
             (ItemKey::Sole, Some(Item::Entry(entry))) => self.entry = Some(entry),
+            (ItemKey::Sole, Some(Item::Services(services))) => self.services = services,
             (ItemKey::Sole, Some(_)) => self.mark = true,
-            (ItemKey::Sole, None) => (self.entry, self.mark) = (None, false),
+            (ItemKey::Sole, None) => (self.entry, self.services, self.mark) = (None, Vec::new(), false),
         }
     }
 
@@ -428,7 +434,10 @@ impl Content {
         let entry = self.entry.iter().map(|entry| (ItemKey::Sole, Item::Entry(entry.clone())));
         let others = self.others.iter().map(|(kind, entry)| (ItemKey::Entry(*kind), Item::Entry(entry.clone())));
         let mark = self.mark.then_some((ItemKey::Sole, Item::Mark));
-        fronts.chain(roots).chain(entry).chain(others).chain(mark).collect()
+        let address = self.virtual_address.map(|address| (ItemKey::VirtualAddress, Item::VirtualAddress(address)));
+        let services = Some(&self.services).filter(|services| !services.is_empty());
+        let services = services.map(|services| (ItemKey::Sole, Item::Services(services.clone())));
+        fronts.chain(roots).chain(entry).chain(others).chain(mark).chain(address).chain(services).collect()
     }
 }
 
@@ -496,6 +505,15 @@ impl MeshRead for Replica {
     fn intentions(&self, destination: &IntentionSubject) -> Option<&ServiceIntentions> {
         let entry = self.entry(&Subject::Intentions(destination.clone()))?;
         if let ConfigEntry::ServiceIntentions(entry) = entry { Some(entry) } else { None }
+    }
+
+    fn visit_destinations(&self, source: &ServiceName, visit: &mut dyn FnMut(&ServiceName)) {
+        let topic = self.topics.get(&Subject::Destinations(source.clone()));
+        topic.into_iter().flat_map(|topic| &topic.content.services).for_each(visit);
+    }
+
+    fn virtual_address(&self, service: &ServiceName) -> Option<Ipv4Addr> {
+        self.topics.get(&Subject::Routing(service.clone()))?.content.virtual_address
     }
 
     fn roots_pem(&self) -> Vec<&str> {

@@ -26,6 +26,7 @@ fn wanting() -> Replica {
         Subject::Service(service()),
         Subject::Routing(service()),
         Subject::Intentions("web".parse().unwrap()),
+        Subject::Destinations(service()),
         Subject::ProxyDefaults,
         Subject::Roots,
         Subject::Node("n1".parse().unwrap()),
@@ -40,18 +41,18 @@ fn wire_subject() -> impl Strategy<Value = Option<WireSubject>> {
         4 => prop::sample::select(vec!["web", "n1", "", "*", "a b", "global"]).prop_map(str::to_owned),
         1 => any::<String>(),
     ];
-    prop::option::weighted(0.95, (0..9u32, name).prop_map(|(kind, name)| WireSubject { kind, name }))
+    prop::option::weighted(0.95, (0..10u32, name).prop_map(|(kind, name)| WireSubject { kind, name }))
 }
 
 fn wire_item() -> impl Strategy<Value = WireItem> {
     let key = prop_oneof![
-        4 => prop::sample::select(vec!["", "n1/i1", "n1/i2", "n1", "/", "n1/", "r1", "n 1/i"]).prop_map(str::to_owned),
+        4 => prop::sample::select(vec!["", "virtual-address", "n1/i1", "n1/i2", "n1", "/", "n1/", "r1", "n 1/i"]).prop_map(str::to_owned),
         1 => any::<String>(),
     ];
     let value = prop_oneof![
         // A front: address, port, weights, health.
         3 => (0..3u32, 0..70_000u32).prop_map(|(health, port)| front_bytes(health, port)),
-        2 => prop::sample::select(vec!["{}", "null", "", r#"{"service-defaults":{"service":"web"}}"#, r#"{"proxy-defaults":{}}"#])
+        2 => prop::sample::select(vec!["{}", "null", "", "four", "[\"web\"]", r#"{"service-defaults":{"service":"web"}}"#, r#"{"proxy-defaults":{}}"#])
             .prop_map(|text| Bytes::from_static(text.as_bytes())),
         1 => prop::collection::vec(any::<u8>(), 0..40).prop_map(Bytes::from),
     ];
@@ -138,10 +139,13 @@ fn values_outside_the_grammar_are_errors() {
     let json = |text: &'static str| Some(Bytes::from_static(text.as_bytes()));
     let root = r#"{"id":"r1","name":"","certificate_pem":"","serial":1,"signing_key_id":"","trust_domain":"m","not_before":0,"not_after":1,"active":true}"#;
     let routing = Subject::Routing("web".parse().unwrap());
+    let destinations = Subject::Destinations("web".parse().unwrap());
     let good = [
         (endpoints(), item("n1/i1", front())),
         (Subject::Roots, item("r1", json(root))),
         (routing.clone(), item("", json(r#"{"service-defaults":{"service":"web"}}"#))),
+        (routing.clone(), item("virtual-address", json("\u{f}\u{1}\u{2}\u{3}"))),
+        (destinations.clone(), item("", json("[\"api\"]"))),
         (Subject::Service("web".parse().unwrap()), item("", json(""))),
     ];
     for (subject, item) in good {
@@ -160,6 +164,9 @@ fn values_outside_the_grammar_are_errors() {
         (routing.clone(), item("", json(r#"{"service-defaults":{"service":"other"}}"#))),
         (routing.clone(), item("", json(r#"{"service-intentions":{"destination":"web","sources":[]}}"#))),
         (routing.clone(), item("x", json(r#"{"service-defaults":{"service":"web"}}"#))),
+        (routing.clone(), item("virtual-address", json("240.0.0.1"))),
+        (destinations.clone(), item("", json("[\"a b\"]"))),
+        (destinations, item("web", json("[]"))),
         (routing, item("", json("{"))),
         (Subject::Service("web".parse().unwrap()), item("x", json(""))),
     ];
@@ -173,10 +180,13 @@ fn values_outside_the_grammar_are_errors() {
 
 #[test]
 fn a_subject_has_one_form() {
-    for (kind, name) in [(0, ""), (1, ""), (1, "*"), (2, "a b"), (5, "x"), (6, "global"), (7, "*"), (8, "x")] {
+    for (kind, name) in [(0, ""), (1, ""), (1, "*"), (2, "a b"), (5, "x"), (6, "global"), (7, "*"), (8, "*"), (9, "x")]
+    {
         assert!(decode_subject(&WireSubject { kind, name: name.to_owned() }).is_err(), "{kind} {name:?}");
     }
-    for (kind, name) in [(1, "web"), (2, "web"), (3, "web"), (4, "web"), (4, "*"), (5, ""), (6, ""), (7, "n1")] {
+    for (kind, name) in
+        [(1, "web"), (2, "web"), (3, "web"), (4, "web"), (4, "*"), (5, ""), (6, ""), (7, "n1"), (8, "web")]
+    {
         let wire = WireSubject { kind, name: name.to_owned() };
         assert_eq!(encode_subject(&decode_subject(&wire).unwrap()), Some(wire));
     }

@@ -27,13 +27,14 @@ const IDS: [&str; 4] = ["i1", "i2", "s1", "s2"];
 const SERVICES: [&str; 2] = ["web", "api"];
 /// One agent of another node, and one whose node others write.
 const AGENTS: [(&str, &str); 2] = [("a", "n9"), ("b", "n1")];
-const SUBJECTS: [&str; 9] = [
+const SUBJECTS: [&str; 10] = [
     "endpoints/web",
     "endpoints/web",
     "endpoints/api",
     "service/web",
     "routing/web",
     "intentions/web",
+    "destinations/api",
     "proxy-defaults",
     "roots",
     "node/n1",
@@ -60,7 +61,7 @@ fn root(id: &str, active: bool) -> Record {
 fn change() -> impl Strategy<Value = Change> {
     let status = prop::sample::select(&[CheckStatus::Passing, CheckStatus::Warning, CheckStatus::Critical][..]);
     let protocol = || prop::sample::select(&[Protocol::Tcp, Protocol::Http][..]);
-    let action = prop::sample::select(&[Action::Allow, Action::Deny][..]);
+    let action = || prop::sample::select(&[Action::Allow, Action::Deny][..]);
     let put = |record| Change::Put(record);
     let delete_config =
         |kind, name: &str| Change::Delete(RecordKey::Config(ConfigEntryKey { kind, name: name.to_owned() }));
@@ -94,11 +95,14 @@ fn change() -> impl Strategy<Value = Change> {
             put(Record::Config(ConfigEntry::ProxyDefaults(ProxyDefaults { protocol: Some(p), ..ProxyDefaults::default() })))
         }),
         1 => Just(delete_config(ConfigKind::ProxyDefaults, "global")),
-        2 => (pick(&["web", "*"]), action)
+        2 => (pick(&["web", "*"]), action())
             .prop_map(move |(d, a)| put(Record::Config(intentions(d, vec![connection("api", a)])))),
         1 => pick(&["web", "*"]).prop_map(move |d| delete_config(ConfigKind::ServiceIntentions, d)),
         1 => (pick(&["r1", "r2"]), any::<bool>()).prop_map(move |(id, active)| put(root(id, active))),
         1 => pick(&["r1", "r2"]).prop_map(|id| Change::Delete(RecordKey::CaRoot(id.to_owned()))),
+        2 => (pick(&SERVICES), pick(&["web", "api"]), action())
+            .prop_map(move |(d, s, a)| put(Record::Config(intentions(d, vec![connection(s, a)])))),
+        1 => pick(&SERVICES).prop_map(move |s| put(Record::VirtualAddress(virtual_address(s)))),
         1 => Just(put(Record::Fence(Fence::Protocols))),
     ]
 }

@@ -250,6 +250,8 @@ fn item_text(subject: &Subject, wire: &WireItem) -> String {
             format!("{} {address}:{port} {:?}{marks}", front.key, front.health).to_lowercase()
         }
         Some(Item::Root(root)) => root.id,
+        Some(Item::VirtualAddress(address)) => address.to_string(),
+        Some(Item::Services(services)) => format!("{services:?}"),
         Some(Item::Entry(ConfigEntry::ServiceIntentions(entry))) => match entry.sources[0].decision {
             SourceDecision::Connection(action) => action.as_str().to_owned(),
             SourceDecision::Requests(_) => "by request".to_owned(),

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use starling_model::{
-    Change, Check, CheckId, CheckedService, ConfigEntry, InstanceKey, InstanceKind, NodeName, Record, RecordKey,
-    Revision, ServiceInstance, ServiceName, Versioned,
+    Change, Check, CheckId, CheckedService, ConfigEntry, ConfigEntryKey, InstanceKey, InstanceKind, IntentionSubject,
+    NodeName, Record, RecordKey, Revision, ServiceInstance, ServiceName, Versioned,
 };
 
 use crate::snapshot::{ById, ByKey, ByOwner, ByPort, NodeEntry, Snapshot};
@@ -50,6 +50,7 @@ impl Snapshot {
         for change in changes {
             let key = change.key();
             next.touch(&key, &mut subjects);
+            let allowed = next.allowed_sources(&key);
             match change {
                 Change::Put(record) => {
                     let created = next.created(&key).unwrap_or(revision);
@@ -59,6 +60,8 @@ impl Snapshot {
             }
             // Again, for what the record speaks of now: a sidecar may have changed its destination.
             next.touch(&key, &mut subjects);
+            let allows = next.allowed_sources(&key);
+            subjects.extend(allowed.symmetric_difference(&allows).cloned().map(Subject::Destinations));
         }
         next.revision = revision;
         for subject in &subjects {
@@ -88,6 +91,8 @@ impl Snapshot {
                 entry.put_check(Arc::new(Versioned { value, created, modified }));
             }
             Record::Config(value) => {
+                self.remove_destinations(&value.key());
+                self.put_destinations(&value);
                 self.configs.insert(value.key(), Arc::new(Versioned { value, created, modified }));
             }
             Record::CaRoot(value) => {
@@ -98,6 +103,11 @@ impl Snapshot {
             }
             Record::Fence(value) => {
                 self.fences.insert(value, Arc::new(Versioned { value, created, modified }));
+            }
+            Record::VirtualAddress(value) => {
+                self.remove(&RecordKey::VirtualAddress(value.address));
+                self.virtual_by_service.insert(value.service.clone(), value.address);
+                self.virtual_addresses.insert(value.address, Arc::new(Versioned { value, created, modified }));
             }
         }
     }
@@ -145,6 +155,7 @@ impl Snapshot {
                 self.drop_empty(node);
             }
             RecordKey::Config(key) => {
+                self.remove_destinations(key);
                 self.configs.remove(key);
             }
             RecordKey::CaRoot(id) => {
@@ -155,6 +166,38 @@ impl Snapshot {
             }
             RecordKey::Fence(fence) => {
                 self.fences.remove(fence);
+            }
+            RecordKey::VirtualAddress(address) => {
+                if let Some(old) = self.virtual_addresses.remove(address) {
+                    self.virtual_by_service.remove(&old.value.service);
+                }
+            }
+        }
+    }
+
+    /// The sources that an entry of intentions, as it stands now, allows by name; none if the key is of anything else.
+    fn allowed_sources(&self, key: &RecordKey) -> BTreeSet<ServiceName> {
+        let RecordKey::Config(key) = key else { return BTreeSet::new() };
+        let entry = self.config(key).and_then(|entry| explicit(&entry.value));
+        entry.map(|(_, sources)| sources.cloned().collect()).unwrap_or_default()
+    }
+
+    fn put_destinations(&mut self, entry: &ConfigEntry) {
+        let Some((destination, sources)) = explicit(entry) else { return };
+        for source in sources {
+            self.destinations.entry(source.clone()).or_default().insert(destination.clone());
+        }
+    }
+
+    /// Takes what an entry that is there says out of the index.
+    fn remove_destinations(&mut self, key: &ConfigEntryKey) {
+        let Some(old) = self.configs.get(key).cloned() else { return };
+        let Some((destination, sources)) = explicit(&old.value) else { return };
+        for source in sources {
+            let Some(destinations) = self.destinations.get_mut(source) else { continue };
+            destinations.remove(destination);
+            if destinations.is_empty() {
+                self.destinations.remove(source);
             }
         }
     }
@@ -208,6 +251,7 @@ impl Snapshot {
             RecordKey::CaRoot(id) => self.roots.get(id).map(|r| r.created),
             RecordKey::JoinToken(id) => self.join_token(id).map(|r| r.created),
             RecordKey::Fence(fence) => self.fences.get(fence).map(|r| r.created),
+            RecordKey::VirtualAddress(address) => self.virtual_addresses.get(address).map(|r| r.created),
         }
     }
 
@@ -253,6 +297,10 @@ impl Snapshot {
             }
             // Nothing that a proxy does depends on either.
             RecordKey::JoinToken(_) | RecordKey::Fence(_) => {}
+            RecordKey::VirtualAddress(address) => {
+                let entry = self.virtual_addresses.get(address);
+                subjects.extend(entry.map(|entry| Subject::Routing(entry.value.service.clone())));
+            }
         }
     }
 
@@ -293,7 +341,8 @@ impl Snapshot {
             Subject::Instance(key) => self.instance(key).is_some(),
             Subject::Service(name) => self.by_name.contains_key(name),
             Subject::Endpoints(name) => self.by_name.contains_key(name) || self.by_destination.contains_key(name),
-            Subject::Routing(name) => self.routing(name).next().is_some(),
+            Subject::Routing(name) => self.routing(name).next().is_some() || self.virtual_address(name).is_some(),
+            Subject::Destinations(name) => self.destinations.contains_key(name),
             Subject::Intentions(name) => self.intentions(name).is_some(),
             Subject::ProxyDefaults
             | Subject::Roots
@@ -351,6 +400,15 @@ fn remove_from(map: &mut ByService, name: &ServiceName, instance: &ServiceInstan
 fn touch_instance(instance: &ServiceInstance, subjects: &mut BTreeSet<Subject>) {
     subjects.insert(Subject::Service(instance.name.clone()));
     subjects.insert(Subject::Endpoints(instance.identity().clone()));
+}
+
+/// The service that an entry of intentions is written for, and the services that it allows something by name. One for `*`,
+/// or of `*`, names nobody: every service would then be everybody's.
+fn explicit(entry: &ConfigEntry) -> Option<(&ServiceName, impl Iterator<Item = &ServiceName>)> {
+    let ConfigEntry::ServiceIntentions(entry) = entry else { return None };
+    let IntentionSubject::Service(destination) = &entry.destination else { return None };
+    let sources = entry.sources.iter().filter(|source| source.decision.may_allow());
+    Some((destination, sources.filter_map(|source| source.source.service())))
 }
 
 fn config_subject(entry: &ConfigEntry) -> Subject {

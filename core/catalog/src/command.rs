@@ -22,6 +22,7 @@ use starling_model::{
 use crate::snapshot::Snapshot;
 
 mod join_token;
+mod virtual_address;
 
 pub use join_token::{JOIN_TOKENS_MAX, JoinRequest, JoinTokenCommand, JoinTokenRefusal, NameHolder};
 
@@ -200,6 +201,7 @@ pub fn decide(snapshot: &Snapshot, command: &Command) -> Result<Decision, Refusa
     let mut decision = Decision::default();
     match command {
         Command::Register { name, node, instances, checks } => {
+            virtual_address::assign(snapshot, instances, &mut decision);
             decide_register(snapshot, name, node.as_ref(), instances, checks, &mut decision)?;
         }
         Command::DeregisterInstance(key) => decide_deregister_instance(snapshot, key, &mut decision),
@@ -207,7 +209,14 @@ pub fn decide(snapshot: &Snapshot, command: &Command) -> Result<Decision, Refusa
             decision.delete(snapshot, RecordKey::Check(node.clone(), id.clone()));
         }
         Command::DeregisterNode(name) => decide_deregister_node(snapshot, name, &mut decision),
-        Command::Node { name, changes } => decide_node(snapshot, name, changes, &mut decision)?,
+        Command::Node { name, changes } => {
+            let written = changes.iter().filter_map(|change| match change {
+                Change::Put(Record::Instance(instance)) => Some(instance),
+                Change::Put(_) | Change::Delete(_) => None,
+            });
+            virtual_address::assign(snapshot, written, &mut decision);
+            decide_node(snapshot, name, changes, &mut decision)?;
+        }
         Command::PutConfig { entry, cas } => {
             check_cas(snapshot, &entry.key(), *cas)?;
             check_entry(snapshot, entry)?;
@@ -305,7 +314,12 @@ fn ground(change: &Change) -> Option<RecordKey> {
             None => RecordKey::Node(check.node.clone()),
         }),
         Change::Put(
-            Record::Node(_) | Record::Config(_) | Record::CaRoot(_) | Record::JoinToken(_) | Record::Fence(_),
+            Record::Node(_)
+            | Record::Config(_)
+            | Record::CaRoot(_)
+            | Record::JoinToken(_)
+            | Record::Fence(_)
+            | Record::VirtualAddress(_),
         )
         | Change::Delete(_) => None,
     }
@@ -409,7 +423,7 @@ fn decide_deregister_node(snapshot: &Snapshot, name: &NodeName, decision: &mut D
     decision.again = !decision.changes.is_empty();
 }
 
-/// An agent is the authority for its node and puts back what others remove, so nothing of this is seen.
+/// An agent is the authority for its node and puts back what others remove, so nothing of its records is seen.
 fn decide_node(
     snapshot: &Snapshot,
     name: &NodeName,
@@ -421,7 +435,11 @@ fn decide_node(
         let own = match &key {
             RecordKey::Node(node) | RecordKey::Check(node, _) => node == name,
             RecordKey::Instance(instance) => instance.node == *name,
-            RecordKey::Config(_) | RecordKey::CaRoot(_) | RecordKey::JoinToken(_) | RecordKey::Fence(_) => false,
+            RecordKey::Config(_)
+            | RecordKey::CaRoot(_)
+            | RecordKey::JoinToken(_)
+            | RecordKey::Fence(_)
+            | RecordKey::VirtualAddress(_) => false,
         };
         if !own {
             return Err(Refusal::ForeignRecord { node: name.clone(), key: key.encode() });

@@ -4,6 +4,7 @@
 //! answers alike for equal catalogs, so plans do not depend on where they are made.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use starling_model::{
@@ -94,6 +95,12 @@ pub trait MeshRead {
     /// The intentions written for exactly this destination; [`Subject::Intentions`].
     fn intentions(&self, destination: &IntentionSubject) -> Option<&ServiceIntentions>;
 
+    /// Shows each service whose own intentions allow `source` by name, in order; [`Subject::Destinations`].
+    fn visit_destinations(&self, source: &ServiceName, visit: &mut dyn FnMut(&ServiceName));
+
+    /// The virtual address of a service; [`Subject::Routing`].
+    fn virtual_address(&self, service: &ServiceName) -> Option<Ipv4Addr>;
+
     /// Trusted roots in PEM, the active one first; [`Subject::Roots`].
     fn roots_pem(&self) -> Vec<&str>;
 
@@ -159,6 +166,14 @@ impl MeshRead for Snapshot {
     fn intentions(&self, destination: &IntentionSubject) -> Option<&ServiceIntentions> {
         let entry = &Self::intentions(self, destination)?.value;
         if let ConfigEntry::ServiceIntentions(entry) = entry { Some(entry) } else { None }
+    }
+
+    fn visit_destinations(&self, source: &ServiceName, visit: &mut dyn FnMut(&ServiceName)) {
+        self.destinations(source).for_each(visit);
+    }
+
+    fn virtual_address(&self, service: &ServiceName) -> Option<Ipv4Addr> {
+        Self::virtual_address(self, service)
     }
 
     fn roots_pem(&self) -> Vec<&str> {

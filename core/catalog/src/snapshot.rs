@@ -5,6 +5,7 @@
 //! hold the records, not their names.
 
 use std::cmp::Ordering;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
@@ -12,7 +13,7 @@ use starling_model::{
     CaRootRecord, Change, Check, CheckId, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, Fence, IngressGateway,
     InstanceId, InstanceKey, IntentionSubject, JoinTokenId, JoinTokenRecord, Node, NodeName, Port, Protocol,
     ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName,
-    ServiceResolver, ServiceRouter, ServiceSplitter, Versioned,
+    ServiceResolver, ServiceRouter, ServiceSplitter, Versioned, VirtualAddress,
 };
 
 use crate::sorted::{Order, Sorted};
@@ -27,6 +28,11 @@ pub struct Snapshot {
     pub(crate) roots: OrdMap<String, Arc<Versioned<CaRootRecord>>>,
     pub(crate) join_tokens: OrdMap<JoinTokenId, Arc<Versioned<JoinTokenRecord>>>,
     pub(crate) fences: OrdMap<Fence, Arc<Versioned<Fence>>>,
+    pub(crate) virtual_addresses: OrdMap<Ipv4Addr, Arc<Versioned<VirtualAddress>>>,
+    /// The same by service.
+    pub(crate) virtual_by_service: OrdMap<ServiceName, Ipv4Addr>,
+    /// By source, the destinations whose own intentions allow it by name.
+    pub(crate) destinations: OrdMap<ServiceName, OrdSet<ServiceName>>,
     /// Instances by the name they bear.
     pub(crate) by_name: OrdMap<ServiceName, Arc<Sorted<ByKey>>>,
     /// Sidecars by the service they stand in front of.
@@ -370,6 +376,29 @@ impl Snapshot {
         })
     }
 
+    /// The services whose own intentions name `source` as one that they allow, in order.
+    pub fn destinations(&self, source: &ServiceName) -> impl Iterator<Item = &ServiceName> {
+        self.destinations.get(source).into_iter().flatten()
+    }
+
+    /// The virtual address of a service.
+    #[must_use]
+    pub fn virtual_address(&self, service: &ServiceName) -> Option<Ipv4Addr> {
+        self.virtual_by_service.get(service).copied()
+    }
+
+    /// Whose a virtual address is.
+    #[must_use]
+    pub fn virtual_address_of(&self, address: Ipv4Addr) -> Option<&ServiceName> {
+        self.virtual_addresses.get(&address).map(|entry| &entry.value.service)
+    }
+
+    /// Virtual addresses given out so far.
+    #[must_use]
+    pub fn virtual_addresses(&self) -> usize {
+        self.virtual_addresses.len()
+    }
+
     /// Every trusted root, the active one first.
     #[must_use]
     pub fn roots(&self) -> Vec<&Arc<Versioned<CaRootRecord>>> {
@@ -400,6 +429,7 @@ impl Snapshot {
             RecordKey::CaRoot(id) => self.roots.get(id).map(|r| r.modified),
             RecordKey::JoinToken(id) => self.join_token(id).map(|r| r.modified),
             RecordKey::Fence(fence) => self.fences.get(fence).map(|r| r.modified),
+            RecordKey::VirtualAddress(address) => self.virtual_addresses.get(address).map(|r| r.modified),
         }
     }
 
@@ -414,6 +444,9 @@ impl Snapshot {
             Record::CaRoot(value) => self.roots.get(&value.id).is_some_and(|r| r.value == *value),
             Record::JoinToken(value) => self.join_token(&value.id).is_some_and(|r| r.value == *value),
             Record::Fence(fence) => self.fences.contains_key(fence),
+            Record::VirtualAddress(value) => {
+                self.virtual_addresses.get(&value.address).is_some_and(|r| r.value == *value)
+            }
         }
     }
 
@@ -429,7 +462,9 @@ impl Snapshot {
         let roots = self.roots.values().map(|r| wrap(r, Record::CaRoot));
         let join_tokens = self.join_tokens().map(|r| wrap(r, Record::JoinToken));
         let fences = self.fences.values().map(|r| wrap(r, Record::Fence));
-        nodes.chain(instances).chain(checks).chain(configs).chain(roots).chain(join_tokens).chain(fences)
+        let addresses = self.virtual_addresses.values().map(|r| wrap(r, Record::VirtualAddress));
+        let of_mesh = roots.chain(join_tokens).chain(fences).chain(addresses);
+        nodes.chain(instances).chain(checks).chain(configs).chain(of_mesh)
     }
 
     /// The changes that turn this state into `newer`. Costs a pass over both; for a reader that has lost its place.

@@ -13,10 +13,13 @@ pub enum Subject {
     Service(ServiceName),
     /// Where the service is reached in the mesh: its sidecars and native instances, and the health of what they front.
     Endpoints(ServiceName),
-    /// How the service is called: its service-defaults, router, splitter and resolver; of a gateway, what it lets in.
+    /// How the service is called: its service-defaults, router, splitter and resolver, and its virtual address; of a gateway,
+    /// what it lets in.
     Routing(ServiceName),
     /// The intentions written for this destination.
     Intentions(IntentionSubject),
+    /// The services whose own intentions name this one as a source that they allow.
+    Destinations(ServiceName),
     /// Settings of every proxy.
     ProxyDefaults,
     /// The roots that the mesh trusts.
@@ -47,6 +50,7 @@ impl std::fmt::Display for Subject {
             Self::Endpoints(name) => write!(f, "endpoints/{name}"),
             Self::Routing(name) => write!(f, "routing/{name}"),
             Self::Intentions(name) => write!(f, "intentions/{name}"),
+            Self::Destinations(name) => write!(f, "destinations/{name}"),
             Self::ProxyDefaults => f.write_str("proxy-defaults"),
             Self::Roots => f.write_str("roots"),
             Self::ServiceList => f.write_str("services"),

@@ -22,7 +22,7 @@ fn pick(of: &'static [&'static str]) -> impl Strategy<Value = &'static str> {
 fn change() -> impl Strategy<Value = Change> {
     let status = prop::sample::select(&[CheckStatus::Passing, CheckStatus::Warning, CheckStatus::Critical][..]);
     let protocol = prop::sample::select(&[Protocol::Tcp, Protocol::Http][..]);
-    let action = prop::sample::select(&[Action::Allow, Action::Deny][..]);
+    let action = || prop::sample::select(&[Action::Allow, Action::Deny][..]);
     prop_oneof![
         (pick(&NODES), pick(&["10.0.0.1", "10.0.0.2"])).prop_map(|(n, a)| Change::Put(node(n, a))),
         pick(&NODES).prop_map(|n| Change::Delete(RecordKey::Node(n.parse().expect("a name")))),
@@ -36,9 +36,13 @@ fn change() -> impl Strategy<Value = Change> {
         (pick(&NODES), pick(&IDS))
             .prop_map(|(n, c)| Change::Delete(RecordKey::Check(n.parse().expect("a name"), c.parse().expect("an id")))),
         (pick(&SERVICES), protocol).prop_map(|(s, p)| Change::Put(Record::Config(defaults(s, p)))),
-        (pick(&["web", "*"]), action)
+        (pick(&["web", "*"]), action())
             .prop_map(|(d, a)| Change::Put(Record::Config(intentions(d, vec![connection("api", a)])))),
         pick(&["web", "*"]).prop_map(|d| Change::Delete(RecordKey::Config(intentions(d, vec![]).key()))),
+        (pick(&["web", "api"]), pick(&["web", "api", "*"]), action())
+            .prop_map(|(d, s, a)| Change::Put(Record::Config(intentions(d, vec![connection(s, a)])))),
+        pick(&SERVICES).prop_map(|s| Change::Put(Record::VirtualAddress(virtual_address(s)))),
+        pick(&SERVICES).prop_map(|s| Change::Delete(Record::VirtualAddress(virtual_address(s)).key())),
         Just(Change::Put(Record::Fence(Fence::Protocols))),
     ]
 }
@@ -102,6 +106,19 @@ impl Naive {
         entries.collect()
     }
 
+    /// Whose own intentions allow `source` by name.
+    fn destinations(&self, source: &ServiceName) -> Vec<ServiceName> {
+        let source = IntentionSubject::Service(source.clone());
+        let entries = self.configs(ConfigKind::ServiceIntentions).into_iter().filter_map(|entry| match entry {
+            ConfigEntry::ServiceIntentions(entry) => Some(entry),
+            _ => None,
+        });
+        let allows =
+            |it: &SourceIntention| it.source == source && it.decision != SourceDecision::Connection(Action::Deny);
+        let allowing = entries.filter(|entry| entry.sources.iter().any(allows));
+        allowing.filter_map(|entry| entry.destination.service().cloned()).collect()
+    }
+
     /// What a subscriber of a subject would look at, as text.
     fn view(&self, subject: &Subject) -> String {
         let records = self.0.values().filter(|record| match (&record.value, subject) {
@@ -117,6 +134,7 @@ impl Naive {
             (Record::Instance(i), Subject::Endpoints(name)) => i.identity() == name,
             (Record::Config(ConfigEntry::ServiceDefaults(d)), Subject::Routing(name)) => d.service == *name,
             (Record::Config(ConfigEntry::ServiceIntentions(e)), Subject::Intentions(name)) => e.destination == *name,
+            (Record::VirtualAddress(a), Subject::Routing(name)) => a.service == *name,
             _ => false,
         });
         let mut text: String = records.map(|record| format!("{record:?}\n")).collect();
@@ -126,6 +144,9 @@ impl Naive {
             Subject::Endpoints(name) => self.instances(|i| i.identity() == name),
             _ => Vec::new(),
         };
+        if let Subject::Destinations(name) = subject {
+            text = format!("{:?}", self.destinations(name));
+        }
         for key in seen {
             text += &format!("{key} {:?}\n", self.worst(&key));
         }
@@ -142,6 +163,7 @@ fn subjects() -> Vec<Subject> {
         all.push(Subject::Service(name.clone()));
         all.push(Subject::Endpoints(name.clone()));
         all.push(Subject::Routing(name.clone()));
+        all.push(Subject::Destinations(name.clone()));
         all.push(Subject::Intentions(IntentionSubject::Service(name)));
     }
     all.push(Subject::Intentions(IntentionSubject::Any));
@@ -169,6 +191,11 @@ proptest! {
                 prop_assert_eq!(named, naive.instances(|i| i.name == name));
                 let fronting: Vec<_> = real.sidecars_of(&name).map(|i| i.value.key.clone()).collect();
                 prop_assert_eq!(fronting, naive.instances(|i| i.sidecar().is_some_and(|p| p.destination == name)));
+                prop_assert_eq!(real.destinations(&name).cloned().collect::<Vec<_>>(), naive.destinations(&name));
+                let address = virtual_address(name.as_str());
+                let given = naive.0.contains_key(&RecordKey::VirtualAddress(address.address));
+                prop_assert_eq!(real.virtual_address(&name), given.then_some(address.address));
+                prop_assert_eq!(real.virtual_address_of(address.address), given.then_some(&name));
             }
             for (node, port) in NODES.iter().flat_map(|node| (1..4).map(move |port| (node, port))) {
                 let node: NodeName = node.parse().expect("a name");

@@ -31,6 +31,15 @@ impl IntentionSubject {
         }
     }
 
+    /// The service; `None` for every service.
+    #[must_use]
+    pub fn service(&self) -> Option<&ServiceName> {
+        match self {
+            Self::Service(name) => Some(name),
+            Self::Any => None,
+        }
+    }
+
     /// Whether `service` is meant.
     #[must_use]
     pub fn covers(&self, service: &ServiceName) -> bool {
@@ -135,6 +144,17 @@ pub enum SourceDecision {
     Connection(Action),
     /// The first permission that matches a request decides; none matching falls to the default policy (L7).
     Requests(Vec<IntentionPermission>),
+}
+
+impl SourceDecision {
+    /// Whether anything may pass: whoever writes permissions means calls.
+    #[must_use]
+    pub fn may_allow(&self) -> bool {
+        match self {
+            Self::Connection(action) => *action == Action::Allow,
+            Self::Requests(_) => true,
+        }
+    }
 }
 
 /// One L7 rule.

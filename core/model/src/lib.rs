@@ -26,6 +26,7 @@ pub mod splitter;
 pub mod time;
 pub mod tracing;
 pub mod upstream_config;
+pub mod virtual_address;
 
 pub use access_log::{AccessLog, LogFilter, LogForm, LogTarget, LogTemplate};
 pub use check::{Check, CheckDefinition, CheckKind, CheckStatus, CheckedService, LIVENESS_CHECK, OUTPUT_BYTES_MAX};
@@ -59,8 +60,11 @@ pub use router::{
     RequestMatch, RetryBudget, RetryOn, RetryPolicy, RouteAction, RouteDestination, RouteRedirect, ServiceRoute,
     ServiceRouter,
 };
-pub use service::{InstanceKey, InstanceKind, ServiceInstance, SidecarProxy, TaggedAddress, Upstream, Weights};
+pub use service::{
+    InstanceKey, InstanceKind, ServiceInstance, SidecarProxy, TaggedAddress, TransparentProxy, Upstream, Weights,
+};
 pub use splitter::{ServiceSplit, ServiceSplitter, Splits, SplitsError};
 pub use time::UnixSeconds;
 pub use tracing::{Collector, Tracing};
 pub use upstream_config::{PassiveHealthCheck, RateLimit, UpstreamConfig, UpstreamSettings};
+pub use virtual_address::{VirtualAddress, virtual_v6};

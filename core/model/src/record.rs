@@ -4,6 +4,7 @@
 //! is never given a new meaning.
 
 use std::fmt;
+use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +15,7 @@ use crate::name::{CheckId, NodeName};
 use crate::node::Node;
 use crate::service::{InstanceKey, ServiceInstance};
 use crate::time::UnixSeconds;
+use crate::virtual_address::VirtualAddress;
 
 /// A commit number of the store; also Consul's index. 0 is before the first commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -54,6 +56,8 @@ pub enum Record {
     JoinToken(JoinTokenRecord),
     /// A fence; it has no content.
     Fence(Fence),
+    /// The virtual address of a service.
+    VirtualAddress(VirtualAddress),
 }
 
 /// What decides about several records at once rewrites the fence that stands for them, and commits only if nobody else
@@ -134,6 +138,8 @@ pub enum RecordKey {
     JoinToken(JoinTokenId),
     /// A fence.
     Fence(Fence),
+    /// A virtual address.
+    VirtualAddress(Ipv4Addr),
 }
 
 /// Why bytes are no record.
@@ -165,6 +171,7 @@ impl RecordKey {
             Self::CaRoot(id) => format!("ca-root/{id}"),
             Self::JoinToken(id) => format!("join-token/{id}"),
             Self::Fence(fence) => format!("fence/{}", fence.as_str()),
+            Self::VirtualAddress(address) => format!("virtual-address/{address}"),
         }
     }
 
@@ -195,6 +202,7 @@ impl RecordKey {
             "ca-root" => Some(Self::CaRoot(rest.to_owned())),
             "join-token" => Some(Self::JoinToken(rest.parse().ok()?)),
             "fence" => (rest == Fence::Protocols.as_str()).then_some(Self::Fence(Fence::Protocols)),
+            "virtual-address" => Some(Self::VirtualAddress(rest.parse().ok()?)),
             _ => None,
         }
     }
@@ -212,6 +220,7 @@ impl Record {
             Self::CaRoot(root) => RecordKey::CaRoot(root.id.clone()),
             Self::JoinToken(token) => RecordKey::JoinToken(token.id),
             Self::Fence(fence) => RecordKey::Fence(*fence),
+            Self::VirtualAddress(value) => RecordKey::VirtualAddress(value.address),
         }
     }
 
@@ -226,6 +235,7 @@ impl Record {
             Self::CaRoot(value) => serde_json::to_vec(value),
             Self::JoinToken(value) => serde_json::to_vec(value),
             Self::Fence(_) => serde_json::to_vec(&()),
+            Self::VirtualAddress(value) => serde_json::to_vec(value),
         };
         encoded.expect("invariant: records have string keys only and always serialise")
     }
@@ -243,6 +253,7 @@ impl Record {
             RecordKey::CaRoot(_) => serde_json::from_slice(bytes).map(Self::CaRoot),
             RecordKey::JoinToken(_) => serde_json::from_slice(bytes).map(Self::JoinToken),
             RecordKey::Fence(fence) => serde_json::from_slice(bytes).map(|()| Self::Fence(*fence)),
+            RecordKey::VirtualAddress(_) => serde_json::from_slice(bytes).map(Self::VirtualAddress),
         };
         decoded.map_err(|source| RecordError::Value { key: key.encode(), source })
     }
@@ -262,6 +273,7 @@ mod tests {
             "ca-root/aa:bb",
             "join-token/00000000000000ab",
             "fence/protocols",
+            "virtual-address/240.1.2.3",
         ] {
             assert_eq!(RecordKey::decode(text).expect(text).encode(), text);
         }

@@ -159,6 +159,30 @@ pub struct SidecarProxy {
     /// Opaque proxy settings as given (`protocol`, `local_connect_timeout_ms`, …).
     #[serde(default)]
     pub config: OpaqueSettings,
+    /// How it takes connections that the kernel leads to it; `None` where the application calls its listeners by name
+    /// (Consul's `Mode` `direct`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transparent: Option<TransparentProxy>,
+}
+
+/// How a sidecar takes connections that the kernel leads to it (Consul's `Mode` `transparent`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransparentProxy {
+    /// Where what the application calls arrives.
+    pub outbound_port: Port,
+    /// Where what the application is sent arrives.
+    pub inbound_port: Port,
+    /// Whether the application is also sent what comes without mutual TLS, which no intention decides about (Consul's
+    /// `MutualTLSMode` `permissive`).
+    #[serde(default)]
+    pub permissive: bool,
+}
+
+impl TransparentProxy {
+    /// Consul's and Istio's port for what applications call.
+    pub const OUTBOUND_PORT: u16 = 15_001;
+    /// Istio's port for what applications are sent.
+    pub const INBOUND_PORT: u16 = 15_006;
 }
 
 /// Reads a list into no more room than it takes: a catalog holds hundreds of thousands of them, most of one entry, for

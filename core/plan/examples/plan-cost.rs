@@ -194,6 +194,7 @@ fn sidecar(node: &str, service: &str, number: usize, upstreams: Vec<Upstream>) -
         local_port: Some(port(8_080)),
         upstreams,
         config: OpaqueSettings::default(),
+        transparent: None,
     };
     let name = format!("{service}-sidecar-proxy");
     let mut instance = instance(node, &format!("{id}-sidecar-proxy"), &name, InstanceKind::Sidecar(Box::new(proxy)));

@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use starling_model::{AccessLog, LogFilter, LogForm, LogTarget, ServiceName};
 
-use crate::plan::{Cluster, Edge, Endpoints, Inbound, Outbound, Plan, Routes, Target, Trust};
+use crate::plan::{Capture, Cluster, Edge, Endpoints, Inbound, Outbound, Plan, Routes, Target, Trust};
 
 mod lines;
 
-use lines::{cluster_lines, edge_lines, endpoint_lines, first_word, inbound_lines, or_none, route_lines};
+use lines::{
+    capture_lines, cluster_lines, edge_lines, endpoint_lines, first_word, inbound_lines, or_none, route_lines,
+};
 
 /// A part of a plan, by name; in the order in which text shows them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,6 +26,8 @@ pub enum PartName {
     Inbound,
     /// A listener for callers from outside.
     Edge(SocketAddr),
+    /// What the kernel leads to it.
+    Capture,
     /// A listener for calls.
     Outbound(SocketAddr),
     /// Where the requests to a service go.
@@ -103,6 +107,7 @@ enum Part<'a> {
     Trust(&'a Arc<Trust>),
     Inbound(&'a Arc<Inbound>),
     Edge(&'a Arc<Edge>),
+    Capture(&'a Arc<Capture>),
     Outbound(&'a Arc<Outbound>),
     Routes(&'a Arc<Routes>),
     Cluster(&'a Arc<Cluster>),
@@ -113,6 +118,7 @@ fn parts(plan: &Plan) -> BTreeMap<PartName, Part<'_>> {
     let mut parts = BTreeMap::from([(PartName::Proxy, Part::Proxy(plan)), (PartName::Trust, Part::Trust(&plan.trust))]);
     parts.extend(plan.inbound.iter().map(|part| (PartName::Inbound, Part::Inbound(part))));
     parts.extend(plan.edges.iter().map(|part| (PartName::Edge(part.bind), Part::Edge(part))));
+    parts.extend(plan.capture.iter().map(|part| (PartName::Capture, Part::Capture(part))));
     parts.extend(plan.outbounds.iter().map(|part| (PartName::Outbound(part.bind), Part::Outbound(part))));
     parts.extend(plan.routes.iter().map(|part| (PartName::Routes(part.service.clone()), Part::Routes(part))));
     parts.extend(plan.clusters.iter().map(|part| (PartName::Cluster(part.target()), Part::Cluster(part))));
@@ -130,6 +136,7 @@ impl Part<'_> {
             (Part::Trust(a), Part::Trust(b)) => Arc::ptr_eq(a, b),
             (Part::Inbound(a), Part::Inbound(b)) => Arc::ptr_eq(a, b),
             (Part::Edge(a), Part::Edge(b)) => Arc::ptr_eq(a, b),
+            (Part::Capture(a), Part::Capture(b)) => Arc::ptr_eq(a, b),
             (Part::Outbound(a), Part::Outbound(b)) => Arc::ptr_eq(a, b),
             (Part::Routes(a), Part::Routes(b)) => Arc::ptr_eq(a, b),
             (Part::Cluster(a), Part::Cluster(b)) => Arc::ptr_eq(a, b),
@@ -139,6 +146,7 @@ impl Part<'_> {
                 | Part::Trust(_)
                 | Part::Inbound(_)
                 | Part::Edge(_)
+                | Part::Capture(_)
                 | Part::Outbound(_)
                 | Part::Routes(_)
                 | Part::Cluster(_)
@@ -165,6 +173,7 @@ impl Part<'_> {
             }
             Part::Inbound(inbound) => inbound_lines(inbound),
             Part::Edge(edge) => edge_lines(edge),
+            Part::Capture(capture) => capture_lines(capture),
             Part::Outbound(outbound) => vec![format!("{} {}", outbound.service, outbound.protocol.as_str())],
             Part::Routes(routes) => route_lines(routes),
             Part::Cluster(cluster) => cluster_lines(cluster),
@@ -202,6 +211,7 @@ impl fmt::Display for PartName {
             Self::Trust => f.write_str("trust"),
             Self::Inbound => f.write_str("inbound"),
             Self::Edge(bind) => write!(f, "edge {bind}"),
+            Self::Capture => f.write_str("capture"),
             Self::Outbound(bind) => write!(f, "outbound {bind}"),
             Self::Routes(service) => write!(f, "routes {service}"),
             Self::Cluster(target) => write!(f, "cluster {target}"),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use starling_model::{AccessLog, InstanceKey, Revision, ServiceName, Tracing};
 
-use crate::plan::{Cluster, Edge, Endpoints, Inbound, Outbound, Plan, Routes, Trust};
+use crate::plan::{Capture, Cluster, Edge, Endpoints, Inbound, Outbound, Plan, Routes, Trust};
 
 /// One part of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -31,6 +31,8 @@ pub enum Part {
     Inbound(Arc<Inbound>),
     /// One of [`Plan::edges`].
     Edge(Arc<Edge>),
+    /// [`Plan::capture`].
+    Capture(Arc<Capture>),
     /// One of [`Plan::outbounds`].
     Outbound(Arc<Outbound>),
     /// One of [`Plan::routes`].
@@ -52,6 +54,7 @@ impl Part {
             Self::Tracing(_) => "tracing".to_owned(),
             Self::Inbound(_) => "inbound".to_owned(),
             Self::Edge(edge) => format!("edge/{}", edge.bind),
+            Self::Capture(_) => "capture".to_owned(),
             Self::Outbound(outbound) => format!("outbound/{}", outbound.bind),
             Self::Routes(routes) => format!("routes/{}", routes.service),
             Self::Cluster(cluster) => format!("cluster/{}", cluster.sni),
@@ -80,7 +83,7 @@ impl Assembly {
     /// The plan; `None` for as long as it is not known whose it is, or whom it trusts.
     #[must_use]
     pub fn plan(&self, revision: Revision) -> Option<Plan> {
-        let (mut head, mut trust, mut inbound) = (None, None, None);
+        let (mut head, mut trust, mut inbound, mut capture) = (None, None, None, None);
         let (mut access_log, mut tracing) = (Arc::default(), Arc::default());
         let (mut edges, mut outbounds, mut routes, mut clusters, mut endpoints) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -92,6 +95,7 @@ impl Assembly {
                 Part::Tracing(part) => tracing = Arc::clone(part),
                 Part::Inbound(part) => inbound = Some(Arc::clone(part)),
                 Part::Edge(part) => edges.push(Arc::clone(part)),
+                Part::Capture(part) => capture = Some(Arc::clone(part)),
                 Part::Outbound(part) => outbounds.push(Arc::clone(part)),
                 Part::Routes(part) => routes.push(Arc::clone(part)),
                 Part::Cluster(part) => clusters.push(Arc::clone(part)),
@@ -116,6 +120,7 @@ impl Assembly {
             routes,
             clusters,
             endpoints,
+            capture,
             access_log,
             tracing,
         })
@@ -138,6 +143,7 @@ impl Plan {
         parts.extend(self.tracing.collector.is_some().then(|| Part::Tracing(Arc::clone(&self.tracing))));
         parts.extend(self.inbound.iter().map(|part| Part::Inbound(Arc::clone(part))));
         parts.extend(self.edges.iter().map(|part| Part::Edge(Arc::clone(part))));
+        parts.extend(self.capture.iter().map(|part| Part::Capture(Arc::clone(part))));
         parts.extend(self.outbounds.iter().map(|part| Part::Outbound(Arc::clone(part))));
         parts.extend(self.routes.iter().map(|part| Part::Routes(Arc::clone(part))));
         parts.extend(self.clusters.iter().map(|part| Part::Cluster(Arc::clone(part))));

@@ -1,5 +1,6 @@
 //! How each part of a plan is made from what a view shows.
 
+pub(crate) mod capture;
 pub(crate) mod chain;
 pub(crate) mod cluster;
 pub(crate) mod edge;

@@ -39,6 +39,8 @@ pub struct Plan {
     pub clusters: Vec<Arc<Cluster>>,
     /// One per target that a route names, each at the place of its cluster.
     pub endpoints: Vec<Arc<Endpoints>>,
+    /// What the kernel leads to the proxy; `None` for a proxy that has nothing but its listeners.
+    pub capture: Option<Arc<Capture>>,
     /// The access log that the proxy writes.
     pub access_log: Arc<AccessLog>,
     /// The traces that the proxy takes part in.
@@ -146,6 +148,32 @@ impl Edge {
             EdgeRoute::Redirect(_) => &[],
         }
     }
+}
+
+/// How a proxy takes connections that the kernel leads to it, on this machine and for this workload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capture {
+    /// The port at which what the application calls arrives.
+    pub outbound_port: u16,
+    /// The port at which what the application is sent arrives.
+    pub inbound_port: u16,
+    /// Whether the application is also sent what comes without mutual TLS, about which no intention decides.
+    pub permissive: bool,
+    /// Whether what is called and is no service of the mesh is refused, and not passed on as it is.
+    pub mesh_only: bool,
+    /// The services called by addresses of their own, ordered by service; each has routes.
+    pub virtuals: Vec<Virtual>,
+}
+
+/// A service that is called by an address of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Virtual {
+    /// The service called.
+    pub service: ServiceName,
+    /// Where the application connects to, at whatever port.
+    pub addresses: Vec<IpAddr>,
+    /// What is spoken; the called service's protocol.
+    pub protocol: Protocol,
 }
 
 /// A service, or a subset of one, as somebody to call: redirects and default subsets have been followed.

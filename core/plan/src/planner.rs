@@ -17,8 +17,8 @@ use starling_traffic::Policy;
 use crate::diagnostic::{Diagnostic, Object, Severity};
 use crate::parts::cluster::CallSettings;
 use crate::parts::edge::entry_of;
-use crate::parts::{cluster, endpoints, inbound, opaque, outbound, policy, routes};
-use crate::plan::{Cluster, Edge, Endpoints, Inbound, Outbound, Plan, Routes, Target, Trust};
+use crate::parts::{capture, cluster, endpoints, inbound, opaque, outbound, policy, routes};
+use crate::plan::{Capture, Cluster, Edge, Endpoints, Inbound, Outbound, Plan, Routes, Target, Trust, Virtual};
 use crate::shelf::{Origin, Shelf};
 use crate::view::View;
 
@@ -68,6 +68,7 @@ pub struct Planner {
     policies: Shelf<ServiceName, Policy>,
     inbounds: Shelf<InstanceKey, Inbound>,
     edges: Shelf<(InstanceKey, SocketAddr), Edge>,
+    captures: Shelf<InstanceKey, Capture>,
     outbounds: Shelf<(ServiceName, SocketAddr), Outbound>,
     routes: Shelf<ServiceName, Routes>,
     clusters: Shelf<(Target, CallSettings), Cluster>,
@@ -89,6 +90,7 @@ struct Calls {
     outbounds: Vec<Arc<Outbound>>,
     routes: Vec<Arc<Routes>>,
     targets: BTreeMap<Target, Called>,
+    capture: Option<Arc<Capture>>,
 }
 
 /// Where it is written that a service is called.
@@ -131,6 +133,7 @@ impl Planner {
             tracing: Arc::default(),
             inbounds: Shelf::new(),
             edges: Shelf::new(),
+            captures: Shelf::new(),
             outbounds: Shelf::new(),
             routes: Shelf::new(),
             clusters: Shelf::new(),
@@ -151,6 +154,7 @@ impl Planner {
             + self.policies.len()
             + self.inbounds.len()
             + self.edges.len()
+            + self.captures.len()
             + self.outbounds.len()
             + self.routes.len()
             + self.clusters.len()
@@ -202,6 +206,7 @@ impl Planner {
             routes: calls.routes,
             clusters,
             endpoints,
+            capture: calls.capture,
             access_log,
             tracing,
         };
@@ -271,6 +276,16 @@ impl Planner {
             draft.diagnostics.extend(opaque::misplaced_protocol(proxy, &path, &upstream.config, service, spoken));
             calls.outbounds.push(outbound);
             self.call_service(draft, &mut calls, Written::Upstream { proxy, service }, settings);
+        }
+        if let Some(transparent) = sidecar.transparent {
+            let virtuals = capture::called(view, sidecar, &self.settings.trust_domain);
+            for Virtual { service, .. } in &virtuals {
+                if calls.routes.iter().all(|routes| routes.service != *service) {
+                    let by = Written::Upstream { proxy, service };
+                    self.call_service(draft, &mut calls, by, CallSettings::written(caller, service));
+                }
+            }
+            calls.capture = Some(self.captures.keep(proxy, capture::build(transparent, virtuals), PartialEq::eq));
         }
         calls.routes.sort_by(|a, b| a.service.cmp(&b.service));
         calls

@@ -2,6 +2,7 @@
 //! declared.
 
 use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 
 use starling_catalog::{Front, MeshRead, Subject};
 use starling_model::{
@@ -88,6 +89,20 @@ impl<'a> View<'a> {
         let entries = written_for.iter().filter_map(|destination| self.mesh.intentions(destination)).collect();
         self.read.extend(written_for.map(Subject::Intentions));
         entries
+    }
+
+    /// The services whose own intentions allow `source` by name, in order.
+    pub(crate) fn destinations(&mut self, source: &ServiceName) -> Vec<ServiceName> {
+        self.read.insert(Subject::Destinations(source.clone()));
+        let mut destinations = Vec::new();
+        self.mesh.visit_destinations(source, &mut |service| destinations.push(service.clone()));
+        destinations
+    }
+
+    /// The virtual address of a service.
+    pub(crate) fn virtual_address(&mut self, service: &ServiceName) -> Option<Ipv4Addr> {
+        self.read.insert(Subject::Routing(service.clone()));
+        self.mesh.virtual_address(service)
     }
 
     /// Trusted roots in PEM, the active one first.

@@ -112,6 +112,7 @@ fn plan() -> Plan {
         routes: vec![routes(&api), routes(&db)],
         endpoints: vec![endpoints(&api, 1), endpoints(&db, 2)],
         clusters: vec![api, db],
+        capture: None,
         access_log: Arc::default(),
         tracing: Arc::default(),
     }

@@ -49,7 +49,12 @@ pub(crate) fn difference(local: &Registrations, catalog: &[Record]) -> Vec<Vec<R
                     unknown.entry(Some(instance.key.id.clone())).or_default().push(key.clone());
                 }
             }
-            Record::Node(_) | Record::Config(_) | Record::CaRoot(_) | Record::JoinToken(_) | Record::Fence(_) => {}
+            Record::Node(_)
+            | Record::Config(_)
+            | Record::CaRoot(_)
+            | Record::JoinToken(_)
+            | Record::Fence(_)
+            | Record::VirtualAddress(_) => {}
         }
     }
     groups.extend(unknown.into_values());

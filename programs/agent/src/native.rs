@@ -150,6 +150,7 @@ impl NativePlane {
             // All of them were set at once.
             Subject::Intentions(_) => true,
             Subject::Routing(_)
+            | Subject::Destinations(_)
             | Subject::ProxyDefaults
             | Subject::Roots
             | Subject::Node(_)

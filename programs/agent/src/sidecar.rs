@@ -169,6 +169,7 @@ fn plain_proxy(destination: &ServiceName) -> SidecarProxy {
         local_port: None,
         upstreams: Vec::new(),
         config: OpaqueSettings::default(),
+        transparent: None,
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
 use crate::keys::Keys;
-use crate::listener::{Listening, accept, accept_waiting, bind};
+use crate::listener::{Listening, accept, accept_waiting, admit, bind};
 use crate::served::Side;
 use crate::timeouts::Timeouts;
 
@@ -38,7 +38,7 @@ impl Inherited {
     }
 
     /// A worker's share of the sockets at an address: what is left, divided by the workers that have not asked yet.
-    fn share(&self, address: SocketAddr, asking: usize) -> Vec<StdListener> {
+    pub(crate) fn share(&self, address: SocketAddr, asking: usize) -> Vec<StdListener> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(left) = all.get_mut(&address) else { return Vec::new() };
         let count = left.len().div_ceil(asking.max(1));
@@ -100,7 +100,7 @@ impl Door {
     pub(crate) fn shut(self) -> Rc<Listening> {
         for (listener, task) in self.sockets {
             task.abort();
-            accept_waiting(&listener, &self.listening);
+            accept_waiting(&listener, |tcp, remote| admit(tcp, remote, &self.listening));
         }
         self.listening.drain();
         self.listening

@@ -21,6 +21,7 @@
 //! | `access_log` | lines about requests |
 //! | `spans` | parts of traces |
 //! | `connections` | who is connected |
+//! | `capture` | connections that the kernel leads here |
 //! | [`snapshot`] | what a worker is doing |
 //! | [`admin`] | the door for whoever operates it |
 //!
@@ -31,6 +32,7 @@ mod access_log;
 pub mod admin;
 mod affinity;
 mod bucket;
+mod capture;
 mod connections;
 mod contain;
 pub mod door;

@@ -32,7 +32,7 @@ use crate::timeouts::Timeouts;
 use crate::{http1, http2, tcp};
 
 /// Connections that the kernel holds ready.
-const BACKLOG: i32 = 4_096;
+pub(crate) const BACKLOG: i32 = 4_096;
 
 /// After an accept that failed for want of descriptors or memory.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -194,8 +194,16 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 /// Takes connections for as long as it is not dropped.
 pub(crate) async fn accept(listener: Rc<TcpListener>, listening: Rc<Listening>) {
     loop {
+        let (tcp, remote) = accepted(&listener).await;
+        admit(tcp, remote, &listening);
+    }
+}
+
+/// The next connection.
+pub(crate) async fn accepted(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    loop {
         match listener.accept().await {
-            Ok((tcp, remote)) => admit(tcp, remote, &listening),
+            Ok(accepted) => return accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 sleep(ACCEPT_AGAIN_AFTER).await;
@@ -205,23 +213,39 @@ pub(crate) async fn accept(listener: Rc<TcpListener>, listening: Rc<Listening>) 
 }
 
 /// Takes the connections that wait already, and no more.
-pub(crate) fn accept_waiting(listener: &TcpListener, listening: &Rc<Listening>) {
+pub(crate) fn accept_waiting(listener: &TcpListener, take: impl Fn(TcpStream, SocketAddr)) {
     while let Some(Ok((tcp, remote))) = listener.accept().now_or_never() {
-        admit(tcp, remote, listening);
+        take(tcp, remote);
     }
 }
 
-fn admit(tcp: TcpStream, remote: SocketAddr, listening: &Rc<Listening>) {
-    match Counted::new(Rc::clone(listening), connection(&tcp, remote, listening)) {
-        Some(counted) => {
-            contain::spawn("a connection", serve(tcp, counted));
-        }
+/// Serves a connection, unless there are as many as there may be.
+pub(crate) fn admit(tcp: TcpStream, remote: SocketAddr, listening: &Rc<Listening>) {
+    let local = tcp.local_addr().unwrap_or_else(|_| listening.side().bind());
+    admit_to(tcp, (remote, local), listening);
+}
+
+/// The same for one that was made to `local`, wherever it arrived.
+pub(crate) fn admit_to(tcp: TcpStream, (remote, local): (SocketAddr, SocketAddr), listening: &Rc<Listening>) {
+    match Counted::new(Rc::clone(listening), Connection::new(remote, local)) {
+        Some(counted) => contain::spawn("a connection", serve(tcp, counted)),
         None => listening.metrics.overflowed(),
     }
 }
 
-fn connection(tcp: &TcpStream, remote: SocketAddr, listening: &Listening) -> Connection {
-    Connection::new(remote, tcp.local_addr().unwrap_or_else(|_| listening.side().bind()))
+/// The same for one that goes to the application as it is.
+pub(crate) fn admit_plain(tcp: TcpStream, (remote, local): (SocketAddr, SocketAddr), listening: &Rc<Listening>) {
+    match Counted::new(Rc::clone(listening), Connection::new(remote, local)) {
+        Some(counted) => contain::spawn("a connection", serve_plain(tcp, counted)),
+        None => listening.metrics.overflowed(),
+    }
+}
+
+async fn serve_plain(tcp: TcpStream, counted: Counted) {
+    let (listening, connection) = (Rc::clone(&counted.listening), Rc::clone(&counted.connection));
+    if tcp.set_nodelay(true).is_ok() {
+        tcp::pass(Stream::Plain(tcp), listening, Peer::local(connection)).await;
+    }
 }
 
 pub(crate) async fn serve(mut tcp: TcpStream, counted: Counted) {

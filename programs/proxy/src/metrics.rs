@@ -4,6 +4,7 @@
 //! with the process. Series are bounded by the services and upstreams of the node, and by named limits where others choose.
 //! Cost model: an event costs one load and one store, and nothing is looked up: a listener holds its cells.
 
+mod captured;
 mod families;
 
 use std::cell::RefCell;
@@ -17,6 +18,7 @@ use starling_model::ServiceName;
 use starling_traffic::{CompiledPolicy, Verdict};
 
 use crate::failure::Failure;
+pub(crate) use captured::{CaptureCounts, Direction, Fate};
 
 /// Upper bounds of the latency buckets, microseconds; a last one has no bound.
 pub const LATENCY_BOUNDS_US: [u64; 16] = [
@@ -106,19 +108,22 @@ pub struct SideKey {
 
 /// Every cell of an engine, by side and worker. Workers come here when they begin to serve a side, never for a request.
 #[derive(Debug, Default)]
-pub struct Ledger(Mutex<BTreeMap<SideKey, BTreeMap<usize, Arc<Counts>>>>);
+pub struct Ledger {
+    sides: Mutex<BTreeMap<SideKey, BTreeMap<usize, Arc<Counts>>>>,
+    captured: Mutex<BTreeMap<ServiceName, Arc<CaptureCounts>>>,
+}
 
 impl Ledger {
     /// The cells of every worker, by side.
     #[must_use]
     pub fn read(&self) -> Vec<(SideKey, Vec<Arc<Counts>>)> {
-        let sides = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let sides = self.sides.lock().unwrap_or_else(PoisonError::into_inner);
         sides.iter().map(|(key, workers)| (key.clone(), workers.values().cloned().collect())).collect()
     }
 
     /// The cells of one worker for a side: those that it had before, if it had any.
     fn open(&self, key: SideKey, worker: usize) -> Arc<Counts> {
-        let mut sides = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sides = self.sides.lock().unwrap_or_else(PoisonError::into_inner);
         let counts = Arc::clone(sides.entry(key).or_default().entry(worker).or_default());
         let is_former = |workers: &BTreeMap<usize, Arc<Counts>>| workers.values().all(|it| Arc::strong_count(it) == 1);
         if sides.values().filter(|workers| is_former(workers)).count() > FORMER_SIDES_MAX {
@@ -137,6 +142,15 @@ pub(crate) struct WorkerMetrics {
 impl WorkerMetrics {
     pub(crate) fn new(ledger: Arc<Ledger>, worker: usize) -> Self {
         Self { ledger, worker }
+    }
+
+    /// What is counted of the connections captured for `service`, by all workers together.
+    pub(crate) fn captured(&self, service: &ServiceName) -> Arc<CaptureCounts> {
+        let mut captured = self.ledger.captured.lock().unwrap_or_else(PoisonError::into_inner);
+        if captured.len() > FORMER_SIDES_MAX {
+            captured.retain(|_, counts| Arc::strong_count(counts) > 1);
+        }
+        Arc::clone(captured.entry(service.clone()).or_default())
     }
 
     /// The cells for calls of `service` to `upstream`, or for those that it is sent.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use http::header::HeaderValue;
 use starling_http1::{RequestHead, put_field};
 use starling_identity::Identity;
 use starling_model::{Action, HeaderEdits, Protocol, RetryPolicy, ServiceName};
-use starling_plan::{EdgeHost, Inbound, Outbound, Routes};
+use starling_plan::{EdgeHost, Inbound, Outbound, Routes, Virtual};
 use starling_traffic::forwarded::{CLIENT_CERTIFICATE, FORWARDED_FOR, FORWARDED_PROTO, passes_edge};
 use starling_traffic::{
     CompiledPolicy, HeaderFields, PolicyTable, Request, RuleAction, Verdict, WeightedTarget, hits, scheme,
@@ -200,6 +200,8 @@ pub(crate) struct Served {
     pub(crate) workload: Arc<Workload>,
     pub(crate) keys: Arc<Keys>,
     pub(crate) sides: Vec<Rc<Side>>,
+    /// Services that are called by addresses of their own.
+    pub(crate) virtuals: Vec<(Vec<IpAddr>, Rc<Side>)>,
     upstreams: Rc<Upstreams>,
 }
 
@@ -455,7 +457,7 @@ impl Served {
         let same_keys = |before: &&Self| Arc::ptr_eq(&before.keys, &keys);
         let plan = &workload.plan;
         let log = Logger::new(&plan.access_log, sinks).map(Rc::new);
-        let side_metrics = |upstream| metrics.side(&plan.service, upstream);
+        let side_metrics = |upstream: Option<&_>| metrics.side(&plan.service, upstream);
         let mut upstreams = BTreeMap::new();
         for ((cluster, slot), usage) in plan.clusters.iter().zip(&workload.endpoints).zip(&workload.usage) {
             let kept = before.filter(same_keys).and_then(|before| before.upstream_of(cluster, slot));
@@ -487,19 +489,18 @@ impl Served {
                 tracer: Tracer::new(plan, Kind::Server, &sinks.collectors),
             })));
         }
-        for part in &plan.outbounds {
-            let found = plan.routes.binary_search_by(|routes| routes.service.cmp(&part.service));
-            let Ok(routes) = found.map(|place| Arc::clone(&plan.routes[place])) else { continue };
-            let metrics = side_metrics(Some(&part.service));
-            sides.push(Rc::new(Side::Outbound(OutboundSide {
-                part: Arc::clone(part),
-                routes,
+        let outbound = |part: Arc<Outbound>| {
+            let place = plan.routes.binary_search_by(|routes| routes.service.cmp(&part.service)).ok()?;
+            Some(Rc::new(Side::Outbound(OutboundSide {
+                routes: Arc::clone(&plan.routes[place]),
                 upstreams: Rc::clone(&upstreams),
-                metrics,
+                metrics: side_metrics(Some(&part.service)),
                 log: log.clone(),
                 tracer: Tracer::new(plan, Kind::Client, &sinks.collectors),
-            })));
-        }
+                part,
+            })))
+        };
+        sides.extend(plan.outbounds.iter().filter_map(|part| outbound(Arc::clone(part))));
         for part in &plan.edges {
             let tls = edges.get(&part.bind).cloned();
             // Without what encrypts it, it is not opened; that was told.
@@ -510,7 +511,13 @@ impl Served {
                 sides.push(Rc::new(Side::Edge(EdgeSide::new(part, tls, &plan.routes, &upstreams, noting))));
             }
         }
-        Ok(Self { workload, keys, sides, upstreams })
+        let of_virtual = |it: &Virtual| {
+            let bind = SocketAddr::new(*it.addresses.first()?, 0);
+            let part = Outbound { service: it.service.clone(), bind, protocol: it.protocol };
+            Some((it.addresses.clone(), outbound(Arc::new(part))?))
+        };
+        let virtuals = plan.capture.iter().flat_map(|capture| &capture.virtuals).filter_map(of_virtual).collect();
+        Ok(Self { workload, keys, sides, virtuals, upstreams })
     }
 
     fn upstream_of(

@@ -8,22 +8,30 @@ use crate::access_log::Event;
 use crate::failure::Failure;
 use crate::listener::Listening;
 use crate::metrics::Ending;
-use crate::served::Peer;
+use crate::served::{Peer, Side};
 use crate::stream::{Conn, Stream};
 use crate::upstream::{Lease, Wish};
 
 /// Serves a client's connection to a service of which nothing is known but bytes.
 pub(crate) async fn serve(stream: Stream, listening: Rc<Listening>, peer: Peer) {
     let side = listening.side();
-    let log = |event: Event<'_>| {
-        if let Some(log) = side.log() {
-            let took = peer.connection.since.elapsed();
-            log.log(&Event { took, ..event });
-        }
-    };
     if !side.allows_connection(&peer) {
-        return log(Event::bare(&peer.connection, Ending::Failed(Failure::DENIED)));
+        return log(&side, &peer, Event::bare(&peer.connection, Ending::Failed(Failure::DENIED)));
     }
+    pass(stream, listening, peer).await;
+}
+
+fn log(side: &Side, peer: &Peer, event: Event<'_>) {
+    if let Some(log) = side.log() {
+        let took = peer.connection.since.elapsed();
+        log.log(&Event { took, ..event });
+    }
+}
+
+/// Passes a connection on, whatever the intentions say.
+pub(crate) async fn pass(stream: Stream, listening: Rc<Listening>, peer: Peer) {
+    let side = listening.side();
+    let log = |event| log(&side, &peer, event);
     let Some(to) = side.upstream() else { return };
     let upstream = Some(&*to.name);
     let lease = match to.lease(true, Wish::default()).await {
@@ -43,6 +51,13 @@ pub(crate) async fn serve(stream: Stream, listening: Rc<Listening>, peer: Peer) 
 /// Passes bytes on in both directions until both have ended; how many they were.
 pub(crate) async fn splice(client: &mut Conn, mut lease: Lease, listening: &Listening) -> (u64, u64) {
     let Some(server) = &mut lease.conn else { return (0, 0) };
+    let (received, sent) = relay(client, server).await;
+    listening.metrics.moved(received, sent);
+    (received, sent)
+}
+
+/// The same between any two connections.
+pub(crate) async fn relay(client: &mut Conn, server: &mut Conn) -> (u64, u64) {
     let (mut up, mut down) = (Half::default(), Half::default());
     let moved = std::future::poll_fn(|cx| {
         let up = up.poll(cx, client, server)?;
@@ -53,7 +68,6 @@ pub(crate) async fn splice(client: &mut Conn, mut lease: Lease, listening: &List
     if let Err(error) = ended {
         tracing::trace!(%error, "a connection broke off");
     }
-    listening.metrics.moved(up.moved, down.moved);
     (up.moved, down.moved)
 }
 

@@ -1,5 +1,6 @@
 //! One thread of the engine: its listeners, its connections, its pools.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -15,6 +16,7 @@ use tokio::task::LocalSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::access_log::Sinks;
+use crate::capture::{Captured, With};
 use crate::door::{Door, Inherited, Opening};
 use crate::edge::certificates::EdgeConfigs;
 use crate::keys::Keys;
@@ -66,6 +68,7 @@ pub struct ListenError {
 struct Deployed {
     served: Served,
     doors: BTreeMap<SocketAddr, Door>,
+    captured: Option<Captured>,
 }
 
 struct Worker {
@@ -78,6 +81,8 @@ struct Worker {
     /// Doors that are shut, as long as somebody is inside.
     leaving: Vec<Rc<Listening>>,
     inherited: Arc<Inherited>,
+    /// Captured connections that are passed on as they are.
+    passing: Rc<Cell<usize>>,
 }
 
 /// Runs a worker until nobody gives it orders any more.
@@ -88,8 +93,16 @@ pub(crate) fn run(
     inherited: Arc<Inherited>,
 ) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let worker =
-        Worker { deployed: BTreeMap::new(), metrics, sinks, timeouts, draining: false, leaving: Vec::new(), inherited };
+    let worker = Worker {
+        deployed: BTreeMap::new(),
+        metrics,
+        sinks,
+        timeouts,
+        draining: false,
+        leaving: Vec::new(),
+        inherited,
+        passing: Rc::default(),
+    };
     LocalSet::new().block_on(&runtime, worker.work(orders));
     Ok(())
 }
@@ -124,6 +137,7 @@ impl Worker {
             Order::Remove { id, done } => {
                 if let Some(deployed) = self.deployed.remove(&id) {
                     self.leaving.extend(deployed.doors.into_values().map(Door::shut));
+                    self.leaving.extend(deployed.captured.into_iter().flat_map(Captured::shut));
                 }
                 let _ = done.send(());
             }
@@ -132,15 +146,22 @@ impl Worker {
             }
             Order::Drain { left_to_another, done } => {
                 self.draining = true;
-                let close = if left_to_another { Door::leave } else { Door::shut };
+                let (close, release) = if left_to_another {
+                    (Door::leave as fn(Door) -> _, Captured::leave as fn(Captured) -> _)
+                } else {
+                    (Door::shut as _, Captured::shut as _)
+                };
                 for deployed in self.deployed.values_mut() {
                     self.leaving.extend(std::mem::take(&mut deployed.doors).into_values().map(close));
+                    self.leaving.extend(deployed.captured.take().into_iter().flat_map(release));
                 }
                 let _ = done.send(());
             }
             Order::Copy { reply } => {
                 let doors = self.deployed.values().flat_map(|deployed| deployed.doors.values());
-                let copies: std::io::Result<Vec<_>> = doors.map(Door::copies).collect();
+                let captured = self.deployed.values().filter_map(|deployed| deployed.captured.as_ref());
+                let copies: std::io::Result<Vec<_>> =
+                    doors.map(Door::copies).chain(captured.map(Captured::copies)).collect();
                 let _ = reply.send(copies.map(|copies| copies.into_iter().flatten().collect()));
             }
         }
@@ -163,7 +184,7 @@ impl Worker {
                 return Err(error);
             }
         };
-        let mut old = before.map(|before| before.doors).unwrap_or_default();
+        let (mut old, captured) = before.map(|before| (before.doors, before.captured)).unwrap_or_default();
         let sides = served.sides.iter().filter(|_| !self.draining);
         let wanted: Vec<_> = sides.map(|side| (side.bind(), Rc::clone(side))).collect();
         let unwanted = old.extract_if(.., |address, door| {
@@ -187,13 +208,29 @@ impl Worker {
                 Err(error) => errors.push(ListenError { address, reason: error.to_string() }),
             }
         }
-        self.deployed.insert(id.clone(), Deployed { served, doors });
+        let captured = if self.draining {
+            None
+        } else {
+            let listening = |(address, door): (&SocketAddr, &Door)| (*address, Rc::clone(&door.listening));
+            let listening: Vec<_> = doors.iter().map(listening).collect();
+            let counts = self.metrics.captured(&served.workload.plan.service);
+            let with = With { opening: &opening, counts, passing: &self.passing };
+            let taken = |address: &SocketAddr| self.is_taken(address);
+            let turned = Captured::turn(captured, &served, &listening, &with, &taken);
+            errors.extend(turned.errors);
+            self.leaving.extend(turned.left);
+            turned.captured
+        };
+        self.deployed.insert(id.clone(), Deployed { served, doors, captured });
         Ok(errors)
     }
 
     /// Whether another workload listens there, with which the kernel would share out the connections.
     fn is_taken(&self, address: &SocketAddr) -> bool {
-        self.deployed.values().any(|deployed| deployed.doors.contains_key(address))
+        self.deployed.values().any(|deployed| {
+            let captured = deployed.captured.as_ref();
+            deployed.doors.contains_key(address) || captured.is_some_and(|captured| captured.listens_at(address))
+        })
     }
 
     fn snapshot(&self) -> WorkerSnapshot {
@@ -201,10 +238,16 @@ impl Worker {
             id: id.clone(),
             workload: Arc::clone(&deployed.served.workload),
             keys: Arc::clone(&deployed.served.keys),
-            listeners: deployed.doors.iter().map(|(address, door)| door.listening.snapshot(*address)).collect(),
+            listeners: deployed
+                .doors
+                .iter()
+                .map(|(address, door)| door.listening.snapshot(*address))
+                .chain(deployed.captured.iter().flat_map(Captured::snapshot))
+                .collect(),
             upstreams: deployed.served.upstreams().map(|upstream| upstream.snapshot()).collect(),
         };
-        let leaving = self.leaving.iter().map(|listening| listening.standing()).sum();
+        let leaving: usize = self.leaving.iter().map(|listening| listening.standing()).sum();
+        let leaving = leaving + if self.draining { self.passing.get() } else { 0 };
         WorkerSnapshot { workloads: self.deployed.iter().map(workload).collect(), leaving }
     }
 

@@ -78,6 +78,7 @@ async fn the_receipt_of_such_a_command_names_the_proxies_of_every_part() {
             local_port: None,
             upstreams: Vec::new(),
             config: OpaqueSettings::default(),
+            transparent: None,
         }));
         proxies.push(sidecar.key.clone());
         server.commit(&register(vec![sidecar])).await.expect("committed");

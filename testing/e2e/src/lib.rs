@@ -9,6 +9,7 @@ pub mod app;
 pub mod cli;
 pub mod http;
 pub mod mesh;
+pub mod namespace;
 pub mod own_proxy;
 pub mod ports;
 pub mod process;

@@ -1,11 +1,12 @@
 //! What of a subject shows to a planner, as a value.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 use starling_catalog::{Front, MeshRead, Subject};
 use starling_model::{
-    IngressGateway, InstanceKey, ProxyDefaults, ServiceDefaults, ServiceIntentions, ServiceResolver, ServiceRouter,
-    ServiceSplitter,
+    IngressGateway, InstanceKey, ProxyDefaults, ServiceDefaults, ServiceIntentions, ServiceName, ServiceResolver,
+    ServiceRouter, ServiceSplitter,
 };
 
 /// What shows of one subject.
@@ -15,6 +16,7 @@ pub(crate) enum Seen {
     HasInstances(bool),
     Routing(Box<Routing>),
     Intentions(Option<ServiceIntentions>),
+    Destinations(Vec<ServiceName>),
     ProxyDefaults(Option<ProxyDefaults>),
     Roots(Vec<String>),
     /// Of these only that they changed is told.
@@ -29,6 +31,7 @@ pub(crate) struct Routing {
     splitter: Option<ServiceSplitter>,
     resolver: Option<ServiceResolver>,
     gateway: Option<IngressGateway>,
+    virtual_address: Option<Ipv4Addr>,
 }
 
 impl Seen {
@@ -49,7 +52,13 @@ impl Seen {
                 splitter: mesh.service_splitter(service).cloned(),
                 resolver: mesh.service_resolver(service).cloned(),
                 gateway: mesh.ingress_gateway(service).cloned(),
+                virtual_address: mesh.virtual_address(service),
             })),
+            Subject::Destinations(source) => {
+                let mut destinations = Vec::new();
+                mesh.visit_destinations(source, &mut |service| destinations.push(service.clone()));
+                Self::Destinations(destinations)
+            }
             Subject::Intentions(destination) => Self::Intentions(mesh.intentions(destination).cloned()),
             Subject::ProxyDefaults => Self::ProxyDefaults(mesh.proxy_defaults().cloned()),
             Subject::Roots => Self::Roots(mesh.roots_pem().into_iter().map(str::to_owned).collect()),

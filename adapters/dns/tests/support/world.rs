@@ -82,6 +82,7 @@ fn proxy(destination: &str) -> InstanceKind {
         local_port: None,
         upstreams: Vec::new(),
         config: OpaqueSettings::default(),
+        transparent: None,
     }))
 }
 

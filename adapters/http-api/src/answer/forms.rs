@@ -5,10 +5,12 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use starling_catalog::Snapshot;
 use starling_model::{
     AccessLog, CaRootRecord, Check, ConfigEntry, HeaderMatch, HeaderTest, InstanceKind, IntentionPermission,
     IntentionSubject, LogFilter, LogForm, LogTarget, Node, PathMatch, ProxyDefaults, Revision, ServiceDefaults,
     ServiceInstance, ServiceIntentions, SidecarProxy, SourceDecision, SourceIntention, TaggedAddress, Tracing,
+    TransparentProxy,
     UnixSeconds, Upstream, Versioned,
 };
 
@@ -99,6 +101,19 @@ fn kind_text(instance: &ServiceInstance) -> &'static str {
     }
 }
 
+/// Consul's tag for the virtual address of the service that an instance fronts.
+const VIRTUAL: &str = "consul-virtual";
+
+/// The addresses of an instance in the catalog, the virtual one of its service included.
+fn tagged_in_catalog(instance: &ServiceInstance, snapshot: &Snapshot) -> Value {
+    let mut addresses = instance.tagged_addresses.clone();
+    let fronts = instance.native || instance.sidecar().is_some();
+    if let Some(address) = snapshot.virtual_address(instance.identity()).filter(|_| fronts) {
+        addresses.insert(VIRTUAL.to_owned(), TaggedAddress { address: address.to_string(), port: instance.port });
+    }
+    tagged(&addresses)
+}
+
 fn tagged(addresses: &BTreeMap<String, TaggedAddress>) -> Value {
     let form = |entry: &TaggedAddress| json!({"Address": entry.address, "Port": port_number(entry.port)});
     addresses.iter().map(|(tag, entry)| (tag.clone(), form(entry))).collect::<Map<_, _>>().into()
@@ -113,7 +128,7 @@ fn connect(instance: &ServiceInstance) -> Value {
 }
 
 /// A service on a node, as in `/v1/health/service` and `/v1/catalog/node`.
-pub(crate) fn node_service(entry: &Versioned<ServiceInstance>) -> Value {
+pub(crate) fn node_service(entry: &Versioned<ServiceInstance>, snapshot: &Snapshot) -> Value {
     let instance = &entry.value;
     Form::new()
         .nonempty("Kind", kind_text(instance))
@@ -121,7 +136,7 @@ pub(crate) fn node_service(entry: &Versioned<ServiceInstance>) -> Value {
         .field("Service", instance.name.as_str())
         .field("Tags", strings(&instance.tags))
         .field("Address", instance.address.as_deref().unwrap_or_default())
-        .nonempty("TaggedAddresses", tagged(&instance.tagged_addresses))
+        .nonempty("TaggedAddresses", tagged_in_catalog(instance, snapshot))
         .field("Meta", texts(&instance.meta))
         .field("Port", port_number(instance.port))
         .field("Weights", weights(instance))
@@ -150,13 +165,22 @@ fn catalog_proxy(instance: &ServiceInstance) -> Value {
             .field("Datacenter", "");
         upstream_rest(form, upstream)
     });
-    proxy_destination(proxy)
-        .field("Mode", "")
+    mode(proxy_destination(proxy).field("Mode", ""), proxy)
         .nonempty("Config", proxy.config.clone())
         .nonempty("Upstreams", upstreams.collect::<Vec<_>>())
         .field("MeshGateway", json!({}))
         .field("Expose", json!({}))
         .end()
+}
+
+/// How it is reached, where that is not through its listeners.
+fn mode(form: Form, proxy: &SidecarProxy) -> Form {
+    let Some(TransparentProxy { outbound_port, inbound_port, permissive }) = proxy.transparent else { return form };
+    let ports = Form::new()
+        .nonempty("OutboundListenerPort", outbound_port.get())
+        .nonempty("InboundListenerPort", inbound_port.get());
+    let form = form.field("Mode", "transparent").field("TransparentProxy", ports.end());
+    form.nonempty("MutualTLSMode", if permissive { "permissive" } else { "" })
 }
 
 fn proxy_destination(proxy: &SidecarProxy) -> Form {
@@ -225,7 +249,7 @@ fn agent_proxy(proxy: &SidecarProxy) -> Value {
             Form::new().field("DestinationType", "service").field("DestinationName", upstream.destination.as_str());
         upstream_rest(form, upstream)
     });
-    proxy_destination(proxy)
+    mode(proxy_destination(proxy), proxy)
         .nonempty("Config", proxy.config.clone())
         .nonempty("Upstreams", upstreams.collect::<Vec<_>>())
         .field("MeshGateway", json!({}))
@@ -234,14 +258,10 @@ fn agent_proxy(proxy: &SidecarProxy) -> Value {
 }
 
 /// A row of `/v1/catalog/service/:name`: a service with its node. The node's record may be missing for a moment.
-pub(crate) fn catalog_row(
-    entry: &Versioned<ServiceInstance>,
-    node: Option<&Versioned<Node>>,
-    facts: &MeshFacts,
-) -> Value {
+pub(crate) fn catalog_row(entry: &Versioned<ServiceInstance>, snapshot: &Snapshot, facts: &MeshFacts) -> Value {
     let instance = &entry.value;
     let none = BTreeMap::new();
-    let node = node.map(|node| &node.value);
+    let node = snapshot.node(&instance.key.node).map(|node| &node.value);
     Form::new()
         .field("ID", node.map_or("", |node| node.id.as_str()))
         .field("Node", instance.key.node.as_str())
@@ -254,7 +274,7 @@ pub(crate) fn catalog_row(
         .field("ServiceName", instance.name.as_str())
         .field("ServiceTags", strings(&instance.tags))
         .field("ServiceAddress", instance.address.as_deref().unwrap_or_default())
-        .nonempty("ServiceTaggedAddresses", tagged(&instance.tagged_addresses))
+        .nonempty("ServiceTaggedAddresses", tagged_in_catalog(instance, snapshot))
         .field("ServiceWeights", weights(instance))
         .field("ServiceMeta", texts(&instance.meta))
         .field("ServicePort", port_number(instance.port))

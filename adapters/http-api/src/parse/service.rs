@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use serde_json::Value;
 use starling_model::{
     CheckSpec, InstanceId, InstanceKey, InstanceKind, OpaqueSettings, Port, ServiceInstance, ServiceName,
-    ServiceRegistration, SidecarProxy, TaggedAddress, Upstream, Weights,
+    ServiceRegistration, SidecarProxy, TaggedAddress, TransparentProxy, Upstream, Weights,
 };
 
 use super::check::parse_service_check;
@@ -291,14 +291,53 @@ pub(super) fn parse_proxy(
     };
     let config = parse_config(&mut fields, Place::Sidecar)?.into();
     let upstreams = parse_upstreams(&mut fields, &destination)?;
-    fields.only("Mode", &["direct"])?;
-    fields.only("MutualTLSMode", &["strict"])?;
+    let transparent = parse_transparent(&mut fields)?;
     parse_mesh_gateway(&mut fields)?;
-    for name in ["LocalServiceSocketPath", "TransparentProxy", "Expose", "EnvoyExtensions", "AccessLogs"] {
+    for name in ["LocalServiceSocketPath", "Expose", "EnvoyExtensions", "AccessLogs"] {
         fields.unsupported(name)?;
     }
     fields.finish()?;
-    Ok(SidecarProxy { destination, destination_id, local_address, local_port, upstreams, config })
+    Ok(SidecarProxy { destination, destination_id, local_address, local_port, upstreams, config, transparent })
+}
+
+/// Whether the kernel leads connections to the proxy, and how it takes them.
+fn parse_transparent(fields: &mut Fields<'_>) -> Result<Option<TransparentProxy>, FieldError> {
+    let mode = fields.text("Mode")?;
+    let is_transparent = match mode.as_deref() {
+        None | Some("direct") => false,
+        Some("transparent") => true,
+        Some(other) => {
+            return Err(fields.error("Mode", format!("{other:?} is no mode; it is \"direct\" or \"transparent\"")));
+        }
+    };
+    let permissive = match fields.text("MutualTLSMode")?.as_deref() {
+        None | Some("strict") => false,
+        Some("permissive") if is_transparent => true,
+        Some("permissive") => {
+            return Err(fields.error("MutualTLSMode", "\"permissive\" needs Mode \"transparent\""));
+        }
+        Some(other) => {
+            let reason = format!("{other:?} is no mode; it is \"strict\" or \"permissive\"");
+            return Err(fields.error("MutualTLSMode", reason));
+        }
+    };
+    let port_or = |port: Option<Port>, default: u16| {
+        port.or_else(|| Port::try_from(i64::from(default)).ok()).expect("invariant: no default port is 0")
+    };
+    let (mut outbound_port, mut inbound_port) = (None, None);
+    if let Some(field) = fields.take("TransparentProxy").filter(|field| !is_zero(&field.value)) {
+        if !is_transparent {
+            return Err(FieldError::new(field.path, "needs Mode \"transparent\""));
+        }
+        let mut settings = field.fields()?;
+        outbound_port = settings.port_or_zero("OutboundListenerPort")?;
+        inbound_port = settings.port_or_zero("InboundListenerPort")?;
+        settings.unsupported("DialedDirectly")?;
+        settings.finish()?;
+    }
+    let outbound_port = port_or(outbound_port, TransparentProxy::OUTBOUND_PORT);
+    let inbound_port = port_or(inbound_port, TransparentProxy::INBOUND_PORT);
+    Ok(is_transparent.then_some(TransparentProxy { outbound_port, inbound_port, permissive }))
 }
 
 /// Reads the `Proxy` block of a gateway: settings, and nothing that only sidecars have.
@@ -390,9 +429,31 @@ fn parse_upstream(mut fields: Fields<'_>) -> Result<Upstream, FieldError> {
     Ok(Upstream { destination, bind_address, bind_port, config })
 }
 
+/// What is captured arrives at ports where nothing else does.
+fn check_capture_ports(instance: &ServiceInstance, proxy: &SidecarProxy, proxy_path: &str) -> Result<(), FieldError> {
+    let Some(TransparentProxy { outbound_port, inbound_port, .. }) = proxy.transparent else { return Ok(()) };
+    let path = |name: &str| format!("{proxy_path}.TransparentProxy.{name}");
+    if outbound_port == inbound_port {
+        let reason = format!("port {outbound_port} is already the InboundListenerPort");
+        return Err(FieldError::new(path("OutboundListenerPort"), reason));
+    }
+    for (name, port) in [("OutboundListenerPort", outbound_port), ("InboundListenerPort", inbound_port)] {
+        let upstream = proxy.upstreams.iter().find(|upstream| upstream.bind_port == port);
+        let holder = match upstream {
+            _ if instance.port == Some(port) => "the sidecar's own".to_owned(),
+            Some(upstream) => format!("that of the upstream to {}", upstream.destination),
+            None => continue,
+        };
+        return Err(FieldError::new(path(name), format!("port {port} is already {holder}")));
+    }
+    Ok(())
+}
+
 /// No two listeners of a proxy on one port.
 fn check_ports(instance: &ServiceInstance, proxy_path: &str) -> Result<(), FieldError> {
-    let (Some(proxy), Some(port)) = (instance.sidecar(), instance.port) else { return Ok(()) };
+    let Some(proxy) = instance.sidecar() else { return Ok(()) };
+    check_capture_ports(instance, proxy, proxy_path)?;
+    let Some(port) = instance.port else { return Ok(()) };
     for (index, upstream) in proxy.upstreams.iter().enumerate() {
         if upstream.bind_port == port {
             let path = format!("{proxy_path}.Upstreams[{index}].LocalBindPort");

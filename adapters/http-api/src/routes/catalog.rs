@@ -120,11 +120,7 @@ fn rows<'s>(
 ) -> Value {
     let facts = api.catalog.authority();
     let fitting = instances.filter(|entry| fits(&call.query, snapshot, &entry.value));
-    let row = |entry: &Arc<Versioned<ServiceInstance>>| {
-        let node = snapshot.node(&entry.value.key.node).map(Arc::as_ref);
-        forms::catalog_row(entry, node, &facts)
-    };
-    Value::Array(fitting.map(row).collect())
+    Value::Array(fitting.map(|entry| forms::catalog_row(entry, snapshot, &facts)).collect())
 }
 
 pub(super) async fn node(api: Arc<Api>, call: Call) -> Outcome {
@@ -144,7 +140,9 @@ async fn node_with(api: Arc<Api>, call: Call, unknown: Value, shape: fn(Vec<(Str
     let Some(node) = view.snapshot.node(&name) else {
         return Ok(Answer::json(unknown).read_at(view.index));
     };
-    let form = |entry: &Arc<Versioned<ServiceInstance>>| (entry.value.key.id.to_string(), forms::node_service(entry));
+    let form = |entry: &Arc<Versioned<ServiceInstance>>| {
+        (entry.value.key.id.to_string(), forms::node_service(entry, &view.snapshot))
+    };
     let services = view.snapshot.instances_on(&name).map(form).collect();
     let node = forms::node(node, &api.catalog.authority());
     Ok(Answer::json(json!({"Node": node, "Services": shape(services)})).read_at(view.index))

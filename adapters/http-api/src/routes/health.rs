@@ -48,7 +48,7 @@ fn entries<'s>(
         let checks: Vec<Value> = snapshot.checks_of(key).map(|check| forms::catalog_check(check)).collect();
         entries.push(json!({
             "Node": forms::node(node, &facts),
-            "Service": forms::node_service(entry),
+            "Service": forms::node_service(entry, snapshot),
             "Checks": checks,
         }));
     }

@@ -228,6 +228,7 @@ pub fn subject(text: &str) -> Subject {
         "endpoints" => Subject::Endpoints(name.parse().unwrap()),
         "routing" => Subject::Routing(name.parse().unwrap()),
         "intentions" => Subject::Intentions(name.parse::<IntentionSubject>().unwrap()),
+        "destinations" => Subject::Destinations(name.parse().unwrap()),
         "proxy-defaults" => Subject::ProxyDefaults,
         "roots" => Subject::Roots,
         "nodes" => Subject::NodeList,

@@ -45,6 +45,7 @@ pub fn sidecar(node: &str, id: &str, name: &str, destination: &str, port: i64) -
         local_port: None,
         upstreams: Vec::new(),
         config: OpaqueSettings::default(),
+        transparent: None,
     };
     ServiceInstance { kind: InstanceKind::Sidecar(Box::new(proxy)), ..instance(node, id, name, port) }
 }
@@ -125,4 +126,9 @@ pub fn intentions(destination: &str, sources: Vec<SourceIntention>) -> ConfigEnt
         sources,
         meta: BTreeMap::new(),
     })
+}
+
+/// The first address that a service is tried at.
+pub fn virtual_address(service: &str) -> VirtualAddress {
+    VirtualAddress::candidates(&service.parse().unwrap()).next().unwrap()
 }

@@ -9,7 +9,7 @@ use starling_model::{
 };
 use starling_traffic::{Forward, Policy, RouteRule, RuleAction, WEIGHT_TOTAL};
 
-use crate::plan::{Cluster, Edge, EdgeHost, EdgeRoute, Endpoint, Endpoints, Inbound, Limits, Routes};
+use crate::plan::{Capture, Cluster, Edge, EdgeHost, EdgeRoute, Endpoint, Endpoints, Inbound, Limits, Routes};
 
 /// Every part has a line, so that one that comes or goes shows.
 pub(super) fn or_none(lines: Vec<String>) -> Vec<String> {
@@ -65,6 +65,21 @@ fn edge_host_line(host: &EdgeHost) -> String {
     words.extend(edits_text("request", request_headers));
     words.extend(edits_text("response", response_headers));
     words.join(" ")
+}
+
+pub(super) fn capture_lines(capture: &Capture) -> Vec<String> {
+    let Capture { outbound_port, inbound_port, permissive, mesh_only, virtuals } = capture;
+    let others = if *mesh_only { "refused" } else { "passed on" };
+    let plain = if *permissive { "passed on" } else { "refused" };
+    let mut lines = vec![
+        format!("out at {outbound_port}, others {others}"),
+        format!("in at {inbound_port}, without mutual TLS {plain}"),
+    ];
+    lines.extend(virtuals.iter().map(|it| {
+        let addresses: Vec<_> = it.addresses.iter().map(ToString::to_string).collect();
+        format!("{} {} at {}", it.service, it.protocol.as_str(), addresses.join(" "))
+    }));
+    lines
 }
 
 fn policy_lines(policy: &Policy) -> Vec<String> {

@@ -57,9 +57,14 @@ impl CallSettings {
             });
             config.diagnostics.append(&mut check.diagnostics);
         }
-        let written = caller.map(|defaults| defaults.upstream_config.of(&upstream.destination));
-        let settings = own.or(written.unwrap_or_default());
-        (Self { settings, retry_budget: None }, config.diagnostics)
+        let Self { settings: written, .. } = Self::written(caller, &upstream.destination);
+        (Self { settings: own.or(written), retry_budget: None }, config.diagnostics)
+    }
+
+    /// The settings that the service-defaults of the service that calls have for calls of `service`.
+    pub(crate) fn written(caller: Option<&ServiceDefaults>, service: &ServiceName) -> Self {
+        let written = caller.map(|defaults| defaults.upstream_config.of(service));
+        Self { settings: written.unwrap_or_default(), retry_budget: None }
     }
 
     /// The settings of a caller that says nothing but these.

@@ -7,7 +7,7 @@ use crate::mesh::{Mesh, key};
 const SERVICES: [&str; 4] = ["a", "b", "c", "d"];
 
 /// Something to change from the start.
-pub const BEGINNING: [&str; 10] = [
+pub const BEGINNING: [&str; 12] = [
     "gateway n1/gw address=10.0.0.1",
     "node n2 10.0.0.2",
     "service n1/a-1",
@@ -17,7 +17,9 @@ pub const BEGINNING: [&str; 10] = [
     "service n2/b-1",
     "sidecar n2/b-1 upstreams=a:1001,d:1003",
     "service n2/c-1",
-    "sidecar n2/c-1",
+    "sidecar n2/c-1 transparent=strict",
+    "address b",
+    "intention c -> b allow",
 ];
 
 /// A command among those that change what plans say; some are refused by the mesh of the moment and then left out.
@@ -37,6 +39,8 @@ pub fn command() -> impl Strategy<Value = String> {
         "native",
         "upstreams=a:1001,b:1002",
         "upstreams=d:1003",
+        "transparent=strict",
+        "transparent=permissive upstreams=a:1001",
         r#"upstreams=b:1002{"connect_timeout_ms":10};c:1002,a:1001"#,
         r#"config={"local_connect_timeout_ms":7}"#,
         "tags=blue",
@@ -63,6 +67,7 @@ pub fn command() -> impl Strategy<Value = String> {
         2 => service().prop_map(|name| format!("delete defaults {name}")),
         2 => side().prop_map(|name| format!("delete intentions {name}")),
         1 => node().prop_map(|node| format!("delete node {node}")),
+        2 => service().prop_map(|name| format!("address {name}")),
         2 => Just("delete proxy-defaults".to_owned()),
         1 => proptest::sample::select(vec!["root two", "root two", "delete root two", "root one", "root one", "delete root one"])
             .prop_map(str::to_owned),

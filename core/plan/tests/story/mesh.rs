@@ -8,7 +8,7 @@ use starling_model::{
     AccessLog, Action, CaRootRecord, Change, Check, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceKey, InstanceKind,
     Node, NodeName, Port, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults, ServiceInstance,
     ServiceIntentions, ServiceName, ServiceRouter, ServiceSplitter, SidecarProxy, SourceDecision, SourceIntention,
-    UnixSeconds, Upstream, Weights,
+    TransparentProxy, UnixSeconds, Upstream, VirtualAddress, Weights,
 };
 use starling_plan::{MeshSettings, Planned, Planner, describe, diff, replaced};
 
@@ -111,6 +111,10 @@ impl Mesh {
             "proxy-defaults" => self.put(Record::Config(ConfigEntry::ProxyDefaults(proxy_defaults(command)))),
             "intention" => self.intention(command),
             "root" => self.put(Record::CaRoot(root(args[0]))),
+            "address" => {
+                let first = VirtualAddress::candidates(&args[0].parse().unwrap()).next().unwrap();
+                self.put(Record::VirtualAddress(first));
+            }
             "delete" => self.delete(args),
             other => panic!("no command {other:?}"),
         }
@@ -173,6 +177,7 @@ impl Mesh {
             local_port,
             upstreams: options.get("upstreams").map(|text| upstreams(text)).unwrap_or_default(),
             config: options.get("config").map(|text| serde_json::from_str(text).expect(text)).unwrap_or_default(),
+            transparent: options.get("transparent").map(|text| transparent(text)),
         };
         let mut instance = instance(&format!("{}-sidecar-proxy", args[0]), &options);
         instance.name = format!("{destination}-sidecar-proxy").parse().unwrap();
@@ -394,5 +399,15 @@ fn root(id: &str) -> CaRootRecord {
         not_before: UnixSeconds(0),
         not_after: UnixSeconds(1),
         active: id == "one",
+    }
+}
+
+/// `strict` or `permissive`.
+fn transparent(mode: &str) -> TransparentProxy {
+    let port = |number: u16| Port::try_from(i64::from(number)).unwrap();
+    TransparentProxy {
+        outbound_port: port(TransparentProxy::OUTBOUND_PORT),
+        inbound_port: port(TransparentProxy::INBOUND_PORT),
+        permissive: mode == "permissive",
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use starling_model::{AccessLog, Tracing};
-use starling_plan::{Cluster, Edge, Endpoints, Inbound, Outbound, Part, Plan, Routes, Trust};
+use starling_plan::{Capture, Cluster, Edge, Endpoints, Inbound, Outbound, Part, Plan, Routes, Trust};
 
 use super::Leaf;
 use super::cache::PartCache;
@@ -65,6 +65,7 @@ pub(super) struct NativeParts {
     tracings: PartCache<Tracing, ()>,
     inbounds: PartCache<Inbound, ()>,
     edges: PartCache<Edge, ()>,
+    captures: PartCache<Capture, ()>,
     outbounds: PartCache<Outbound, ()>,
     routes: PartCache<Routes, ()>,
     clusters: PartCache<Cluster, ()>,
@@ -74,7 +75,7 @@ pub(super) struct NativeParts {
 
 impl NativeParts {
     pub(super) fn render(&mut self, plan: &Plan, leaf: &Arc<Leaf>) -> Vec<Arc<Resource>> {
-        let mut all = Vec::with_capacity(plan.clusters.len() * 4 + 5);
+        let mut all = Vec::with_capacity(plan.clusters.len() * 4 + 6);
         for part in plan.parts() {
             all.push(match &part {
                 Part::Proxy { .. } => Arc::new(encode(&part)),
@@ -83,6 +84,7 @@ impl NativeParts {
                 Part::Tracing(of) => self.tracings.get(of, (), || encode(&part)),
                 Part::Inbound(of) => self.inbounds.get(of, (), || encode(&part)),
                 Part::Edge(of) => self.edges.get(of, (), || encode(&part)),
+                Part::Capture(of) => self.captures.get(of, (), || encode(&part)),
                 Part::Outbound(of) => self.outbounds.get(of, (), || encode(&part)),
                 Part::Routes(of) => self.routes.get(of, (), || encode(&part)),
                 Part::Cluster(of) => self.clusters.get(of, (), || encode(&part)),

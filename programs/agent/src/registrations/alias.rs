@@ -40,7 +40,8 @@ impl Registrations {
                 | RecordKey::Config(_)
                 | RecordKey::CaRoot(_)
                 | RecordKey::JoinToken(_)
-                | RecordKey::Fence(_) => {}
+                | RecordKey::Fence(_)
+                | RecordKey::VirtualAddress(_) => {}
             }
         }
         let mut seen = BTreeSet::new();

@@ -12,7 +12,11 @@ impl Registrations {
             RecordKey::Node(_) => Some(Record::Node(self.node.clone())),
             RecordKey::Instance(key) => self.services.get(&key.id).map(|s| Record::Instance(s.instance.clone())),
             RecordKey::Check(_, id) => self.checks.get(id).map(|check| Record::Check(check.record.clone())),
-            RecordKey::Config(_) | RecordKey::CaRoot(_) | RecordKey::JoinToken(_) | RecordKey::Fence(_) => None,
+            RecordKey::Config(_)
+            | RecordKey::CaRoot(_)
+            | RecordKey::JoinToken(_)
+            | RecordKey::Fence(_)
+            | RecordKey::VirtualAddress(_) => None,
         };
         record.map_or_else(|| Change::Delete(key.clone()), Change::Put)
     }

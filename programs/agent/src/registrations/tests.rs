@@ -84,6 +84,7 @@ fn with_sidecar(mut given: ServiceRegistration) -> ServiceRegistration {
         local_port: None,
         upstreams: Vec::new(),
         config: OpaqueSettings::default(),
+        transparent: None,
     }));
     given.sidecar = Some(Box::new(nested));
     given

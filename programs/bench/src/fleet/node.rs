@@ -246,6 +246,7 @@ fn registrations_of(workload: &Workload, node: &NodeName, restless: bool) -> any
         local_port: Some(port(workload.port)?),
         upstreams,
         config: OpaqueSettings::default(),
+        transparent: None,
     };
     let instance = |id: InstanceId, name: ServiceName, kind: InstanceKind, port: Port| ServiceInstance {
         key: InstanceKey { node: node.clone(), id },

@@ -50,6 +50,7 @@ impl Ledger {
             present(side.by("status", &statuses, |counts, place| &counts.malformed[place]))
         }));
         families.push(family(&sides, "proxy_denials", "Calls denied, by the intention that denied", Side::denials));
+        families.push(self.captured_connections());
         families.push(lost(sinks));
         families.push(lost_spans(sinks));
         families

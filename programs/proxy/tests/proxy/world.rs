@@ -245,6 +245,7 @@ fn empty_plan(ca: &Ca, name: &str) -> Plan {
         routes: Vec::new(),
         clusters: Vec::new(),
         endpoints: Vec::new(),
+        capture: None,
         access_log: Arc::default(),
         tracing: Arc::default(),
     }

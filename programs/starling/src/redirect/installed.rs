@@ -74,9 +74,9 @@ fn element(element: &Value) -> String {
     if let [first, last] = element["range"].as_array().map(Vec::as_slice).unwrap_or_default() {
         return format!("{}-{}", text(first), text(last));
     }
-    match &element["prefix"] {
-        Value::Null => text(element),
-        prefix => format!("{}/{}", text(&prefix["addr"]), prefix["len"]),
+    match element["prefix"].as_object() {
+        None => text(element),
+        Some(prefix) => format!("{}/{}", text(&prefix["addr"]), prefix["len"]),
     }
 }
 

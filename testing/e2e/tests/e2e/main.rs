@@ -4,6 +4,7 @@
 
 mod apart;
 mod bad_input;
+mod capture;
 mod certificates;
 mod chain;
 mod command_line;
