@@ -42,6 +42,8 @@ pub(crate) enum Asked {
     },
     /// What accepts mesh connections for a service.
     Connect(ServiceName),
+    /// A service, at the address that is its own.
+    Virtual(ServiceName),
     /// A node.
     Node(NodeName),
     /// An address spelled in its name.
@@ -75,8 +77,9 @@ impl Asked {
     fn within(labels: &[&str]) -> Self {
         match labels {
             [rest @ .., "service"] => Self::service(rest),
-            ["connect" | "node" | "addr"] => Self::Empty,
+            ["connect" | "virtual" | "node" | "addr"] => Self::Empty,
             [service, "connect"] => service.parse().map_or(Self::Unknown, Self::Connect),
+            [service, "virtual"] => service.parse().map_or(Self::Unknown, Self::Virtual),
             [rest @ .., "node"] => rest.join(".").parse().map_or(Self::Unknown, Self::Node),
             [digits, "addr"] => address(digits).map_or(Self::Unknown, Self::Address),
             // RFC 2782 names work without `service`, too.
@@ -145,6 +148,15 @@ mod tests {
     }
 
     #[test]
+    fn virtual_names_have_no_tags() {
+        let web = || Asked::Virtual("web".parse().expect("a name"));
+        assert_eq!(parse("web.virtual.consul.", "dc1"), web());
+        assert_eq!(parse("WEB.virtual.dc1.consul.", "dc1"), web());
+        assert_eq!(parse("v1.web.virtual.consul.", "dc1"), Asked::Unknown);
+        assert_eq!(parse("virtual.consul.", "dc1"), Asked::Empty);
+    }
+
+    #[test]
     fn a_datacentre_called_like_a_kind_hides_nothing() {
         assert_eq!(parse("web.service.consul.", "service"), service("web", None));
         assert_eq!(parse("web.service.service.consul.", "service"), service("web", None));
@@ -181,7 +193,7 @@ mod tests {
         for name in ["", "com.", "consul.com.", "notconsul."] {
             assert_eq!(parse(name, "dc1"), Asked::Outside, "{name}");
         }
-        assert_eq!(parse("web.virtual.consul.", "dc1"), Asked::Unknown);
+        assert_eq!(parse("web.query.consul.", "dc1"), Asked::Unknown);
         assert_eq!(parse("ns.consul.", "dc1"), Asked::NameServer);
         assert_eq!(parse("CONSUL.", "dc1"), Asked::Apex);
     }

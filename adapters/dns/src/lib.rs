@@ -17,7 +17,7 @@ pub mod zone;
 use std::sync::Arc;
 
 use starling_catalog::Snapshot;
-use starling_model::Datacenter;
+use starling_model::{Datacenter, TrustDomain};
 
 pub use relay::{Unreached, Upstream, relay};
 pub use responder::{Responder, Transport};
@@ -32,6 +32,9 @@ pub trait CatalogReader: Send + Sync + 'static {
 
     /// The datacentre that names may bear; names that bear another do not exist.
     fn datacenter(&self) -> &Datacenter;
+
+    /// The trust domain, which decides about virtual IPv6 addresses.
+    fn trust_domain(&self) -> &TrustDomain;
 }
 
 impl<R: CatalogReader + ?Sized> CatalogReader for Arc<R> {
@@ -41,5 +44,9 @@ impl<R: CatalogReader + ?Sized> CatalogReader for Arc<R> {
 
     fn datacenter(&self) -> &Datacenter {
         R::datacenter(self)
+    }
+
+    fn trust_domain(&self) -> &TrustDomain {
+        R::trust_domain(self)
     }
 }

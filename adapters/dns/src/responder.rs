@@ -62,7 +62,7 @@ impl<R: CatalogReader> Responder<R> {
     /// name the same instance first.
     #[must_use]
     pub fn new(reader: R) -> Self {
-        let zone = Zone::new(reader.datacenter().clone());
+        let zone = Zone::new(reader.datacenter().clone(), reader.trust_domain().clone());
         Self { reader, zone, view: Mutex::new(None), rotation: AtomicU64::new(fastrand::u64(..)), metrics: None }
     }
 

@@ -1,6 +1,7 @@
 //! The catalog as DNS reads it: names without regard to case.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use starling_catalog::Snapshot;
@@ -56,6 +57,11 @@ impl View {
         let sidecars = self.spellings(name).flat_map(|name| self.snapshot.sidecars_of(name));
         let native = self.spellings(name).flat_map(|name| self.snapshot.instances_of(name));
         sidecars.chain(native.filter(|instance| instance.value.native)).map(|instance| &instance.value).collect()
+    }
+
+    /// The virtual address of `name`, which is in lower case.
+    pub(crate) fn virtual_address(&self, name: &ServiceName) -> Option<Ipv4Addr> {
+        self.spellings(name).find_map(|name| self.snapshot.virtual_address(name))
     }
 
     fn spellings<'a>(&'a self, name: &'a ServiceName) -> impl Iterator<Item = &'a ServiceName> {

@@ -4,10 +4,11 @@
 //! left does not exist (NXDOMAIN), as in Consul.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{DNSClass, Name, Record, RecordType};
-use starling_model::{CheckStatus, Datacenter, Node, NodeName, ServiceInstance, ServiceName};
+use starling_model::{CheckStatus, Datacenter, Node, NodeName, ServiceInstance, ServiceName, TrustDomain, virtual_v6};
 
 use crate::asked::Asked;
 use crate::records::{self, Host};
@@ -20,6 +21,7 @@ const SERVERS: &str = "consul";
 #[derive(Debug, Clone)]
 pub struct Zone {
     datacenter: Datacenter,
+    trust_domain: TrustDomain,
     servers: ServiceName,
 }
 
@@ -46,11 +48,11 @@ impl Found {
 }
 
 impl Zone {
-    /// The zone of `datacenter`.
+    /// The zone of `datacenter`, in the mesh of `trust_domain`.
     #[must_use]
-    pub fn new(datacenter: Datacenter) -> Self {
+    pub fn new(datacenter: Datacenter, trust_domain: TrustDomain) -> Self {
         let servers = SERVERS.parse().expect("invariant: a valid service name");
-        Self { datacenter, servers }
+        Self { datacenter, trust_domain, servers }
     }
 
     /// The answer to `query`, with identifier 0. The question is repeated as it was spelled.
@@ -100,6 +102,12 @@ impl Zone {
                 self.instances(view, instances, query, draw)
             }
             Asked::Connect(service) => self.instances(view, view.mesh_instances(service), query, draw),
+            // Whether an instance is there or not, as callers may keep the address.
+            Asked::Virtual(service) => {
+                let v4 = view.virtual_address(service)?;
+                let both = [IpAddr::V4(v4), IpAddr::V6(virtual_v6(&self.trust_domain, v4))];
+                Some(Found::answers(addresses(owner, wanted, both.into_iter().map(Host::Ip), draw)))
+            }
             Asked::Node(name) => node(view, name, owner, wanted, draw),
             Asked::Address(ip) => Some(Found::answers(addresses(owner, wanted, std::iter::once(Host::Ip(*ip)), draw))),
         }

@@ -17,7 +17,7 @@ use starling_dns::zone::Draw;
 use starling_dns::{View, Zone};
 
 fn play(script: &str) -> String {
-    let zone = Zone::new("dc1".parse().expect("a datacentre"));
+    let zone = Zone::new("dc1".parse().expect("a datacentre"), "mesh.test".parse().expect("a trust domain"));
     let mut snapshot = Snapshot::default();
     let mut transcript = String::new();
     for line in script.lines().filter(|line| !line.starts_with("  ")) {

@@ -27,7 +27,8 @@ impl<'a> Line<'a> {
 }
 
 /// The record that a line describes: `node NAME ADDRESS key=value…`, `service NODE ID NAME port= address= tags=a,b
-/// weights=PASSING/WARNING native=true`, `sidecar …` (as service, with `of=SERVICE`), `check NODE ID STATUS service=ID`.
+/// weights=PASSING/WARNING native=true`, `sidecar …` (as service, with `of=SERVICE`), `check NODE ID STATUS service=ID`,
+/// `virtual SERVICE ADDRESS`.
 pub fn record(line: &str) -> Record {
     let line = Line::parse(line);
     match line.words.as_slice() {
@@ -70,6 +71,10 @@ pub fn record(line: &str) -> Record {
             interval: String::new(),
             timeout: String::new(),
         }),
+        ["virtual", service, address] => Record::VirtualAddress(VirtualAddress {
+            address: address.parse().unwrap(),
+            service: service.parse().unwrap(),
+        }),
         other => panic!("no such line: {other:?}"),
     }
 }
@@ -102,11 +107,16 @@ pub fn catalog<L: AsRef<str>>(lines: impl IntoIterator<Item = L>) -> Snapshot {
 pub struct Shelf {
     snapshot: Mutex<Arc<Snapshot>>,
     datacenter: Datacenter,
+    trust_domain: TrustDomain,
 }
 
 impl Shelf {
     pub fn new(snapshot: Snapshot) -> Arc<Self> {
-        Arc::new(Self { snapshot: Mutex::new(Arc::new(snapshot)), datacenter: "dc1".parse().unwrap() })
+        Arc::new(Self {
+            snapshot: Mutex::new(Arc::new(snapshot)),
+            datacenter: "dc1".parse().unwrap(),
+            trust_domain: "mesh.test".parse().unwrap(),
+        })
     }
 
     pub fn add(&self, line: &str) {
@@ -122,5 +132,9 @@ impl CatalogReader for Shelf {
 
     fn datacenter(&self) -> &Datacenter {
         &self.datacenter
+    }
+
+    fn trust_domain(&self) -> &TrustDomain {
+        &self.trust_domain
     }
 }

@@ -8,7 +8,7 @@ use starling_agent::Proxies;
 use starling_catalog::{Barrier, ChangeReport, Command, NodeReport, ProxyReport, Snapshot, Subject, Until};
 use starling_http_api::{CatalogPort, CommitFailure, DiagnosticRow, MeshFacts, NewJoinToken};
 use starling_identity::{JoinToken, JoinTokenTtlError};
-use starling_model::{Datacenter, InstanceKey, Revision, UnixSeconds};
+use starling_model::{Datacenter, InstanceKey, Revision, TrustDomain, UnixSeconds};
 use starling_server::{CommitFailure as Failure, Server};
 use starling_telemetry::Registry;
 
@@ -110,5 +110,9 @@ impl starling_dns::CatalogReader for Catalog {
 
     fn datacenter(&self) -> &Datacenter {
         self.server.datacenter()
+    }
+
+    fn trust_domain(&self) -> &TrustDomain {
+        &self.server.root().trust_domain
     }
 }
