@@ -7,6 +7,7 @@
 //! where it is chunked.
 
 mod body;
+mod first_bytes;
 mod head;
 mod host;
 mod line;
@@ -15,6 +16,7 @@ mod response;
 mod write;
 
 pub use body::{BodyError, BodyLength, BodyReader, CHUNK_EXTENSION_BYTES_MAX, Piece, TRAILER_BYTES_MAX};
+pub use first_bytes::Spoken;
 pub use head::{Field, Head, Limits};
 pub use host::{is_authority, without_root_dot};
 pub use request::{RequestError, RequestHead, is_http2_preface, is_method};

@@ -22,6 +22,14 @@ fn requests() {
 }
 
 #[test]
+fn first_bytes() {
+    replay("first_bytes", http1::first_bytes);
+    // Whatever begins a request or a response begins a connection, too.
+    replay("request", http1::first_bytes);
+    replay("response", http1::first_bytes);
+}
+
+#[test]
 fn responses() {
     replay("response", http1::response);
 }

@@ -13,7 +13,7 @@ use futures::FutureExt;
 use rustls::ServerConfig;
 use sha2::{Digest, Sha256};
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
-use starling_http1::is_http2_preface;
+use starling_http1::Spoken;
 use starling_tls::peer_identity;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -36,6 +36,9 @@ pub(crate) const BACKLOG: i32 = 4_096;
 
 /// After an accept that failed for want of descriptors or memory.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
+
+/// How TLS is counted where plain HTTP is expected, as what is no HTTP is.
+const TLS_STATUS: u16 = 400;
 
 /// A listener's present meaning. Connections hold it, and ask it at every request.
 pub(crate) struct Listening {
@@ -320,8 +323,12 @@ async fn speak(stream: Stream, listening: Rc<Listening>, peer: Peer, is_http2: O
     let mut conn = Conn::new(stream);
     let is_http2 = match is_http2 {
         Some(known) => known,
-        None => match speaks_http2(&mut conn, &listening).await {
-            Some(known) => known,
+        None => match first_spoken(&mut conn, &listening).await {
+            Some(Spoken::Http2) => true,
+            // What is neither is refused by the reader of HTTP/1, with a status.
+            Some(Spoken::Http1 | Spoken::Other) => false,
+            // Who speaks TLS would not understand one.
+            Some(Spoken::Tls) => return listening.metrics.refused(TLS_STATUS),
             None => return,
         },
     };
@@ -333,11 +340,11 @@ async fn speak(stream: Stream, listening: Rc<Listening>, peer: Peer, is_http2: O
     }
 }
 
-/// Whether the first bytes of a connection are those of HTTP/2; `None` if there are none.
-async fn speaks_http2(conn: &mut Conn, listening: &Listening) -> Option<bool> {
+/// What the first bytes of a connection say is spoken; `None` if there are none.
+async fn first_spoken(conn: &mut Conn, listening: &Listening) -> Option<Spoken> {
     loop {
-        if let Some(known) = is_http2_preface(&conn.read) {
-            return Some(known);
+        if let Some(spoken) = Spoken::by(&conn.read) {
+            return Some(spoken);
         }
         // A client that is connected and silent is idle, one that has begun is to go on.
         let is_idle = conn.read.is_empty();

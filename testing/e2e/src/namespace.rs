@@ -1,7 +1,7 @@
 //! Network namespaces: each test of packet rules has a network of its own, which is gone with the last who is in it.
 
 use std::future::Future;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -75,7 +75,7 @@ impl Neighbour {
     /// # Panics
     /// If the kernel refuses.
     #[must_use]
-    pub fn join(cable: &str, here: [&str; 2], there: [&str; 2]) -> Self {
+    pub async fn join(cable: &str, here: [&str; 2], there: [&str; 2]) -> Self {
         let (work, works) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
         let (entered, thread_id) = mpsc::channel();
         let thread = thread::spawn(move || {
@@ -88,31 +88,18 @@ impl Neighbour {
         ip(&format!("link add {cable} type veth peer name {cable} netns {thread_id}"));
         plug(cable, here);
         let (cable, there) = (cable.to_owned(), there.map(str::to_owned));
-        neighbour.run(move || plug(&cable, there.each_ref().map(String::as_str)));
+        neighbour.run(move || plug(&cable, there.each_ref().map(String::as_str))).await;
         neighbour
     }
 
-    /// Runs `work` there, and waits for its end.
+    /// Runs `work` there, and waits for its end, without holding up what else runs on this thread.
     ///
     /// # Panics
     /// If `work` does.
-    pub fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
-        let (done, result) = mpsc::channel();
-        let boxed = Box::new(move || {
-            let _ = done.send(std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)));
-        });
-        self.work.as_ref().expect("invariant: until it is dropped").send(boxed).expect("the neighbour is there");
-        result.recv().expect("the neighbour answers").unwrap_or_else(|panic| resume_unwind(panic))
-    }
-
-    /// The same without holding up the runtime of this thread, for work that waits for what runs there.
-    ///
-    /// # Panics
-    /// If `work` does.
-    pub async fn run_beside<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, result) = tokio::sync::oneshot::channel();
         let boxed = Box::new(move || {
-            let _ = done.send(std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)));
+            let _ = done.send(catch_unwind(AssertUnwindSafe(work)));
         });
         self.work.as_ref().expect("invariant: until it is dropped").send(boxed).expect("the neighbour is there");
         result.await.expect("the neighbour answers").unwrap_or_else(|panic| resume_unwind(panic))
