@@ -264,14 +264,14 @@ fn what_is_excluded_is_left_alone() {
         assert_eq!(shown["excluded_ports"], json!(["4000-4001"]), "{shown:#}");
         // The second time replaces the first.
         install(&mesh, &[]).await;
-        for place in 0..2 {
-            assert!(captured(USER, at(ALSO_THERE[place], 4_000)).await);
-            assert!(captured(1_001, at(THERE[place], DATABASE)).await);
+        for (there, also_there) in THERE.into_iter().zip(ALSO_THERE) {
+            assert!(captured(USER, at(also_there, 4_000)).await);
+            assert!(captured(1_001, at(there, DATABASE)).await);
         }
         let _ = mesh.cli(&["redirect", "remove"]).await.success();
         assert_eq!(show(&mesh).await.code, 1);
-        for place in 0..2 {
-            assert!(!captured(USER, at(THERE[place], DATABASE)).await);
+        for there in THERE {
+            assert!(!captured(USER, at(there, DATABASE)).await);
         }
         let left = std::process::Command::new("nft").args(["list", "ruleset"]).output().expect("nft");
         assert_eq!(String::from_utf8_lossy(&left.stdout), "", "remove leaves nothing");
@@ -294,8 +294,8 @@ fn nobody_is_led_around_in_circles() {
         assert!(before >= 2);
         // A mistake: this is not whom the proxy runs as, so what it calls comes back to it.
         let _ = mesh.cli(&["redirect", "install", "--proxy-uid", "4711"]).await.success();
-        for place in 0..2 {
-            let to = at(THERE[place], DATABASE);
+        for there in THERE {
+            let to = at(there, DATABASE);
             let heard = as_user(USER, move || listen_to(to)).await;
             assert!(heard.is_err(), "{heard:?}");
         }

@@ -36,10 +36,8 @@ impl TraceService for Collector {
 
 fn service_name(resource: &Resource) -> Option<String> {
     let pair = resource.attributes.iter().find(|pair| pair.key == "service.name")?;
-    match pair.value.as_ref()?.value.as_ref()? {
-        Value::StringValue(name) => Some(name.clone()),
-        _ => None,
-    }
+    let Value::StringValue(name) = pair.value.as_ref()?.value.as_ref()? else { return None };
+    Some(name.clone())
 }
 
 impl Collector {
