@@ -10,8 +10,7 @@ use starling_model::{
     AccessLog, CaRootRecord, Check, ConfigEntry, HeaderMatch, HeaderTest, InstanceKind, IntentionPermission,
     IntentionSubject, LogFilter, LogForm, LogTarget, Node, PathMatch, ProxyDefaults, Revision, ServiceDefaults,
     ServiceInstance, ServiceIntentions, SidecarProxy, SourceDecision, SourceIntention, TaggedAddress, Tracing,
-    TransparentProxy,
-    UnixSeconds, Upstream, Versioned,
+    TransparentProxy, UnixSeconds, Upstream, Versioned,
 };
 
 use crate::ports::{Leaf, MeshFacts};

@@ -227,6 +227,8 @@ impl World {
             clusters: Vec::new(),
             endpoints: Vec::new(),
             access_log: Arc::clone(&self.access_log),
+            capture: None,
+            tracing: Arc::default(),
         }
     }
 }
