@@ -9,6 +9,7 @@ mod follow;
 mod handover;
 mod rest;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,27 +79,26 @@ async fn start(args: ProxyArgs, surroundings: &Surroundings) -> anyhow::Result<O
     let workers = proxy_workers(args.workers);
     let engine = Engine::succeed(workers, Timeouts::default(), inherited).context("starting the workers")?;
     let engine = Arc::new(engine);
-    let mut process = OwnProcess {
-        follower: Follower::new(id, dial, client.token().map(str::to_owned), Arc::clone(&engine)),
-        engine,
-        admin: Admin { address: args.admin_bind.clone(), task: None },
-        drain_time: args.drain_time(),
-        meeting,
-        incumbent,
-        successor,
-        serves: false,
-        left: false,
-    };
-    process.admin.open(&process.engine).await?;
-    Ok(process)
+    let follower = Follower::new(id, dial, client.token().map(str::to_owned), Arc::clone(&engine));
+    let mut admin = Admin { address: args.admin_bind.clone(), task: None };
+    admin.open(&engine).await?;
+    let place = Place { engine, admin, meeting, incumbent, successor, serves: false };
+    Ok(OwnProcess { follower, place, drain_time: args.drain_time(), left: false })
 }
 
 /// A proxy that is all that its process does.
 struct OwnProcess {
     follower: Follower,
+    place: Place,
+    drain_time: Duration,
+    /// Whether the next process serves in its place.
+    left: bool,
+}
+
+/// What is served here, and who takes whose place.
+struct Place {
     engine: Arc<Engine>,
     admin: Admin,
-    drain_time: Duration,
     /// Where processes of this proxy meet.
     meeting: Option<Meeting>,
     /// This process, as far as it waits there for the next one.
@@ -107,8 +107,6 @@ struct OwnProcess {
     successor: Option<Successor>,
     /// Whether anything was ever in force.
     serves: bool,
-    /// Whether the next one serves.
-    left: bool,
 }
 
 /// The door for operators.
@@ -135,7 +133,7 @@ impl Admin {
     }
 }
 
-impl OwnProcess {
+impl Place {
     /// The first state is in force.
     async fn serves(&mut self) {
         self.serves = true;
@@ -162,56 +160,60 @@ impl OwnProcess {
         self.incumbent = None;
         visitor.hand_over(self.engine.sockets().await?).await
     }
+
+    /// Waits for somebody who takes over. Safe to drop.
+    async fn visited(&self) -> Visitor {
+        match &self.incumbent {
+            Some(incumbent) => incumbent.visited().await,
+            None => std::future::pending().await,
+        }
+    }
 }
 
 impl Role for OwnProcess {
     const FINISHES_START: bool = false;
 
     async fn serve(&mut self) -> anyhow::Result<()> {
-        let mut resting = std::pin::pin!(rest::watch());
+        let Self { follower, place, left, .. } = self;
+        let mut resting = pin!(rest::watch());
         loop {
-            let mut in_force = self.follower.in_force();
-            let visitor = tokio::select! {
-                never = &mut resting => match never {},
-                followed = self.follower.follow() => return followed,
-                visitor = visited(self.incumbent.as_ref()) => visitor,
-                _ = in_force.wait_for(|in_force| *in_force), if !self.serves => {
-                    self.serves().await;
-                    continue;
+            let mut in_force = follower.in_force();
+            let mut following = pin!(follower.follow());
+            let visitor = loop {
+                tokio::select! {
+                    never = &mut resting => match never {},
+                    followed = &mut following => return followed,
+                    visitor = place.visited() => break visitor,
+                    _ = in_force.wait_for(|in_force| *in_force), if !place.serves => place.serves().await,
                 }
             };
+            // From here on it does not follow: the next one does.
             tracing::info!("another process takes over");
-            match self.hand_over(visitor).await {
+            match place.hand_over(visitor).await {
                 Ok(()) => {
-                    self.left = true;
+                    *left = true;
                     return Ok(());
                 }
                 Err(error) => {
                     tracing::warn!(error = format!("{error:#}"), "it did not; serving goes on here");
-                    self.admin.open(&self.engine).await?;
-                    self.wait_for_the_next().await;
+                    place.admin.open(&place.engine).await?;
+                    place.wait_for_the_next().await;
                 }
             }
         }
     }
 
-    async fn stop(mut self) {
-        if self.left {
-            self.engine.leave().await;
+    async fn stop(self) {
+        let Self { mut place, drain_time, left, .. } = self;
+        if left {
+            place.engine.leave().await;
         } else {
-            self.engine.drain().await;
+            place.engine.drain().await;
         }
-        let until = Instant::now() + self.drain_time;
-        while Instant::now() < until && self.engine.standing().await > 0 {
+        let until = Instant::now() + drain_time;
+        while Instant::now() < until && place.engine.standing().await > 0 {
             sleep(LOOK_EVERY).await;
         }
-        self.admin.close().await;
-    }
-}
-
-async fn visited(incumbent: Option<&Incumbent>) -> Visitor {
-    match incumbent {
-        Some(incumbent) => incumbent.visited().await,
-        None => std::future::pending().await,
+        place.admin.close().await;
     }
 }
