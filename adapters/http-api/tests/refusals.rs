@@ -300,7 +300,7 @@ const CONFIGS: &[(&str, &str)] = &[
     (r#"{"Kind": "api-gateway", "Name": "a"}"#, "Kind: \"api-gateway\" is not supported in this release"),
     (
         r#"{"Kind": "nonsense"}"#,
-        "Kind: \"nonsense\" is no config entry kind; it is one of ingress-gateway, proxy-defaults, service-defaults, service-intentions, service-resolver, service-router, service-splitter",
+        "Kind: \"nonsense\" is no config entry kind; it is one of ingress-gateway, mesh, proxy-defaults, service-defaults, service-intentions, service-resolver, service-router, service-splitter",
     ),
     (
         r#"{"Kind": "proxy-defaults", "Name": "local"}"#,

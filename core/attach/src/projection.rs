@@ -26,7 +26,7 @@ use crate::message::{MessageError, WireItem};
 pub enum ItemKey {
     /// The only one; of `Routing`, the service-defaults.
     Sole,
-    /// Of `Routing`, an entry of another kind.
+    /// Of `Routing` and `ProxyDefaults`, an entry of another kind.
     Entry(ConfigKind),
     /// Of `Routing`, the virtual address.
     VirtualAddress,
@@ -78,9 +78,18 @@ pub fn content(snapshot: &Snapshot, subject: &Subject) -> Vec<(ItemKey, Item)> {
         let roots = snapshot.roots().into_iter();
         return roots.map(|root| (ItemKey::Root(root.value.id.clone()), Item::Root(root.value.clone()))).collect();
     }
-    let keys: &[ItemKey] = if let Subject::Routing(_) = subject { &ROUTING_ITEMS } else { &[ItemKey::Sole] };
+    let keys: &[ItemKey] = if let Subject::Routing(_) = subject {
+        &ROUTING_ITEMS
+    } else if *subject == Subject::ProxyDefaults {
+        &[ItemKey::Sole, MESH]
+    } else {
+        &[ItemKey::Sole]
+    };
     keys.iter().filter_map(|key| Some((key.clone(), named(snapshot, subject, key)?))).collect()
 }
+
+/// Of `ProxyDefaults`, the settings of the whole mesh.
+const MESH: ItemKey = ItemKey::Entry(ConfigKind::Mesh);
 
 /// The items of `Routing`.
 const ROUTING_ITEMS: [ItemKey; 6] = [
@@ -108,6 +117,7 @@ fn named(snapshot: &Snapshot, subject: &Subject, key: &ItemKey) -> Option<Item> 
             }
         },
         Subject::Intentions(destination) => entry(ConfigKind::ServiceIntentions, destination.to_string()),
+        Subject::ProxyDefaults if *key == MESH => entry(ConfigKind::Mesh, "mesh".to_owned()),
         Subject::ProxyDefaults => entry(ConfigKind::ProxyDefaults, "global".to_owned()),
         Subject::Destinations(source) => {
             let destinations: Vec<_> = snapshot.destinations(source).cloned().collect();
@@ -340,7 +350,7 @@ pub fn decode_item(subject: &Subject, wire: &WireItem) -> Result<(ItemKey, Optio
             let address = address.map_err(|_| wrong("it is no IPv4 address".to_owned()))?;
             Ok((ItemKey::VirtualAddress, address.map(|octets| Item::VirtualAddress(octets.into()))))
         }
-        Subject::Routing(_) => {
+        Subject::Routing(_) | Subject::ProxyDefaults => {
             let key = match wire.key.as_str() {
                 "" => ItemKey::Sole,
                 other => ItemKey::Entry(other.parse().map_err(|_| wrong(format!("{other:?} is no kind of entry")))?),
@@ -351,7 +361,7 @@ pub fn decode_item(subject: &Subject, wire: &WireItem) -> Result<(ItemKey, Optio
         }
         // What there is one of has no key.
         _ if !wire.key.is_empty() => Err(wrong("its key is not its own".to_owned())),
-        Subject::Intentions(_) | Subject::ProxyDefaults => {
+        Subject::Intentions(_) => {
             let entry = decode_entry(value, &(subject.clone(), ItemKey::Sole)).map_err(wrong)?;
             Ok((ItemKey::Sole, entry))
         }
@@ -373,6 +383,7 @@ pub fn decode_item(subject: &Subject, wire: &WireItem) -> Result<(ItemKey, Optio
 fn place_of(entry: &ConfigEntry) -> (Subject, ItemKey) {
     match entry {
         ConfigEntry::ProxyDefaults(_) => (Subject::ProxyDefaults, ItemKey::Sole),
+        ConfigEntry::Mesh(_) => (Subject::ProxyDefaults, MESH),
         ConfigEntry::ServiceIntentions(entry) => (Subject::Intentions(entry.destination.clone()), ItemKey::Sole),
         ConfigEntry::ServiceDefaults(entry) => (Subject::Routing(entry.service.clone()), ItemKey::Sole),
         ConfigEntry::IngressGateway(entry) => {

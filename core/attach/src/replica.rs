@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use starling_catalog::{Front, MeshRead, Subject};
 use starling_model::{
-    CaRootRecord, ConfigEntry, ConfigKind, IngressGateway, InstanceKey, IntentionSubject, Node, NodeName,
+    CaRootRecord, ConfigEntry, ConfigKind, IngressGateway, InstanceKey, IntentionSubject, MeshEntry, Node, NodeName,
     ProxyDefaults, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver,
     ServiceRouter, ServiceSplitter,
 };
@@ -77,7 +77,7 @@ struct Topic {
 struct Content {
     fronts: BTreeMap<InstanceKey, Front>,
     entry: Option<ConfigEntry>,
-    /// Of `Routing`, the entries beside the service-defaults.
+    /// Of `Routing` and `ProxyDefaults`, the entries beside the first.
     others: BTreeMap<ConfigKind, ConfigEntry>,
     virtual_address: Option<Ipv4Addr>,
     roots: BTreeMap<String, CaRootRecord>,
@@ -495,6 +495,11 @@ impl MeshRead for Replica {
     fn service_resolver(&self, service: &ServiceName) -> Option<&ServiceResolver> {
         let entry = self.routing(service, ConfigKind::ServiceResolver)?;
         if let ConfigEntry::ServiceResolver(entry) = entry { Some(&**entry) } else { None }
+    }
+
+    fn mesh_entry(&self) -> Option<&MeshEntry> {
+        let entry = self.topics.get(&Subject::ProxyDefaults)?.content.others.get(&ConfigKind::Mesh)?;
+        if let ConfigEntry::Mesh(entry) = entry { Some(entry) } else { None }
     }
 
     fn proxy_defaults(&self) -> Option<&ProxyDefaults> {

@@ -95,6 +95,10 @@ fn change() -> impl Strategy<Value = Change> {
             put(Record::Config(ConfigEntry::ProxyDefaults(ProxyDefaults { protocol: Some(p), ..ProxyDefaults::default() })))
         }),
         1 => Just(delete_config(ConfigKind::ProxyDefaults, "global")),
+        1 => any::<bool>().prop_map(move |only| {
+            put(Record::Config(ConfigEntry::Mesh(MeshEntry { mesh_destinations_only: only, meta: BTreeMap::new() })))
+        }),
+        1 => Just(delete_config(ConfigKind::Mesh, "mesh")),
         2 => (pick(&["web", "*"]), action())
             .prop_map(move |(d, a)| put(Record::Config(intentions(d, vec![connection("api", a)])))),
         1 => pick(&["web", "*"]).prop_map(move |d| delete_config(ConfigKind::ServiceIntentions, d)),

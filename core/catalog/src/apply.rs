@@ -413,7 +413,7 @@ fn explicit(entry: &ConfigEntry) -> Option<(&ServiceName, impl Iterator<Item = &
 
 fn config_subject(entry: &ConfigEntry) -> Subject {
     match entry {
-        ConfigEntry::ProxyDefaults(_) => Subject::ProxyDefaults,
+        ConfigEntry::ProxyDefaults(_) | ConfigEntry::Mesh(_) => Subject::ProxyDefaults,
         ConfigEntry::ServiceDefaults(entry) => Subject::Routing(entry.service.clone()),
         ConfigEntry::ServiceResolver(entry) => Subject::Routing(entry.service.clone()),
         ConfigEntry::ServiceRouter(entry) => Subject::Routing(entry.service.clone()),

@@ -479,7 +479,7 @@ fn concerns_protocols(entry: &ConfigEntry) -> bool {
         | ConfigEntry::ProxyDefaults(_)
         | ConfigEntry::ServiceRouter(_)
         | ConfigEntry::ServiceSplitter(_) => true,
-        ConfigEntry::ServiceResolver(_) | ConfigEntry::IngressGateway(_) => false,
+        ConfigEntry::ServiceResolver(_) | ConfigEntry::IngressGateway(_) | ConfigEntry::Mesh(_) => false,
     }
 }
 
@@ -491,7 +491,8 @@ fn says_protocols(kind: ConfigKind) -> bool {
         | ConfigKind::ServiceResolver
         | ConfigKind::ServiceRouter
         | ConfigKind::ServiceSplitter
-        | ConfigKind::IngressGateway => false,
+        | ConfigKind::IngressGateway
+        | ConfigKind::Mesh => false,
     }
 }
 
@@ -509,7 +510,7 @@ fn check_entry(snapshot: &Snapshot, entry: &ConfigEntry) -> Result<(), Refusal> 
             require_requests(entry, protocol)
         }
         // What a gateway lets in may be written before what it lets in is there.
-        ConfigEntry::ServiceResolver(_) | ConfigEntry::IngressGateway(_) => Ok(()),
+        ConfigEntry::ServiceResolver(_) | ConfigEntry::IngressGateway(_) | ConfigEntry::Mesh(_) => Ok(()),
     }
 }
 
@@ -519,7 +520,8 @@ fn check_removal(snapshot: &Snapshot, key: &ConfigEntryKey) -> Result<(), Refusa
         | ConfigKind::ServiceResolver
         | ConfigKind::ServiceRouter
         | ConfigKind::ServiceSplitter
-        | ConfigKind::IngressGateway => Ok(()),
+        | ConfigKind::IngressGateway
+        | ConfigKind::Mesh => Ok(()),
         ConfigKind::ProxyDefaults => check_proxy_defaults(snapshot, None),
         ConfigKind::ServiceDefaults => match ServiceName::new(&key.name) {
             Ok(service) => check_defaults(snapshot, &ServiceDefaults::bare(service)),

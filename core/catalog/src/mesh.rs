@@ -8,9 +8,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use starling_model::{
-    CheckStatus, Filter, IngressGateway, IntentionSubject, NodeName, Port, Protocol, ProxyDefaults, Revision,
-    ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter,
-    Weights,
+    CheckStatus, Filter, IngressGateway, IntentionSubject, MeshEntry, NodeName, Port, Protocol, ProxyDefaults,
+    Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver, ServiceRouter,
+    ServiceSplitter, Weights,
 };
 use starling_model::{ConfigEntry, InstanceKey};
 
@@ -89,6 +89,9 @@ pub trait MeshRead {
     /// What the gateways of one name let in; [`Subject::Routing`].
     fn ingress_gateway(&self, gateway: &ServiceName) -> Option<&IngressGateway>;
 
+    /// The settings of the whole mesh; [`Subject::ProxyDefaults`].
+    fn mesh_entry(&self) -> Option<&MeshEntry>;
+
     /// The settings of every proxy; [`Subject::ProxyDefaults`].
     fn proxy_defaults(&self) -> Option<&ProxyDefaults>;
 
@@ -157,6 +160,10 @@ impl MeshRead for Snapshot {
 
     fn service_resolver(&self, service: &ServiceName) -> Option<&ServiceResolver> {
         Self::service_resolver(self, service)
+    }
+
+    fn mesh_entry(&self) -> Option<&MeshEntry> {
+        Self::mesh_entry(self)
     }
 
     fn proxy_defaults(&self) -> Option<&ProxyDefaults> {

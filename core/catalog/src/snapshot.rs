@@ -11,7 +11,7 @@ use std::sync::Arc;
 use imbl::{OrdMap, OrdSet};
 use starling_model::{
     CaRootRecord, Change, Check, CheckId, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, Fence, IngressGateway,
-    InstanceId, InstanceKey, IntentionSubject, JoinTokenId, JoinTokenRecord, Node, NodeName, Port, Protocol,
+    InstanceId, InstanceKey, IntentionSubject, JoinTokenId, JoinTokenRecord, MeshEntry, Node, NodeName, Port, Protocol,
     ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName,
     ServiceResolver, ServiceRouter, ServiceSplitter, Versioned, VirtualAddress,
 };
@@ -300,6 +300,13 @@ impl Snapshot {
     pub fn configs(&self, kind: ConfigKind) -> impl Iterator<Item = &Arc<Versioned<ConfigEntry>>> {
         let first = ConfigEntryKey { kind, name: String::new() };
         self.configs.range(first..).take_while(move |(key, _)| key.kind == kind).map(|(_, entry)| entry)
+    }
+
+    /// The settings of the whole mesh.
+    #[must_use]
+    pub fn mesh_entry(&self) -> Option<&MeshEntry> {
+        let key = ConfigEntryKey { kind: ConfigKind::Mesh, name: "mesh".to_owned() };
+        if let ConfigEntry::Mesh(entry) = &self.config(&key)?.value { Some(entry) } else { None }
     }
 
     /// The settings of every proxy.

@@ -20,7 +20,7 @@ pub enum Subject {
     Intentions(IntentionSubject),
     /// The services whose own intentions name this one as a source that they allow.
     Destinations(ServiceName),
-    /// Settings of every proxy.
+    /// Settings of every proxy, and those of the whole mesh.
     ProxyDefaults,
     /// The roots that the mesh trusts.
     Roots,

@@ -1,5 +1,4 @@
 //! Virtual addresses: who gets one, and that it is his alone.
-
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::wildcard_enum_match_arm, reason = "one kind of record is looked at")]
 

@@ -90,6 +90,8 @@ pub enum ConfigKind {
     ServiceSplitter,
     /// What an ingress gateway lets in.
     IngressGateway,
+    /// Settings of the whole mesh; the name is always `mesh`.
+    Mesh,
 }
 
 impl ConfigKind {
@@ -98,8 +100,9 @@ impl ConfigKind {
         [Self::ServiceDefaults, Self::ServiceResolver, Self::ServiceRouter, Self::ServiceSplitter];
 
     /// Every kind, in the order of their names.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::IngressGateway,
+        Self::Mesh,
         Self::ProxyDefaults,
         Self::ServiceDefaults,
         Self::ServiceIntentions,
@@ -119,6 +122,7 @@ impl ConfigKind {
             Self::ServiceRouter => "service-router",
             Self::ServiceSplitter => "service-splitter",
             Self::IngressGateway => "ingress-gateway",
+            Self::Mesh => "mesh",
         }
     }
 }
@@ -133,7 +137,7 @@ impl FromStr for ConfigKind {
 /// A text that is no kind of config entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no config entry kind; it is one of ingress-gateway, proxy-defaults, service-defaults, service-intentions, service-resolver, service-router, service-splitter"
+    "{0:?} is no config entry kind; it is one of ingress-gateway, mesh, proxy-defaults, service-defaults, service-intentions, service-resolver, service-router, service-splitter"
 )]
 pub struct UnknownKind(pub String);
 
@@ -142,7 +146,7 @@ pub struct UnknownKind(pub String);
 pub struct ConfigEntryKey {
     /// The kind.
     pub kind: ConfigKind,
-    /// The name: `global`, a service, or `*`.
+    /// The name: `global`, `mesh`, a service, or `*`.
     pub name: String,
 }
 
@@ -170,6 +174,8 @@ pub enum ConfigEntry {
     ServiceSplitter(ServiceSplitter),
     /// What an ingress gateway lets in.
     IngressGateway(Box<IngressGateway>),
+    /// Settings of the whole mesh.
+    Mesh(MeshEntry),
 }
 
 impl ConfigEntry {
@@ -184,6 +190,7 @@ impl ConfigEntry {
             Self::ServiceRouter(entry) => (ConfigKind::ServiceRouter, entry.service.as_str()),
             Self::ServiceSplitter(entry) => (ConfigKind::ServiceSplitter, entry.service.as_str()),
             Self::IngressGateway(entry) => (ConfigKind::IngressGateway, entry.gateway.as_str()),
+            Self::Mesh(_) => (ConfigKind::Mesh, "mesh"),
         };
         ConfigEntryKey { kind, name: name.to_owned() }
     }
@@ -196,9 +203,21 @@ impl ConfigEntry {
             Self::ServiceResolver(entry) => Some(&entry.service),
             Self::ServiceRouter(entry) => Some(&entry.service),
             Self::ServiceSplitter(entry) => Some(&entry.service),
-            Self::ProxyDefaults(_) | Self::ServiceIntentions(_) | Self::IngressGateway(_) => None,
+            Self::ProxyDefaults(_) | Self::ServiceIntentions(_) | Self::IngressGateway(_) | Self::Mesh(_) => None,
         }
     }
+}
+
+/// Settings of the whole mesh (Consul's `mesh`).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct MeshEntry {
+    /// Whether captured calls to what is no service of the mesh are refused, and not passed on as they are
+    /// (`TransparentProxy.MeshDestinationsOnly`).
+    #[serde(default)]
+    pub mesh_destinations_only: bool,
+    /// Free metadata.
+    #[serde(default)]
+    pub meta: BTreeMap<String, String>,
 }
 
 /// Settings of every proxy (Consul's `proxy-defaults`, always named `global`).

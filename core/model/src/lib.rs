@@ -30,7 +30,7 @@ pub mod virtual_address;
 
 pub use access_log::{AccessLog, LogFilter, LogForm, LogTarget, LogTemplate};
 pub use check::{Check, CheckDefinition, CheckKind, CheckStatus, CheckedService, LIVENESS_CHECK, OUTPUT_BYTES_MAX};
-pub use config_entry::{ConfigEntry, ConfigEntryKey, ConfigKind, Protocol, ProxyDefaults, ServiceDefaults};
+pub use config_entry::{ConfigEntry, ConfigEntryKey, ConfigKind, MeshEntry, Protocol, ProxyDefaults, ServiceDefaults};
 pub use filter::{Filter, FilterError};
 pub use host::{HostPattern, HostPatternError};
 pub use ingress::{

@@ -285,7 +285,8 @@ impl Planner {
                     self.call_service(draft, &mut calls, by, CallSettings::written(caller, service));
                 }
             }
-            calls.capture = Some(self.captures.keep(proxy, capture::build(transparent, virtuals), PartialEq::eq));
+            let built = capture::build(view, transparent, virtuals);
+            calls.capture = Some(self.captures.keep(proxy, built, PartialEq::eq));
         }
         calls.routes.sort_by(|a, b| a.service.cmp(&b.service));
         calls

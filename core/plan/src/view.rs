@@ -72,6 +72,12 @@ impl<'a> View<'a> {
         self.mesh.ingress_gateway(gateway)
     }
 
+    /// Whether captured calls to what is no service of the mesh are refused.
+    pub(crate) fn mesh_destinations_only(&mut self) -> bool {
+        self.read.insert(Subject::ProxyDefaults);
+        self.mesh.mesh_entry().is_some_and(|entry| entry.mesh_destinations_only)
+    }
+
     pub(crate) fn proxy_defaults(&mut self) -> Option<&'a ProxyDefaults> {
         self.read.insert(Subject::ProxyDefaults);
         self.mesh.proxy_defaults()

@@ -116,7 +116,10 @@ fn numbered(mut entry: ConfigEntry, number: u32) -> ConfigEntry {
         ConfigEntry::ServiceSplitter(entry) => {
             entry.meta.insert("number".to_owned(), number.to_string());
         }
-        ConfigEntry::ServiceIntentions(_) | ConfigEntry::ServiceRouter(_) | ConfigEntry::IngressGateway(_) => {}
+        ConfigEntry::ServiceIntentions(_)
+        | ConfigEntry::ServiceRouter(_)
+        | ConfigEntry::IngressGateway(_)
+        | ConfigEntry::Mesh(_) => {}
     }
     entry
 }

@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 
 use starling_catalog::{Front, MeshRead, Subject};
 use starling_model::{
-    IngressGateway, InstanceKey, ProxyDefaults, ServiceDefaults, ServiceIntentions, ServiceName, ServiceResolver,
-    ServiceRouter, ServiceSplitter,
+    IngressGateway, InstanceKey, MeshEntry, ProxyDefaults, ServiceDefaults, ServiceIntentions, ServiceName,
+    ServiceResolver, ServiceRouter, ServiceSplitter,
 };
 
 /// What shows of one subject.
@@ -17,7 +17,7 @@ pub(crate) enum Seen {
     Routing(Box<Routing>),
     Intentions(Option<ServiceIntentions>),
     Destinations(Vec<ServiceName>),
-    ProxyDefaults(Option<ProxyDefaults>),
+    ProxyDefaults(Option<ProxyDefaults>, Option<MeshEntry>),
     Roots(Vec<String>),
     /// Of these only that they changed is told.
     Nothing,
@@ -60,7 +60,7 @@ impl Seen {
                 Self::Destinations(destinations)
             }
             Subject::Intentions(destination) => Self::Intentions(mesh.intentions(destination).cloned()),
-            Subject::ProxyDefaults => Self::ProxyDefaults(mesh.proxy_defaults().cloned()),
+            Subject::ProxyDefaults => Self::ProxyDefaults(mesh.proxy_defaults().cloned(), mesh.mesh_entry().cloned()),
             Subject::Roots => Self::Roots(mesh.roots_pem().into_iter().map(str::to_owned).collect()),
             Subject::Node(_)
             | Subject::Instance(_)

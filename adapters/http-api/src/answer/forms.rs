@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use starling_catalog::Snapshot;
 use starling_model::{
-    AccessLog, CaRootRecord, Check, ConfigEntry, HeaderMatch, HeaderTest, InstanceKind, IntentionPermission,
-    IntentionSubject, LogFilter, LogForm, LogTarget, Node, PathMatch, ProxyDefaults, Revision, ServiceDefaults,
-    ServiceInstance, ServiceIntentions, SidecarProxy, SourceDecision, SourceIntention, TaggedAddress, Tracing,
-    TransparentProxy, UnixSeconds, Upstream, Versioned,
+    AccessLog, CaRootRecord, Check, ConfigEntry, ConfigKind, HeaderMatch, HeaderTest, InstanceKind,
+    IntentionPermission, IntentionSubject, LogFilter, LogForm, LogTarget, MeshEntry, Node, PathMatch, ProxyDefaults,
+    Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, SidecarProxy, SourceDecision, SourceIntention,
+    TaggedAddress, Tracing, TransparentProxy, UnixSeconds, Upstream, Versioned,
 };
 
 use crate::ports::{Leaf, MeshFacts};
@@ -315,7 +315,9 @@ pub(crate) fn catalog_check(entry: &Versioned<Check>) -> Value {
 /// A config entry.
 pub(crate) fn config_entry(entry: &Versioned<ConfigEntry>) -> Value {
     let key = entry.value.key();
-    let form = Form::new().field("Kind", key.kind.as_str()).field("Name", key.name);
+    let form = Form::new().field("Kind", key.kind.as_str());
+    // Of this kind there is one, without a name in Consul's form.
+    let form = if key.kind == ConfigKind::Mesh { form } else { form.field("Name", key.name) };
     let form = match &entry.value {
         ConfigEntry::ProxyDefaults(entry) => proxy_defaults(form, entry),
         ConfigEntry::ServiceDefaults(entry) => service_defaults(form, entry),
@@ -323,9 +325,16 @@ pub(crate) fn config_entry(entry: &Versioned<ConfigEntry>) -> Value {
         ConfigEntry::ServiceResolver(entry) => routing::service_resolver(form, entry),
         ConfigEntry::ServiceRouter(entry) => routing::service_router(form, entry),
         ConfigEntry::ServiceSplitter(entry) => routing::service_splitter(form, entry),
+        ConfigEntry::Mesh(entry) => mesh(form, entry),
         ConfigEntry::IngressGateway(entry) => ingress::ingress_gateway(form, entry),
     };
     form.indexes(entry.created, entry.modified).end()
+}
+
+fn mesh(form: Form, entry: &MeshEntry) -> Form {
+    let MeshEntry { mesh_destinations_only, meta } = entry;
+    let transparent = json!({"MeshDestinationsOnly": mesh_destinations_only});
+    form.field("TransparentProxy", transparent).nonempty("Meta", texts(meta))
 }
 
 fn proxy_defaults(form: Form, entry: &ProxyDefaults) -> Form {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use starling_model::{
-    ConfigEntry, ConfigKind, IntentionSubject, Protocol, ProxyDefaults, ServiceDefaults, ServiceIntentions,
+    ConfigEntry, ConfigKind, IntentionSubject, MeshEntry, Protocol, ProxyDefaults, ServiceDefaults, ServiceIntentions,
 };
 
 use super::access_log;
@@ -23,7 +23,6 @@ use super::upstream_config::{parse_rate_limits, parse_upstream_config};
 /// Consul's kinds that this release does not have; a list of them is empty, a write is refused.
 pub const KINDS_UNSUPPORTED: &[&str] = &[
     "terminating-gateway",
-    "mesh",
     "exported-services",
     "sameness-group",
     "api-gateway",
@@ -54,11 +53,30 @@ pub fn parse_config_entry(mut fields: Fields<'_>) -> Result<ConfigEntry, FieldEr
         ConfigKind::ServiceIntentions => ConfigEntry::ServiceIntentions(parse_service_intentions(&mut fields)?),
         ConfigKind::ServiceResolver => ConfigEntry::ServiceResolver(Box::new(parse_service_resolver(&mut fields)?)),
         ConfigKind::ServiceRouter => ConfigEntry::ServiceRouter(parse_service_router(&mut fields)?),
+        ConfigKind::Mesh => ConfigEntry::Mesh(parse_mesh(&mut fields)?),
         ConfigKind::IngressGateway => ConfigEntry::IngressGateway(Box::new(parse_ingress_gateway(&mut fields)?)),
         ConfigKind::ServiceSplitter => ConfigEntry::ServiceSplitter(parse_service_splitter(&mut fields)?),
     };
     fields.finish()?;
     Ok(entry)
+}
+
+/// The whole mesh has one entry, which bears no name in Consul.
+fn parse_mesh(fields: &mut Fields<'_>) -> Result<MeshEntry, FieldError> {
+    fields.only("Name", &["mesh"])?;
+    let mut mesh_destinations_only = false;
+    if let Some(mut transparent) = fields.object("TransparentProxy")? {
+        mesh_destinations_only = transparent.flag("MeshDestinationsOnly")?;
+        transparent.finish()?;
+    }
+    for name in ["AllowEnablingPermissiveMutualTLS", "ValidateClusters"] {
+        fields.without_effect(name);
+    }
+    for name in ["TLS", "HTTP", "Peering"] {
+        fields.unsupported(name)?;
+    }
+    let meta = fields.meta("Meta")?;
+    Ok(MeshEntry { mesh_destinations_only, meta })
 }
 
 fn parse_proxy_defaults(fields: &mut Fields<'_>) -> Result<ProxyDefaults, FieldError> {

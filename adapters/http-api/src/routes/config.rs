@@ -47,7 +47,8 @@ fn conflict_path(entry: &ConfigEntry) -> String {
         ConfigEntry::ServiceResolver(_)
         | ConfigEntry::ServiceRouter(_)
         | ConfigEntry::ServiceSplitter(_)
-        | ConfigEntry::IngressGateway(_) => "Name".to_owned(),
+        | ConfigEntry::IngressGateway(_)
+        | ConfigEntry::Mesh(_) => "Name".to_owned(),
     }
 }
 
@@ -82,7 +83,7 @@ pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
     let name = call.param("name");
     let wrong_name = |error: starling_model::NameError| ApiError::bad_request(format!("Name: {error}"));
     let subject = match kind {
-        ConfigKind::ProxyDefaults => Subject::ProxyDefaults,
+        ConfigKind::ProxyDefaults | ConfigKind::Mesh => Subject::ProxyDefaults,
         ConfigKind::ServiceDefaults
         | ConfigKind::ServiceResolver
         | ConfigKind::ServiceRouter

@@ -25,8 +25,8 @@ fn with_address(view: &mut View<'_>, service: ServiceName, trust_domain: &TrustD
     Some(Virtual { protocol: view.protocol(&service), service, addresses })
 }
 
-pub(crate) fn build(transparent: TransparentProxy, virtuals: Vec<Virtual>) -> Capture {
+pub(crate) fn build(view: &mut View<'_>, transparent: TransparentProxy, virtuals: Vec<Virtual>) -> Capture {
     let TransparentProxy { outbound_port, inbound_port, permissive } = transparent;
     let (outbound_port, inbound_port) = (outbound_port.get(), inbound_port.get());
-    Capture { outbound_port, inbound_port, permissive, mesh_only: false, virtuals }
+    Capture { outbound_port, inbound_port, permissive, mesh_only: view.mesh_destinations_only(), virtuals }
 }

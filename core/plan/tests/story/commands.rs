@@ -68,6 +68,7 @@ pub fn command() -> impl Strategy<Value = String> {
         2 => side().prop_map(|name| format!("delete intentions {name}")),
         1 => node().prop_map(|node| format!("delete node {node}")),
         2 => service().prop_map(|name| format!("address {name}")),
+        1 => proptest::sample::select(vec!["mesh only", "mesh any"]).prop_map(str::to_owned),
         2 => Just("delete proxy-defaults".to_owned()),
         1 => proptest::sample::select(vec!["root two", "root two", "delete root two", "root one", "root one", "delete root one"])
             .prop_map(str::to_owned),

@@ -6,7 +6,7 @@ use starling_catalog::{Snapshot, Subject};
 use starling_identity::Layout;
 use starling_model::{
     AccessLog, Action, CaRootRecord, Change, Check, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceKey, InstanceKind,
-    Node, NodeName, Port, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults, ServiceInstance,
+    MeshEntry, Node, NodeName, Port, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults, ServiceInstance,
     ServiceIntentions, ServiceName, ServiceRouter, ServiceSplitter, SidecarProxy, SourceDecision, SourceIntention,
     TransparentProxy, UnixSeconds, Upstream, VirtualAddress, Weights,
 };
@@ -111,6 +111,10 @@ impl Mesh {
             "proxy-defaults" => self.put(Record::Config(ConfigEntry::ProxyDefaults(proxy_defaults(command)))),
             "intention" => self.intention(command),
             "root" => self.put(Record::CaRoot(root(args[0]))),
+            "mesh" => {
+                let entry = MeshEntry { mesh_destinations_only: args[0] == "only", meta: BTreeMap::new() };
+                self.put(Record::Config(ConfigEntry::Mesh(entry)));
+            }
             "address" => {
                 let first = VirtualAddress::candidates(&args[0].parse().unwrap()).next().unwrap();
                 self.put(Record::VirtualAddress(first));

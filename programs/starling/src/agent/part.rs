@@ -43,7 +43,8 @@ fn snapshot(replica: &Replica) -> Snapshot {
             replica.ingress_gateway(service).cloned().map(Box::new).map(ConfigEntry::IngressGateway),
         ])
     });
-    records.extend(defaults.into_iter().chain(services.flatten().flatten()).map(Record::Config));
+    let mesh = replica.mesh_entry().cloned().map(ConfigEntry::Mesh);
+    records.extend(defaults.into_iter().chain(mesh).chain(services.flatten().flatten()).map(Record::Config));
     let changes: Vec<_> = records.into_iter().map(Change::Put).collect();
     Snapshot::default().apply(replica.through().max(Revision(1)), &changes).snapshot
 }

@@ -227,9 +227,19 @@ fn a_server_that_speaks_first_is_heard_at_once() {
         }
         assert_eq!(outcomes(&mesh, "outbound", "mesh").await, 10);
         assert_eq!(outcomes(&mesh, "outbound", "passed").await, 10);
+        let only = json!({"Kind": "mesh", "TransparentProxy": {"MeshDestinationsOnly": true}});
+        let only = mesh.config(&only).await.index();
+        mesh.settled(only).await;
+        for address in THERE {
+            let heard = as_user(USER, move || listen_to(at(address, DATABASE))).await;
+            assert!(heard.is_err(), "{heard:?}");
+        }
+        assert_eq!(outcomes(&mesh, "outbound", "not_mesh").await, 2);
+        let to = SocketAddr::new(mesh_addresses[0], DATABASE);
+        as_user(USER, move || listen_to(to)).await.expect("the mesh goes on");
         // The endpoint itself, as SERVICE.connect.consul answers it, is called as the service, too: with mutual TLS.
         // Here it is on this machine, whose own addresses are never captured.
-        assert_eq!(show(&mesh).await.success().json()["outbound_connections"], 20);
+        assert_eq!(show(&mesh).await.success().json()["outbound_connections"], 23);
     });
 }
 
