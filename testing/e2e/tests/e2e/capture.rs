@@ -10,7 +10,8 @@ use serde_json::json;
 use starling_e2e::namespace::{Neighbour, as_user, in_namespace, ip};
 use starling_e2e::tls::{self, Credentials};
 use starling_e2e::{DEADLINE, Mesh, MeshOptions, Output, Plane, Workload, eventually};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::TlsAcceptor;
 
 /// As whom applications run that are captured; the mesh is root's.
 const USER: u32 = 1_000;
@@ -237,8 +238,6 @@ fn a_server_that_speaks_first_is_heard_at_once() {
         assert_eq!(outcomes(&mesh, "outbound", "not_mesh").await, 2);
         let to = SocketAddr::new(mesh_addresses[0], DATABASE);
         as_user(USER, move || listen_to(to)).await.expect("the mesh goes on");
-        // The endpoint itself, as SERVICE.connect.consul answers it, is called as the service, too: with mutual TLS.
-        // Here it is on this machine, whose own addresses are never captured.
         assert_eq!(show(&mesh).await.success().json()["outbound_connections"], 23);
     });
 }
@@ -390,5 +389,48 @@ fn an_application_is_sent_what_its_mode_admits_by_either_way() {
             assert!(heard.is_err(), "{heard:?}");
         }
         assert_eq!(outcomes(&mesh, "inbound", "loop").await, before + 2);
+    });
+}
+
+/// Speaks the mesh's TLS in the namespace of this thread, and greets whoever does, too.
+fn greet_over_tls(address: String, identity: &Credentials) {
+    let listener = TcpListener::bind(&address).unwrap_or_else(|error| panic!("{address}: {error}"));
+    listener.set_nonblocking(true).expect("a socket for a runtime");
+    let acceptor = TlsAcceptor::from(identity.server());
+    let serve = async move {
+        let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+        loop {
+            let (client, remote) = listener.accept().await.expect("a client");
+            // Who speaks anything else is sent nothing.
+            if let Ok(mut client) = acceptor.accept(client).await {
+                let _ = client.write_all(format!("hello {}\n", remote.port()).as_bytes()).await;
+                let _ = client.read_to_end(&mut Vec::new()).await;
+            }
+        }
+    };
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(serve);
+    });
+}
+
+#[test]
+fn an_endpoint_that_is_called_by_its_own_address_is_called_over_the_mesh() {
+    in_namespace(async || {
+        let (mesh, neighbour) = start().await;
+        register_web(&mesh, "strict").await;
+        let far = json!({"Name": "far", "Address": THERE[0], "Port": 7_000, "Connect": {"Native": true}});
+        let _ = mesh.register(&far).await;
+        let leaf = mesh.get("/v1/agent/connect/ca/leaf/far").await.success().json();
+        let identity = Credentials::of_leaf(&leaf);
+        neighbour.run(move || greet_over_tls(format!("{}:7000", THERE[0]), &identity)).await;
+        let allowed = mesh.intention("web", "far", "allow").await.index();
+        mesh.settled(allowed).await;
+        let plain = as_user(USER, || speak_to(at(THERE[0], 7_000), b"hello\r\n")).await;
+        assert!(plain.is_err(), "it speaks TLS only: {plain:?}");
+        install(&mesh, &[]).await;
+        let captured = as_user(USER, || listen_to(at(THERE[0], 7_000))).await.expect("a greeting");
+        assert!(!captured.direct);
+        assert_eq!(outcomes(&mesh, "outbound", "mesh").await, 1);
     });
 }
