@@ -36,7 +36,7 @@ pub(super) struct Deliberate {
     covers: fn(&Case, &Fate, &Fate) -> bool,
 }
 
-const DELIBERATE: [Deliberate; 18] = [
+const DELIBERATE: [Deliberate; 20] = [
     Deliberate {
         what: "a method that is not registered",
         why: "Envoy's HTTP/1 codec takes those of a list; a method is a token, and policies compare it as written",
@@ -79,7 +79,7 @@ const DELIBERATE: [Deliberate; 18] = [
     Deliberate {
         what: "a target and a host that disagree",
         why: "Envoy heeds the target; an application may heed the host",
-        covers: |case, _, native| case.target.contains("://") && refused(native),
+        covers: |case, _, native| named_otherwise(case) && refused(native),
     },
     Deliberate {
         what: "a host with a user, a path or white space",
@@ -153,7 +153,33 @@ const DELIBERATE: [Deliberate; 18] = [
             case.values("x-many").count() > 0 && named(envoy) && named(native)
         },
     },
+    Deliberate {
+        what: "a host that Connection names, where the target names it, too",
+        why: "Envoy refuses it where it has no other; what Connection must not name is refused wherever it stands",
+        covers: |case, _, native| {
+            let named = case.values("connection").any(|value| value.trim() == "host");
+            named && case.target.contains("://") && refused(native)
+        },
+    },
+    Deliberate {
+        what: "a field of the hop that is long",
+        why: "Envoy refuses one that it would have to look through; here it stays on the hop, and the head has a limit",
+        covers: |case, envoy, _| {
+            let long = |name| case.values(name).any(|value| value.len() > 256);
+            (long("te") || long("connection")) && envoy.status == Some(400) && envoy.seen.is_empty()
+        },
+    },
 ];
+
+/// Whether the target is absolute and not of HTTP, has a user, or names another host than the field does.
+fn named_otherwise(case: &Case) -> bool {
+    let Some((scheme, rest)) = case.target.split_once("://") else { return false };
+    let authority = rest.split(['/', '?', '\\']).next().unwrap_or_default();
+    let host = case.values("host").next().unwrap_or_default().trim();
+    !["http", "https"].iter().any(|of_http| scheme.eq_ignore_ascii_case(of_http))
+        || authority.contains('@')
+        || !host.eq_ignore_ascii_case(authority)
+}
 
 /// Native has called it no request.
 fn refused(native: &Fate) -> bool {
