@@ -80,7 +80,8 @@ impl Assembly {
         self.parts.remove(name);
     }
 
-    /// The plan; `None` for as long as it is not known whose it is, or whom it trusts.
+    /// The plan; `None` for as long as it is not whole: it is not known whose it is or whom it trusts, or what belongs together
+    /// has come in part only.
     #[must_use]
     pub fn plan(&self, revision: Revision) -> Option<Plan> {
         let (mut head, mut trust, mut inbound, mut capture) = (None, None, None, None);
@@ -108,7 +109,14 @@ impl Assembly {
         routes.sort_by(|a, b| a.service.cmp(&b.service));
         clusters.sort_by(|a, b| (&a.service, &a.subset).cmp(&(&b.service, &b.subset)));
         endpoints.sort_by(|a, b| (&a.service, &a.subset).cmp(&(&b.service, &b.subset)));
-        let trust = trust?;
+        let is_whole = clusters.len() == endpoints.len()
+            && clusters.iter().zip(&endpoints).all(|(cluster, at): (&Arc<Cluster>, &Arc<Endpoints>)| {
+                (&cluster.service, &cluster.subset) == (&at.service, &at.subset)
+            })
+            && outbounds.iter().all(|outbound: &Arc<Outbound>| {
+                routes.binary_search_by(|routes: &Arc<Routes>| routes.service.cmp(&outbound.service)).is_ok()
+            });
+        let trust = trust.filter(|_| is_whole)?;
         Some(Plan {
             revision,
             proxy,

@@ -27,10 +27,7 @@ pub const FORWARDED_PREFIX: &str = "x-forwarded-";
 /// speak for others.
 #[must_use]
 pub fn passes_edge(name: &str, trusted: bool) -> bool {
-    let begins = |prefix: &str| {
-        let same = |(a, b): (&u8, u8)| a.eq_ignore_ascii_case(&b) || (*a == b'_' && b == b'-');
-        name.len() >= prefix.len() && name.as_bytes().iter().zip(prefix.bytes()).all(same)
-    };
+    let begins = |prefix: &str| begins(name, prefix);
     let is = |other: &str| name.len() == other.len() && begins(other);
     // Most fields begin with neither letter.
     match name.as_bytes().first() {
@@ -41,6 +38,30 @@ pub fn passes_edge(name: &str, trusted: bool) -> bool {
         }
         Some(_) | None => true,
     }
+}
+
+/// Whether an application may take a field of this name for [`CLIENT_CERTIFICATE`].
+#[must_use]
+pub fn is_client_certificate(name: &str) -> bool {
+    name.len() == CLIENT_CERTIFICATE.len() && begins(name, CLIENT_CERTIFICATE)
+}
+
+/// Whether a field says to which trace a request belongs, or whether it is to be recorded.
+#[must_use]
+pub fn is_trace(name: &str) -> bool {
+    TRACE.contains(&name) || name.starts_with(TRACE_PREFIX)
+}
+
+/// W3C Trace Context, and B3 in one field.
+const TRACE: [&str; 3] = ["traceparent", "tracestate", "b3"];
+
+/// B3 in several fields.
+const TRACE_PREFIX: &str = "x-b3-";
+
+/// An underscore counts as a hyphen, a capital as a small letter.
+fn begins(name: &str, prefix: &str) -> bool {
+    let same = |(a, b): (&u8, u8)| a.eq_ignore_ascii_case(&b) || (*a == b'_' && b == b'-');
+    name.len() >= prefix.len() && name.as_bytes().iter().zip(prefix.bytes()).all(same)
 }
 
 #[cfg(test)]

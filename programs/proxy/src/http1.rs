@@ -23,7 +23,7 @@ use crate::http2::{self, Http2Error};
 use crate::listener::Listening;
 use crate::metrics::Ending;
 use crate::mirror;
-use crate::served::{Decision, Forward, Peer, Side};
+use crate::served::{Decision, Forward, Heeded, Peer, Side};
 use crate::stream::{Conn, Stream};
 use crate::tcp;
 use crate::timeouts::{Expiry, Patience};
@@ -53,6 +53,7 @@ pub(crate) async fn serve(stream: Stream, read: BytesMut, listening: Rc<Listenin
     let leaves = Rc::clone(&listening);
     let leaves = leaves.drained();
     tokio::pin!(sleep, leaves);
+    let peer = Rc::new(peer);
     let mut serving = Serving { conn, listening, peer, sleep, leaves, limits: Limits::default() };
     while serving.request().await {}
 }
@@ -60,7 +61,7 @@ pub(crate) async fn serve(stream: Stream, read: BytesMut, listening: Rc<Listenin
 struct Serving<'a, L> {
     conn: Conn,
     listening: Rc<Listening>,
-    peer: Peer,
+    peer: Rc<Peer>,
     /// The one timer of the connection.
     sleep: Pin<&'a mut Sleep>,
     /// Ends when connections are to end.
@@ -127,10 +128,11 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
     async fn answer(&mut self, head: RequestHead) -> bool {
         let side = self.listening.side();
         let began = std::time::Instant::now();
-        let fields = Fields(&head);
+        let peer = Rc::clone(&self.peer);
+        let fields = Heeded { side: &side, peer: &peer, fields: &Fields(&head) };
         let request = (head.method(), head.scheme, head.authority(), head.target());
         let begun = side.tracer().map(|tracer| tracer.begin(&fields));
-        let mut decision = side.decide(&self.peer, request, &fields);
+        let mut decision = side.decide(&peer, request, &fields);
         begun.iter().for_each(|begun| decision.traced(&begun.edits));
         let (mut body, moved) =
             (Body::of_request(&head), Moved::noting(side.log().is_some_and(|log| log.wants_response)));

@@ -35,7 +35,7 @@ use crate::edits::edit_map;
 use crate::failure::Failure;
 use crate::listener::Listening;
 use crate::metrics::Ending;
-use crate::served::{Decision, Forward, Peer, Side};
+use crate::served::{Decision, Forward, Heeded, Peer, Side};
 use crate::stream::{Conn, Stream};
 use crate::timeouts::{Expiry, Timeouts};
 use crate::upstream::CallError;
@@ -248,7 +248,7 @@ async fn answer(
     let (parts, body) = request.into_parts();
     let authority = authority_of(&parts);
     let target = parts.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str).to_owned();
-    let fields = Fields { authority: &authority, map: &parts.headers };
+    let fields = Heeded { side: &side, peer, fields: &Fields { authority: &authority, map: &parts.headers } };
     let request = (parts.method.as_str(), parts.uri.scheme_str(), &*authority, &*target);
     let begun = side.tracer().map(|tracer| tracer.begin(&fields));
     let decision = match malformed(&parts, &authority) {

@@ -15,7 +15,9 @@ use starling_http1::{RequestHead, put_field};
 use starling_identity::Identity;
 use starling_model::{Action, HeaderEdits, Protocol, RetryPolicy, ServiceName};
 use starling_plan::{EdgeHost, Inbound, Outbound, Routes, Virtual};
-use starling_traffic::forwarded::{CLIENT_CERTIFICATE, FORWARDED_FOR, FORWARDED_PROTO, passes_edge};
+use starling_traffic::forwarded::{
+    CLIENT_CERTIFICATE, FORWARDED_FOR, FORWARDED_PROTO, is_client_certificate, is_trace, passes_edge,
+};
 use starling_traffic::{
     CompiledPolicy, HeaderFields, PolicyTable, Request, RuleAction, Verdict, WeightedTarget, hits, scheme,
 };
@@ -341,6 +343,12 @@ impl Side {
         put_fields(out, self.fields(peer, head), edits);
     }
 
+    /// Whether a field says of a trace what a stranger may not: what is recorded at the edge is the mesh's own affair.
+    fn begins_traces(&self, peer: &Peer, name: &str) -> bool {
+        let from_stranger = || !peer.outside.as_ref().is_some_and(|outside| outside.trusted);
+        matches!(self, Self::Edge(_)) && self.tracer().is_some() && from_stranger() && is_trace(name)
+    }
+
     /// Whether a request's field is passed on as it is.
     pub(crate) fn passes(&self, peer: &Peer, name: &str) -> bool {
         if let Self::Edge(_) = self {
@@ -349,14 +357,35 @@ impl Side {
         }
         match name.as_bytes() {
             [b'h' | b'H', _, _, _] => !name.eq_ignore_ascii_case("host"),
-            [b'x' | b'X', b'-', b'f' | b'F', ..] if matches!(self, Self::Inbound(_)) => {
-                !name.eq_ignore_ascii_case(CLIENT_CERTIFICATE)
+            [b'x' | b'X', b'-' | b'_', b'f' | b'F', ..] if matches!(self, Self::Inbound(_)) => {
+                !is_client_certificate(name)
             }
             [b'x' | b'X', b'-', b'e' | b'E', ..] => {
                 !name.get(..STEERING.len()).is_some_and(|start| start.eq_ignore_ascii_case(STEERING))
             }
             _ => true,
         }
+    }
+}
+
+/// The fields of a request as it is decided about: those that are passed on, and what is said in place of the others. Whoever
+/// sends a field that it has no right to decides nothing by it.
+pub(crate) struct Heeded<'a> {
+    pub(crate) side: &'a Side,
+    pub(crate) peer: &'a Peer,
+    pub(crate) fields: &'a dyn HeaderFields,
+}
+
+impl HeaderFields for Heeded<'_> {
+    fn any(&self, name: &str, test: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        let Self { side, peer, fields } = self;
+        let is_host = name == "host" || name == ":authority";
+        if (is_host || side.passes(peer, name)) && !side.begins_traces(peer, name) && fields.any(name, test) {
+            return true;
+        }
+        let says_proto = || fields.any(FORWARDED_PROTO, &mut |_| true);
+        let own = side.own_fields(peer, says_proto).into_iter().flatten();
+        own.filter(|(own, _)| *own == name).any(|(_, value)| test(value))
     }
 }
 

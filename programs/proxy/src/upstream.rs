@@ -274,7 +274,7 @@ impl Upstream {
     /// # Errors
     /// [`CallError`].
     pub(crate) async fn lease(self: &Rc<Self>, fresh: bool, wish: Wish) -> Result<Lease, CallError> {
-        let load = self.admit(wish)?;
+        let mut load = self.admit(wish)?;
         if !fresh && let Some(conn) = load.host.take_idle() {
             return Ok(Lease { conn: Some(conn), reused: true, load });
         }
@@ -283,17 +283,25 @@ impl Upstream {
             return Ok(Lease { conn: Some(conn), reused: false, load });
         };
         let _pending = quota.wait().ok_or_else(|| self.overloaded())?;
+        let until = tokio::time::Instant::now() + self.connect_timeout;
         loop {
+            if !load.host.current.get() {
+                // It was an endpoint when it was chosen.
+                drop(load);
+                load = self.admit(wish)?;
+            }
             let mut freed = pin!(quota.freed());
             freed.as_mut().enable();
-            if !fresh && let Some(conn) = load.host.take_idle() {
+            let idle = load.host.take_idle();
+            if !fresh && let Some(conn) = idle {
                 return Ok(Lease { conn: Some(conn), reused: true, load });
             }
+            // Whoever wants a new one has it in a kept one's place.
             if let Some(opened) = quota.open(&load.host.connections) {
                 let conn = Conn::counted(self.connect(&load.host).await?, opened);
                 return Ok(Lease { conn: Some(conn), reused: false, load });
             }
-            freed.await;
+            tokio::time::timeout_at(until, freed).await.map_err(|_| self.overloaded())?;
         }
     }
 
@@ -333,7 +341,7 @@ impl Upstream {
             if let Some(shared) = host.any_shared() {
                 return Ok((shared, load));
             }
-            freed.await;
+            timeout(self.connect_timeout, freed).await.map_err(|_| self.overloaded())?;
         }
         let stream = self.connect(&load.host).await?;
         let shared = Shared::open(stream, opened).await;

@@ -98,6 +98,9 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         LogError::Running => error.into(),
     })?;
     descriptors::raise_limit();
+    if matches!(command, Command::Dev(_) | Command::Server(_) | Command::Agent(_) | Command::Proxy(_)) {
+        memory::give_back_when_idle();
+    }
     let mut runtime = if matches!(command, Command::Proxy(_)) {
         // Beside its workers it has one stream to follow; more threads would be more memory for every workload.
         tokio::runtime::Builder::new_current_thread()

@@ -1,7 +1,7 @@
 //! The allocator, and what it says about this process's memory.
 
 use starling_telemetry::Registry;
-use tikv_jemalloc_ctl::{epoch, stats};
+use tikv_jemalloc_ctl::{background_thread, epoch, stats};
 
 /// Gives memory back after a burst, which the system's allocator rarely does.
 #[global_allocator]
@@ -16,6 +16,14 @@ pub(crate) fn register(registry: &Registry) {
     registry.register_asked("memory_allocated_bytes", "Memory that the process has asked for and not freed", allocated);
 }
 
+/// Has memory that is not used any more given back to the system after a while also by a program that does nothing: without
+/// this, the allocator looks after it only when something is allocated.
+pub(crate) fn give_back_when_idle() {
+    if let Err(error) = background_thread::write(true) {
+        tracing::debug!(%error, "unused memory is given back only while the program works");
+    }
+}
+
 /// Lets go of the program's and its libraries' code and constants in memory: what runs is read again, from the system's cache,
 /// and what only ran at the start, or in a burst, is not. Answers with the bytes that were let go of, at most.
 ///
@@ -24,18 +32,18 @@ pub(crate) fn let_go_of_code() -> std::io::Result<usize> {
     let mut released = 0;
     let mut mapping = None;
     for line in std::fs::read_to_string("/proc/self/smaps")?.lines() {
-        match line.strip_prefix("Anonymous:") {
-            None => mapping = code_mapping(line).or(mapping),
-            // Nothing was ever written to it.
-            Some(size) if size.trim() == "0 kB" => {
-                let Some((start, len)) = mapping.take() else { continue };
+        match line.split_once(':') {
+            // What was written to is in memory as nobody else has it, or swapped out.
+            Some(("Anonymous", size)) if size.trim() != "0 kB" => mapping = None,
+            Some(("Swap", size)) => {
+                let Some((start, len)) = mapping.take().filter(|_| size.trim() == "0 kB") else { continue };
                 let code = std::ptr::with_exposed_provenance_mut(start);
                 // SAFETY: the range is one whole mapping of a file that cannot be written to, and none of its pages was
-                // written to before that could be said of it. So it holds the file's bytes: read again, they are the same.
+                // written to before that could be said of it: none is in memory or swapped out. So it holds the file's bytes: read again, they are the same.
                 unsafe { rustix::mm::madvise(code, len, rustix::mm::Advice::LinuxDontNeed) }?;
                 released += len;
             }
-            Some(_) => mapping = None,
+            Some(_) | None => mapping = code_mapping(line).or(mapping),
         }
     }
     Ok(released)

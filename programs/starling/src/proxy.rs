@@ -135,12 +135,25 @@ impl Admin {
 
 impl Place {
     /// The first state is in force.
-    async fn serves(&mut self) {
+    ///
+    /// # Errors
+    /// If the one before goes on serving.
+    async fn serves(&mut self) -> anyhow::Result<()> {
         self.serves = true;
         self.engine.forget_inherited();
-        let Some(successor) = self.successor.take() else { return };
-        successor.serves();
-        self.wait_for_the_next().await;
+        if let Some(successor) = self.successor.take() {
+            successor.serves().await?;
+            self.wait_for_the_next().await;
+        }
+        Ok(())
+    }
+
+    /// Ends when the one before does not wait for this one any more. Safe to drop.
+    async fn abandoned(&self) -> anyhow::Error {
+        match &self.successor {
+            Some(successor) => successor.abandoned().await,
+            None => std::future::pending().await,
+        }
     }
 
     async fn wait_for_the_next(&mut self) {
@@ -184,7 +197,8 @@ impl Role for OwnProcess {
                     never = &mut resting => match never {},
                     followed = &mut following => return followed,
                     visitor = place.visited() => break visitor,
-                    _ = in_force.wait_for(|in_force| *in_force), if !place.serves => place.serves().await,
+                    _ = in_force.wait_for(|in_force| *in_force), if !place.serves => place.serves().await?,
+                    error = place.abandoned() => return Err(error),
                 }
             };
             // From here on it does not follow: the next one does.
@@ -196,7 +210,9 @@ impl Role for OwnProcess {
                 }
                 Err(error) => {
                     tracing::warn!(error = format!("{error:#}"), "it did not; serving goes on here");
-                    place.admin.open(&place.engine).await?;
+                    if let Err(error) = place.admin.open(&place.engine).await {
+                        tracing::warn!(error = format!("{error:#}"), "operators cannot be served any more");
+                    }
                     place.wait_for_the_next().await;
                 }
             }

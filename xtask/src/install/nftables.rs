@@ -1,27 +1,45 @@
-//! nftables, by which a benchmark has packets lost; from the system's own packages, because it speaks to its kernel.
+//! nftables and iproute2, by which benchmarks have packets lost and tests have networks of their own; from the system's own
+//! packages, because they speak to its kernel.
 
 use std::path::Path;
 
 use super::{answer, python};
 
-/// What to type where this tool may not install packages itself.
-const ADVICE: &str = "the program nft is missing; on Debian or Ubuntu: sudo apt-get install -y nftables";
-
-/// Where the program may be; users other than root have not all of these in their search path.
-const PROGRAMS: [&str; 2] = ["nft", "/usr/sbin/nft"];
-
-/// Installs it where that is possible without asking. Where it is not, all but packet loss can be tested; who asks for that
-/// is told what is missing.
-pub(super) fn install() {
-    if let Some(version) = version() {
-        return println!("{version}: there");
-    }
-    println!("nftables: trying apt-get");
-    if let Err(error) = python::install_packages(&["nftables"], ADVICE) {
-        println!("nftables: {error:#}");
-    }
+/// A program, where it may be (users other than root have not all of it in their search path), what makes it tell its
+/// version, and the package that has it.
+struct Program {
+    places: [&'static str; 2],
+    version: &'static str,
+    package: &'static str,
+    /// What to type where this tool may not install packages itself.
+    advice: &'static str,
 }
 
-fn version() -> Option<String> {
-    PROGRAMS.iter().find_map(|program| answer(Path::new(program), &["--version"]))
+const PROGRAMS: [Program; 2] = [
+    Program {
+        places: ["nft", "/usr/sbin/nft"],
+        version: "--version",
+        package: "nftables",
+        advice: "the program nft is missing; on Debian or Ubuntu: sudo apt-get install -y nftables",
+    },
+    Program {
+        places: ["ip", "/usr/sbin/ip"],
+        version: "-V",
+        package: "iproute2",
+        advice: "the program ip is missing; on Debian or Ubuntu: sudo apt-get install -y iproute2",
+    },
+];
+
+/// Installs them where that is possible without asking. Where it is not, who asks for what needs them is told what is missing.
+pub(super) fn install() {
+    for Program { places, version, package, advice } in PROGRAMS {
+        if let Some(version) = places.iter().find_map(|program| answer(Path::new(program), &[version])) {
+            println!("{version}: there");
+            continue;
+        }
+        println!("{package}: trying apt-get");
+        if let Err(error) = python::install_packages(&[package], advice) {
+            println!("{package}: {error:#}");
+        }
+    }
 }

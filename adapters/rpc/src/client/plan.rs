@@ -167,21 +167,17 @@ impl PlanStream {
     /// nothing more comes. Safe to drop.
     ///
     /// # Errors
-    /// [`CallError`] when the stream is over. What is not understood is refused and passed over.
+    /// [`CallError`] when the stream is over, which it is also after what is not understood: the agent is told, and what came
+    /// beside it comes again on the next stream.
     pub async fn next(&mut self, mirror: &mut PlanMirror) -> Result<(), CallError> {
-        loop {
-            let response = self.responses.message().await?;
-            let response = response.ok_or_else(|| CallError::unavailable("the agent ended the stream"))?;
-            self.nonce.clone_from(&response.nonce);
-            match mirror.take(response) {
-                Ok(()) => return Ok(()),
-                Err(error) => {
-                    let text = format!("{error}: {}", error.source);
-                    tracing::warn!(error = text, "the agent sent what this proxy does not understand");
-                    self.refuse(text)?;
-                }
-            }
-        }
+        let response = self.responses.message().await?;
+        let response = response.ok_or_else(|| CallError::unavailable("the agent ended the stream"))?;
+        self.nonce.clone_from(&response.nonce);
+        mirror.take(response).or_else(|error| {
+            let text = format!("{error}: {}", error.source);
+            self.refuse(text.clone())?;
+            Err(CallError::refused(format!("the agent sent what this proxy does not understand: {text}")))
+        })
     }
 
     /// What came last is in force.

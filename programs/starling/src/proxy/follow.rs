@@ -7,7 +7,7 @@ use starling_model::InstanceId;
 use starling_proxy::{Engine, LeafPem, Serving};
 use starling_rpc::{CallError, PlanMirror, PlanStream};
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::dial::Dial;
 
@@ -20,6 +20,9 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(2);
 /// After a listener that somebody else holds.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
+/// Why a stream is left after a refusal: there is no way to take one back but to come anew with everything.
+const CURED: &str = "what was refused is in force now";
+
 /// The way from the agent to the engine.
 pub(super) struct Follower {
     id: InstanceId,
@@ -30,6 +33,8 @@ pub(super) struct Follower {
     serving: Serving,
     /// Why not all that was said is in force, if so.
     refused: Option<String>,
+    /// Whether all that has arrived is in force.
+    settled: bool,
     /// Whether anything ever was in force.
     in_force: watch::Sender<bool>,
 }
@@ -54,6 +59,7 @@ impl Follower {
             mirror: PlanMirror::default(),
             serving: Serving::default(),
             refused: None,
+            settled: true,
             in_force: watch::Sender::new(false),
         }
     }
@@ -73,13 +79,18 @@ impl Follower {
             match self.attend().await {
                 Ok(never) => match never {},
                 Err(Lost { error, had_served }) => {
+                    if !self.settled {
+                        // A port may have become free, whether or not the agent is there.
+                        self.put_in_force().await;
+                    }
+                    let serves = *self.in_force.borrow();
                     let refused = matches!(error.downcast_ref(), Some(CallError::Refused { .. }));
-                    if refused && self.mirror.state().is_none() {
+                    if refused && !serves {
                         return Err(error);
                     }
                     tries = if had_served { 0 } else { tries + 1 };
                     if tries == 1 {
-                        let serves = if self.mirror.state().is_some() { "; serving goes on" } else { "" };
+                        let serves = if serves { "; serving goes on" } else { "" };
                         tracing::warn!(error = format!("{error:#}"), "the agent is away{serves}");
                     } else {
                         tracing::debug!(error = format!("{error:#}"), "the agent is away");
@@ -92,26 +103,32 @@ impl Follower {
 
     /// One connection to the agent.
     async fn attend(&mut self) -> Result<std::convert::Infallible, Lost> {
-        let mut had_served = false;
+        let (mut had_served, since) = (false, Instant::now());
         match self.attend_to(&mut had_served).await {
             Ok(never) => Ok(never),
-            Err(error) => Err(Lost { error, had_served }),
+            Err(error) => Err(Lost { error, had_served: had_served || since.elapsed() > RETRY_AFTER_MAX }),
         }
     }
 
     async fn attend_to(&mut self, had_served: &mut bool) -> anyhow::Result<std::convert::Infallible> {
         let connection = self.dial.connect().await?;
+        if !self.settled {
+            // What is not in force is not had: the agent sends it again, and is answered for it.
+            self.mirror = PlanMirror::default();
+        }
         let mut stream = PlanStream::open(connection, self.id.as_str(), self.token.as_deref(), &self.mirror).await?;
         loop {
             tokio::select! {
                 news = stream.next(&mut self.mirror) => {
                     news?;
+                    let was_refused = self.refused.is_some();
                     match self.put_in_force().await {
                         Outcome::InForce => {
                             if !std::mem::replace(had_served, true) {
                                 tracing::info!(sidecar = %self.id, "serving as the agent says");
                             }
                             stream.accept()?;
+                            anyhow::ensure!(!was_refused, CURED);
                         }
                         Outcome::Incomplete => stream.accept()?,
                         Outcome::Refused(text) => stream.refuse(text)?,
@@ -119,9 +136,8 @@ impl Follower {
                 }
                 () = sleep(AGAIN_AFTER), if self.refused.is_some() => {
                     if matches!(self.put_in_force().await, Outcome::InForce) {
-                        // There is no way to take a refusal back but to come anew with everything.
                         *had_served = true;
-                        anyhow::bail!("what was refused is in force now");
+                        anyhow::bail!(CURED);
                     }
                 }
             }
@@ -129,11 +145,13 @@ impl Follower {
     }
 
     async fn put_in_force(&mut self) -> Outcome {
+        self.settled = false;
         let Some((plan, leaf)) = self.mirror.state() else { return Outcome::Incomplete };
         let leaf = LeafPem { certificate_chain: &leaf.certificate_chain_pem, private_key: &leaf.private_key_pem };
         match self.serving.put_in_force(&self.id, plan, leaf, &self.engine).await {
             Ok(()) => {
                 self.refused = None;
+                self.settled = true;
                 self.in_force.send_replace(true);
                 Outcome::InForce
             }

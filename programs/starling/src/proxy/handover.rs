@@ -95,9 +95,12 @@ impl Meeting {
             stream.set_write_timeout(Some(STEP_TIMEOUT))?;
             stream.write_all(&[TAKES_OVER])?;
             let sockets = receive(&mut stream).context("the proxy that serves does not hand its sockets over")?;
-            Ok(Some((sockets, Successor(stream))))
+            stream.set_nonblocking(true)?;
+            anyhow::Ok(Some((sockets, stream)))
         })
-        .await?
+        .await??
+        .map(|(sockets, stream)| Ok((sockets, Successor(UnixStream::from_std(stream)?))))
+        .transpose()
     }
 }
 
@@ -149,15 +152,41 @@ impl Drop for Incumbent {
 }
 
 /// A proxy that has taken over, and has not said yet that it serves.
-pub(super) struct Successor(StdStream);
+pub(super) struct Successor(UnixStream);
 
 impl Successor {
-    /// The one before may go.
-    pub(super) fn serves(mut self) {
-        // If it is gone, it has gone.
-        let _ = self.0.write_all(&[SERVES]);
+    /// Says that the one before may go; returns when it has heard so.
+    ///
+    /// # Errors
+    /// If it does not wait any more. Then it goes on serving, and this one must not.
+    pub(super) async fn serves(self) -> anyhow::Result<()> {
+        let stream = self.0.into_std()?;
+        let said = tokio::task::spawn_blocking(move || {
+            stream.set_nonblocking(false)?;
+            let mut stream = stream;
+            stream.write_all(&[SERVES])?;
+            stream.read_exact(&mut [0])
+        });
+        said.await?.context(ABANDONED)
+    }
+
+    /// Ends when the one before does not wait any more. Safe to drop.
+    pub(super) async fn abandoned(&self) -> anyhow::Error {
+        loop {
+            let read = match self.0.readable().await {
+                Ok(()) => self.0.try_read(&mut [0]),
+                Err(error) => Err(error),
+            };
+            match read {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(_) | Err(_) => return anyhow::anyhow!(ABANDONED),
+            }
+        }
     }
 }
+
+/// Why a proxy does not take over.
+const ABANDONED: &str = "the process that served waited no longer for this one, and goes on serving";
 
 /// Whether a visitor takes over, and does not just look.
 async fn asks(stream: &UnixStream) -> bool {
@@ -190,7 +219,7 @@ fn give(mut stream: StdStream, sockets: &[OwnedFd]) -> anyhow::Result<()> {
     let mut said = [0];
     stream.read_exact(&mut said).context("whoever took over is gone before it served")?;
     ensure!(said == [SERVES], "whoever took over says what is not understood");
-    Ok(())
+    stream.write_all(&[SERVES]).context("whoever took over is gone as soon as it served")
 }
 
 fn receive(stream: &mut StdStream) -> anyhow::Result<Vec<OwnedFd>> {
@@ -244,7 +273,7 @@ mod tests {
         });
         let (sockets, successor) = taking.await.unwrap();
         assert_eq!(sockets.len(), 150);
-        successor.serves();
+        successor.serves().await.unwrap();
         handing.await.unwrap().unwrap();
         let last = TcpListener::from(sockets.into_iter().last().unwrap());
         let client = TcpStream::connect(address).unwrap();
@@ -267,6 +296,28 @@ mod tests {
         assert!(handed.is_err_and(|error| error.to_string().contains("before it served")));
         drop(incumbent);
         assert!(meeting.take_over().await.unwrap().is_none(), "it has gone with its place");
+    }
+
+    #[tokio::test]
+    async fn one_that_came_too_late_hears_so() {
+        let (_folder, meeting) = meeting();
+        let incumbent = meeting.wait().await.unwrap();
+        let second = meeting.clone();
+        let taking = tokio::spawn(async move { second.take_over().await.unwrap().unwrap() });
+        let visitor = incumbent.visited().await;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let handing = tokio::spawn(visitor.hand_over(vec![listener.into()]));
+        let (_, successor) = taking.await.unwrap();
+        assert!(tokio::time::timeout(Duration::from_millis(20), successor.abandoned()).await.is_err(), "it waits");
+        handing.abort();
+        drop(incumbent);
+        // The one before has given up; here its side of the connection is closed by hand.
+        let (mine, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let late = Successor(mine);
+        assert!(late.abandoned().await.to_string().contains("goes on serving"));
+        assert!(late.serves().await.is_err());
+        successor.serves().await.unwrap();
     }
 
     #[test]

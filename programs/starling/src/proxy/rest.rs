@@ -18,20 +18,17 @@ const RESTING_CPU: Duration = Duration::from_millis(25);
 /// Looks for as long as it is not dropped.
 pub(super) async fn watch() -> Infallible {
     let mut before = cpu_time();
-    let mut rested = false;
     loop {
         sleep(LOOK_EVERY).await;
         let now = cpu_time();
         let rests = now.saturating_sub(before) <= RESTING_CPU;
         before = now;
-        // Once is enough for each rest.
-        if rests && !std::mem::replace(&mut rested, rests) {
+        if rests {
             match let_go_of_code() {
                 Ok(bytes) => tracing::debug!(bytes, "at rest: code was let go of"),
                 Err(error) => tracing::debug!(%error, "code cannot be let go of"),
             }
         }
-        rested = rests;
     }
 }
 

@@ -29,6 +29,22 @@ async fn a_proxy_of_its_own_calls_envoys_in_every_protocol() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_envoy_calls_proxies_of_their_own_in_every_protocol() {
+    let passing = Passing::start(Plane::Envoy, Plane::Own).await;
+    passing.all_passes().await;
+    passing.intentions_decide().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_and_proxies_of_their_own_call_each_other_in_every_protocol() {
+    for (caller, called) in [(Plane::Native, Plane::Own), (Plane::Own, Plane::Native)] {
+        let passing = Passing::start(caller, called).await;
+        passing.all_passes().await;
+        passing.intentions_decide().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_proxy_serves_while_its_agent_is_away_and_follows_it_again() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     mesh.protocol("api", "http").await;
