@@ -75,6 +75,12 @@ const SERVICES: &[(&str, &str)] = &[
     (r#"{"Name": "web", "Meta": {"a b": "c"}}"#, "Meta.a b: keys are made of letters, digits, '-' and '_'"),
     (r#"{"Name": "web", "Meta": {"a": 1}}"#, "Meta.a: must be a string, not a number"),
     (r#"{"Name": "web", "Weights": {"Passing": 0}}"#, "Weights.Passing: must be at least 1"),
+    (r#"{"Name": "web", "Locality": {"Zone": "a"}}"#, "Locality.Region: must be given with a Zone"),
+    (r#"{"Name": "web", "Locality": {"Region": "eu", "Zoen": "a"}}"#, "Locality.Zoen: unknown field"),
+    (
+        r#"{"Name": "web", "Connect": {"SidecarService": {"Locality": {"Region": "e u"}}}}"#,
+        "Connect.SidecarService.Locality.Region: region \"e u\" has the character ' '; allowed are letters, digits, '-', '_' and '.', beginning and ending with a letter or digit",
+    ),
     (r#"{"Name": "web", "Kind": "mesh-gateway"}"#, "Kind: \"mesh-gateway\" is not supported in this release"),
     (
         r#"{"Name": "web", "Kind": "nonsense"}"#,

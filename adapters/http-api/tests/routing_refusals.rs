@@ -76,6 +76,10 @@ const ROUTING_REFUSALS: &[(&str, &str)] = &[
         "Failover.v1: is neither * nor one of the Subsets",
     ),
     (
+        r#"{"Kind": "service-resolver", "Name": "a", "PrioritizeByLocality": {"Mode": "nearest"}}"#,
+        "PrioritizeByLocality.Mode: \"nearest\" is no mode; it is \"failover\" or \"none\"",
+    ),
+    (
         r#"{"Kind": "service-resolver", "Name": "a", "LoadBalancer": {"Policy": "fastest"}}"#,
         "LoadBalancer.Policy: \"fastest\" is none of",
     ),

@@ -2,7 +2,7 @@
 //!
 //! A subject is a set of items. Whoever has the items of the subjects that a plan reads makes the same plan as the server
 //! would. What a planner does not read is not in them: upstreams and output of checks stay at home, and tags and metadata,
-//! unless the service's resolver tells its instances apart by them.
+//! unless the service's resolver tells its instances apart by them, and likewise where they run.
 //! Cost model: a commit costs two look-ups per front that it touches, never a pass over a subject; only a node's
 //! address or a node-wide check costs as many as the node has instances, and a resolver with filters as many as its
 //! service has.
@@ -15,8 +15,8 @@ use bytes::Bytes;
 use prost::Message;
 use starling_catalog::{Front, Marks, MeshRead, Snapshot, Subject};
 use starling_model::{
-    CaRootRecord, Change, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceKey, NodeName, Port, RecordKey,
-    ServiceName, Weights,
+    CaRootRecord, Change, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceKey, Locality, NameError,
+    NodeName, Port, RecordKey, ServiceName, Weights,
 };
 
 use crate::message::{MessageError, WireItem};
@@ -224,7 +224,7 @@ impl Touched {
                 }
                 // What is shown of a front depends on whether anybody asks for it.
                 if let ConfigEntry::ServiceResolver(resolver) = &entry.value
-                    && resolver.has_filters()
+                    && resolver.tells_instances_apart()
                 {
                     let (service, fronts) = (&resolver.service, &mut self.fronts);
                     snapshot.visit_fronts(service, &mut |front| {
@@ -279,6 +279,12 @@ struct WireFront {
     tags: Vec<String>,
     #[prost(btree_map = "string, string", tag = "7")]
     meta: BTreeMap<String, String>,
+    /// Empty where it is not known, or nobody asks.
+    #[prost(string, tag = "8")]
+    region: String,
+    /// Empty for none.
+    #[prost(string, tag = "9")]
+    zone: String,
 }
 
 /// The key of the virtual address among the items of `Routing`; no kind of entry is called so.
@@ -308,7 +314,11 @@ pub fn encode_item(key: &ItemKey, item: Option<&Item>) -> WireItem {
 
 fn encode_front(front: &Front) -> WireFront {
     let marks = front.marks.as_deref().cloned().unwrap_or_default();
+    let locality = front.locality.as_deref();
+    let zone = locality.and_then(|locality| locality.zone.as_ref());
     WireFront {
+        region: locality.map(|locality| locality.region.to_string()).unwrap_or_default(),
+        zone: zone.map(ToString::to_string).unwrap_or_default(),
         tags: marks.tags,
         meta: marks.meta,
         address: front.address.clone(),
@@ -422,7 +432,16 @@ fn decode_front(key: &InstanceKey, value: &Bytes) -> Result<Front, String> {
     let weights = Weights { passing: wire.passing, warning: wire.warning };
     let none = wire.tags.is_empty() && wire.meta.is_empty();
     let marks = (!none).then(|| Arc::new(Marks { tags: wire.tags, meta: wire.meta }));
-    Ok(Front { key: key.clone(), address: wire.address, port, weights, health, marks })
+    let locality = decode_locality(&wire.region, &wire.zone).map_err(|error| error.to_string())?;
+    Ok(Front { key: key.clone(), address: wire.address, port, weights, health, marks, locality })
+}
+
+fn decode_locality(region: &str, zone: &str) -> Result<Option<Arc<Locality>>, NameError> {
+    if region.is_empty() && zone.is_empty() {
+        return Ok(None);
+    }
+    let zone = (!zone.is_empty()).then(|| zone.parse()).transpose()?;
+    Ok(Some(Arc::new(Locality { region: region.parse()?, zone })))
 }
 
 /// How urgent a change is: what takes something away comes first, then what adds, then the rest (DESIGN §6).

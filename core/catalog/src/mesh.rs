@@ -8,9 +8,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use starling_model::{
-    CheckStatus, Filter, IngressGateway, IntentionSubject, MeshEntry, NodeName, Port, Protocol, ProxyDefaults,
-    Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver, ServiceRouter,
-    ServiceSplitter, Weights,
+    CheckStatus, Filter, IngressGateway, IntentionSubject, Locality, MeshEntry, NodeName, Port, Protocol,
+    ProxyDefaults, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver,
+    ServiceRouter, ServiceSplitter, Weights,
 };
 use starling_model::{ConfigEntry, InstanceKey};
 
@@ -32,6 +32,8 @@ pub struct Front {
     pub health: CheckStatus,
     /// What it belongs to subsets by; `None` where nothing was registered, or its service's resolver tells none apart.
     pub marks: Option<Arc<Marks>>,
+    /// Where it runs; `None` where nobody said so, or its service's resolver does not prefer who is near.
+    pub locality: Option<Arc<Locality>>,
 }
 
 /// What an instance belongs to the subsets of its service by.
@@ -198,11 +200,6 @@ impl Snapshot {
         fronts.then(|| (instance.identity(), self.as_front(instance)))
     }
 
-    /// Whether the instances of a service are told apart by what was registered with them.
-    fn tells_apart(&self, service: &ServiceName) -> bool {
-        Self::service_resolver(self, service).is_some_and(ServiceResolver::has_filters)
-    }
-
     fn as_front(&self, instance: &ServiceInstance) -> Front {
         let key = &instance.key;
         let behind = instance.sidecar().and_then(|proxy| {
@@ -212,13 +209,15 @@ impl Snapshot {
             same.then(|| self.health(&behind).0)
         });
         let node_address = || self.node_address(&key.node).map(str::to_owned);
+        let resolver = Self::service_resolver(self, instance.identity());
         Front {
             key: key.clone(),
             address: instance.address.clone().or_else(node_address),
             port: instance.port,
             weights: instance.weights,
             health: self.health(key).0.max(behind.unwrap_or(CheckStatus::Passing)),
-            marks: if self.tells_apart(instance.identity()) { marks(instance) } else { None },
+            marks: resolver.filter(|resolver| resolver.has_filters()).and_then(|_| marks(instance)),
+            locality: resolver.filter(|resolver| resolver.prefers_near()).and_then(|_| instance.locality.clone()),
         }
     }
 }

@@ -13,6 +13,7 @@ pub mod ingress;
 pub mod intention;
 pub mod ip_range;
 pub mod join_token;
+pub mod locality;
 pub mod name;
 pub mod node;
 pub mod opaque;
@@ -43,9 +44,10 @@ pub use intention::{
 };
 pub use ip_range::{IpRange, IpRangeError};
 pub use join_token::{JoinTokenId, JoinTokenIdError, JoinTokenRecord, JoinTokenUse, JoinTokenUses, SecretHash};
+pub use locality::{Locality, LocalityMode, Nearness};
 pub use name::{
-    CheckId, Datacenter, InstanceId, JoinTokenDescription, NameError, Namespace, NodeName, Port, ServiceName,
-    SubsetName, TrustDomain,
+    CheckId, Datacenter, InstanceId, JoinTokenDescription, NameError, Namespace, NodeName, Port, Region, ServiceName,
+    SubsetName, TrustDomain, Zone,
 };
 pub use node::{Node, NodeId};
 pub use opaque::OpaqueSettings;

@@ -199,6 +199,14 @@ text_newtype!(
     Datacenter, "datacenter", check_name
 );
 text_newtype!(
+    /// Part of the world in which things run, as its operator names it.
+    Region, "region", check_name
+);
+text_newtype!(
+    /// Part of a region whose machines are near one another and fail together.
+    Zone, "zone", check_name
+);
+text_newtype!(
     /// Identifies one service instance on its node.
     InstanceId, "service id", check_id
 );

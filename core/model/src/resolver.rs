@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::filter::Filter;
+use crate::locality::LocalityMode;
 use crate::name::{ServiceName, SubsetName};
 
 /// How the instances of one service are told apart, replaced and chosen from.
@@ -35,6 +36,9 @@ pub struct ServiceResolver {
     /// How an instance is chosen.
     #[serde(default)]
     pub load_balancer: Option<LoadBalancer>,
+    /// Whether those near the caller come first; `None` is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prioritize_by_locality: Option<LocalityMode>,
     /// Free metadata.
     #[serde(default)]
     pub meta: BTreeMap<String, String>,
@@ -53,6 +57,7 @@ impl ServiceResolver {
             connect_timeout: None,
             request_timeout: None,
             load_balancer: None,
+            prioritize_by_locality: None,
             meta: BTreeMap::new(),
         }
     }
@@ -61,6 +66,18 @@ impl ServiceResolver {
     #[must_use]
     pub fn has_filters(&self) -> bool {
         self.subsets.values().any(|subset| subset.filter.is_some())
+    }
+
+    /// Whether those near the caller are called before the others.
+    #[must_use]
+    pub fn prefers_near(&self) -> bool {
+        self.prioritize_by_locality == Some(LocalityMode::Failover)
+    }
+
+    /// Whether what is to be known of an instance depends on what this says.
+    #[must_use]
+    pub fn tells_instances_apart(&self) -> bool {
+        self.has_filters() || self.prefers_near()
     }
 }
 

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::locality::Locality;
 use crate::name::{InstanceId, NodeName, Port, ServiceName};
 use crate::opaque::OpaqueSettings;
 
@@ -56,6 +58,9 @@ pub struct ServiceInstance {
     /// Whether the instance speaks mesh mTLS itself (Consul's `Connect.Native`).
     #[serde(default)]
     pub native: bool,
+    /// Where it runs; behind a pointer, since most say nothing of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locality: Option<Arc<Locality>>,
 }
 
 impl ServiceInstance {

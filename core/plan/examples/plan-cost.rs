@@ -182,6 +182,7 @@ fn instance(node: &str, id: &str, name: &str, kind: InstanceKind) -> ServiceInst
         weights: Weights::default(),
         enable_tag_override: false,
         native: false,
+        locality: None,
     }
 }
 

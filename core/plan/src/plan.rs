@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use starling_identity::SpiffeId;
 use starling_model::{
-    AccessLog, BalancePolicy, HeaderEdits, HostPattern, HttpsRedirect, IngressTls, InstanceKey, IpRange,
+    AccessLog, BalancePolicy, HeaderEdits, HostPattern, HttpsRedirect, IngressTls, InstanceKey, IpRange, Locality,
     PassiveHealthCheck, Protocol, RateLimit, RequestMatch, RetryBudget, Revision, ServiceName, SubsetName, Tracing,
 };
 use starling_traffic::{Forward, Policy, RouteRule, RouteTable, RuleAction, WEIGHT_TOTAL, WeightedTarget};
@@ -249,7 +249,7 @@ pub struct Limits {
     pub concurrent_requests: Option<u32>,
 }
 
-/// Where a target is. Shared by every caller; the part that changes most.
+/// Where a target is. Shared by every caller, or by those of one locality where its resolver prefers who is near; the part that changes most.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoints {
     /// The service.
@@ -258,11 +258,18 @@ pub struct Endpoints {
     pub subset: Option<SubsetName>,
     /// The name of its cluster; equal to [`Cluster::sni`].
     pub cluster: String,
-    /// Those in order to be called, ordered by address and port, each once.
+    /// Where the callers are that have this one; `None` where that is of no account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Arc<Locality>>,
+    /// Those in order to be called, ordered by address and port, each once; with `from`, those nearest to it.
     pub endpoints: Vec<Endpoint>,
-    /// Who is called where none of them is left, the first group with anybody in it.
+    /// Who is called where none of them is left, the first group with anybody in it: with `from`, those of the target that
+    /// are farther away, and then others.
     pub failover: Vec<FailoverGroup>,
 }
+
+/// A target, and where those are who call it if that counts.
+pub type EndpointsKey = (Target, Option<Arc<Locality>>);
 
 /// Endpoints that are called where all before them are gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -308,6 +315,12 @@ impl Endpoints {
     #[must_use]
     pub fn target(&self) -> Target {
         Target { service: self.service.clone(), subset: self.subset.clone() }
+    }
+
+    /// What tells it from others: where who is, and for whom.
+    #[must_use]
+    pub fn key(&self) -> EndpointsKey {
+        (self.target(), self.from.clone())
     }
 
     /// Every service whose instances they are.

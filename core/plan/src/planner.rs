@@ -9,8 +9,8 @@ use std::sync::Arc;
 use starling_catalog::{MeshRead, Subject};
 use starling_identity::Layout;
 use starling_model::{
-    AccessLog, Action, Datacenter, InstanceKey, InstanceKind, Namespace, ServiceInstance, ServiceName, SidecarProxy,
-    Tracing, TrustDomain,
+    AccessLog, Action, Datacenter, InstanceKey, InstanceKind, Locality, Namespace, ServiceInstance, ServiceName,
+    ServiceResolver, SidecarProxy, Tracing, TrustDomain,
 };
 use starling_traffic::Policy;
 
@@ -18,7 +18,9 @@ use crate::diagnostic::{Diagnostic, Object, Severity};
 use crate::parts::cluster::CallSettings;
 use crate::parts::edge::entry_of;
 use crate::parts::{capture, cluster, endpoints, inbound, opaque, outbound, policy, routes};
-use crate::plan::{Capture, Cluster, Edge, Endpoints, Inbound, Outbound, Plan, Routes, Target, Trust, Virtual};
+use crate::plan::{
+    Capture, Cluster, Edge, Endpoints, EndpointsKey, Inbound, Outbound, Plan, Routes, Target, Trust, Virtual,
+};
 use crate::shelf::{Origin, Shelf};
 use crate::view::View;
 
@@ -72,7 +74,7 @@ pub struct Planner {
     outbounds: Shelf<(ServiceName, SocketAddr), Outbound>,
     routes: Shelf<ServiceName, Routes>,
     clusters: Shelf<(Target, CallSettings), Cluster>,
-    endpoints: Shelf<Target, Endpoints>,
+    endpoints: Shelf<EndpointsKey, Endpoints>,
     access_log: Arc<AccessLog>,
     tracing: Arc<Tracing>,
 }
@@ -80,6 +82,8 @@ pub struct Planner {
 /// A plan in the making: what was read and found so far.
 struct Draft<'a> {
     mesh: &'a dyn MeshRead,
+    /// Where the proxy runs.
+    from: Option<Arc<Locality>>,
     subjects: BTreeSet<Subject>,
     diagnostics: BTreeSet<Diagnostic>,
 }
@@ -170,7 +174,8 @@ impl Planner {
     pub fn plan(&mut self, mesh: &dyn MeshRead, proxy: &InstanceKey) -> Result<Planned, PlanError> {
         let mut view = View::new(mesh);
         let (instance, node_address) = view.instance(proxy).ok_or_else(|| PlanError::UnknownProxy(proxy.clone()))?;
-        let mut draft = Draft { mesh, subjects: BTreeSet::new(), diagnostics: BTreeSet::new() };
+        let from = instance.locality.clone();
+        let mut draft = Draft { mesh, from, subjects: BTreeSet::new(), diagnostics: BTreeSet::new() };
         let defaults = view.proxy_defaults();
         let access_log = kept(&mut self.access_log, defaults.map(|entry| &entry.access_logs));
         let tracing = kept(&mut self.tracing, defaults.map(|entry| &entry.tracing));
@@ -213,10 +218,18 @@ impl Planner {
         Ok(Planned { plan, diagnostics: draft.diagnostics.into_iter().collect(), subjects: draft.subjects })
     }
 
-    /// Where `target` is as of `mesh`: the part that a plan of one of its callers would hold.
-    pub fn endpoints(&mut self, mesh: &dyn MeshRead, target: &Target) -> (Arc<Endpoints>, Arc<Origin>) {
+    /// Where `target` is as of `mesh`: the part that a plan of one of its callers at `from` would hold.
+    pub fn endpoints(
+        &mut self,
+        mesh: &dyn MeshRead,
+        target: &Target,
+        from: Option<&Arc<Locality>>,
+    ) -> (Arc<Endpoints>, Arc<Origin>) {
+        // Building reads the resolver in any case, so the part's origin says that it depends on it.
+        let near = mesh.service_resolver(&target.service).is_some_and(ServiceResolver::prefers_near);
+        let key = (target.clone(), from.filter(|_| near).cloned());
         let settings = &self.settings;
-        self.endpoints.fetch(target, mesh, |view| endpoints::build(view, settings, target))
+        self.endpoints.fetch(&key, mesh, |view| endpoints::build(view, settings, &key))
     }
 
     /// Who may call `service` as of `mesh`: the part that a plan of one of its sidecars would hold.
@@ -323,11 +336,12 @@ impl Planner {
         let own = &self.settings;
         let key = (target.clone(), *settings);
         let cluster = self.clusters.fetch(&key, draft.mesh, |view| cluster::build(view, own, target, settings));
+        let endpoints = self.endpoints(draft.mesh, target, draft.from.as_ref());
         let called = Called {
             upstream: by.service().clone(),
             settings: *settings,
             cluster: draft.take(cluster),
-            endpoints: draft.take(self.endpoints(draft.mesh, target)),
+            endpoints: draft.take(endpoints),
         };
         calls.targets.insert(target.clone(), called);
     }

@@ -57,6 +57,7 @@ fn endpoints(of: &Cluster, port: u16) -> Arc<Endpoints> {
         service: of.service.clone(),
         subset: None,
         cluster: of.sni.clone(),
+        from: None,
         endpoints: vec![endpoint],
         failover: Vec::new(),
     })

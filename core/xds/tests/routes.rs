@@ -110,6 +110,7 @@ fn endpoints(first: Vec<Endpoint>, groups: Vec<Vec<Endpoint>>) -> Endpoints {
         service: of.service.clone(),
         subset: of.subset.clone(),
         cluster: of.sni.clone(),
+        from: None,
         endpoints: first,
         failover: groups.into_iter().enumerate().map(group).collect(),
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use starling_catalog::{MeshRead, Subject};
 use starling_model::{InstanceId, InstanceKey, ServiceName};
-use starling_plan::{Endpoints, MeshSettings, Planner, Target};
+use starling_plan::{Endpoints, EndpointsKey, MeshSettings, Planner};
 pub use starling_proxy::{Slot, Workload};
 use starling_traffic::PolicyTable;
 
@@ -20,9 +20,9 @@ use starling_traffic::PolicyTable;
 pub struct NativePlane {
     planner: Planner,
     entries: BTreeMap<InstanceId, Entry>,
-    endpoints: BTreeMap<Target, Arc<Slot<Endpoints>>>,
+    endpoints: BTreeMap<EndpointsKey, Arc<Slot<Endpoints>>>,
     /// Whose endpoints have instances of a service in them, failover included.
-    targets: BTreeMap<ServiceName, BTreeSet<Target>>,
+    targets: BTreeMap<ServiceName, BTreeSet<EndpointsKey>>,
     policies: Arc<Slot<PolicyTable>>,
     /// Which workloads depend on it. Shared with those who are told of a change.
     by_subject: BTreeMap<Subject, Arc<BTreeSet<InstanceId>>>,
@@ -139,9 +139,10 @@ impl NativePlane {
             // Whether a service exists at all decides nothing but what is said of it.
             Subject::Endpoints(service) | Subject::Service(service) => {
                 let mut known = true;
-                for target in self.targets.get(service).into_iter().flatten() {
-                    let Some(slot) = self.endpoints.get(target) else { continue };
-                    let (part, origin) = self.planner.endpoints(mesh, target);
+                for key in self.targets.get(service).into_iter().flatten() {
+                    let Some(slot) = self.endpoints.get(key) else { continue };
+                    let (target, from) = key;
+                    let (part, origin) = self.planner.endpoints(mesh, target, from.as_ref());
                     slot.store(part);
                     known &= origin.subjects().all(|subject| self.by_subject.contains_key(subject));
                 }
@@ -201,7 +202,7 @@ impl NativePlane {
 
     /// The slot of a part, with the part in it.
     fn slot(&mut self, part: &Arc<Endpoints>) -> Arc<Slot<Endpoints>> {
-        let target = part.target();
+        let key = part.key();
         for service in part.services() {
             let targets = self.targets.entry(service.clone()).or_default();
             // What no workload calls any more is held here alone.
@@ -213,9 +214,9 @@ impl NativePlane {
                 }
                 called
             });
-            targets.insert(target.clone());
+            targets.insert(key.clone());
         }
-        let slot = self.endpoints.entry(target).or_insert_with(|| Arc::new(Slot::new(Arc::clone(part))));
+        let slot = self.endpoints.entry(key).or_insert_with(|| Arc::new(Slot::new(Arc::clone(part))));
         slot.store(Arc::clone(part));
         Arc::clone(slot)
     }
@@ -230,8 +231,9 @@ impl NativePlane {
         self.moved = true;
         if let Subject::Endpoints(service) = subject {
             // Those that have it for their failover alone are planned anew: what they fail over to was written anew.
-            for target in self.targets.remove(service).into_iter().flatten().filter(|it| it.service == *service) {
-                self.endpoints.remove(&target);
+            let keys = self.targets.remove(service).into_iter().flatten();
+            for key in keys.filter(|(target, _)| target.service == *service) {
+                self.endpoints.remove(&key);
             }
         } else if let Subject::Intentions(destination) = subject {
             let mut table = PolicyTable::clone(&self.policies.peek());

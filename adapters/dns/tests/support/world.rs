@@ -53,6 +53,7 @@ pub fn record(line: &str) -> Record {
                 weights: Weights { passing: passing.parse().unwrap(), warning: warning.parse().unwrap() },
                 enable_tag_override: false,
                 native: line.pairs.contains_key("native"),
+                locality: None,
             })
         }
         ["check", node, id, status] => Record::Check(Check {

@@ -126,6 +126,13 @@ fn connect(instance: &ServiceInstance) -> Value {
     Form::new().nonempty("Native", instance.native).end()
 }
 
+fn locality(instance: &ServiceInstance) -> Value {
+    instance.locality.as_ref().map_or(Value::Null, |locality| {
+        let zone = locality.zone.as_ref().map_or("", |zone| zone.as_str());
+        Form::new().field("Region", locality.region.as_str()).nonempty("Zone", zone).end()
+    })
+}
+
 /// A service on a node, as in `/v1/health/service` and `/v1/catalog/node`.
 pub(crate) fn node_service(entry: &Versioned<ServiceInstance>, snapshot: &Snapshot) -> Value {
     let instance = &entry.value;
@@ -143,6 +150,7 @@ pub(crate) fn node_service(entry: &Versioned<ServiceInstance>, snapshot: &Snapsh
         .field("Proxy", catalog_proxy(instance))
         .field("Connect", connect(instance))
         .field("PeerName", "")
+        .nonempty("Locality", locality(instance))
         .indexes(entry.created, entry.modified)
         .end()
 }
@@ -239,6 +247,7 @@ fn agent_service_form(instance: &ServiceInstance, facts: &MeshFacts) -> Form {
         .field("EnableTagOverride", instance.enable_tag_override)
         .nonempty("Proxy", proxy)
         .nonempty("Connect", connect(instance))
+        .nonempty("Locality", locality(instance))
         .field("Datacenter", facts.datacenter.as_str())
 }
 
@@ -281,6 +290,7 @@ pub(crate) fn catalog_row(entry: &Versioned<ServiceInstance>, snapshot: &Snapsho
         .field("ServiceEnableTagOverride", instance.enable_tag_override)
         .field("ServiceProxy", catalog_proxy(instance))
         .field("ServiceConnect", connect(instance))
+        .nonempty("ServiceLocality", locality(instance))
         .indexes(entry.created, entry.modified)
         .end()
 }

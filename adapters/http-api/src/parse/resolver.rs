@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use starling_model::{
-    BalancePolicy, Failovers, HashOn, HashPolicy, LoadBalancer, ServiceName, ServiceResolver, ServiceSplit,
-    ServiceSplitter, ServiceTarget, Splits, Subset, SubsetName,
+    BalancePolicy, Failovers, HashOn, HashPolicy, LoadBalancer, LocalityMode, ServiceName, ServiceResolver,
+    ServiceSplit, ServiceSplitter, ServiceTarget, Splits, Subset, SubsetName,
 };
 
 use super::field::{Field, FieldError, Fields};
@@ -61,7 +61,8 @@ pub(super) fn parse_service_resolver(fields: &mut Fields<'_>) -> Result<ServiceR
     entry.connect_timeout = fields.duration("ConnectTimeout")?;
     entry.request_timeout = fields.duration("RequestTimeout")?;
     entry.load_balancer = fields.object("LoadBalancer")?.map(parse_load_balancer).transpose()?;
-    fields.unsupported("PrioritizeByLocality")?;
+    entry.prioritize_by_locality =
+        fields.object("PrioritizeByLocality")?.map(parse_locality_mode).transpose()?.flatten();
     entry.meta = fields.meta("Meta")?;
     if entry.redirect.is_some() {
         let bare = ServiceResolver {
@@ -75,6 +76,20 @@ pub(super) fn parse_service_resolver(fields: &mut Fields<'_>) -> Result<ServiceR
         }
     }
     Ok(entry)
+}
+
+/// The order in which instances are called; nothing is said where the mode is left out.
+fn parse_locality_mode(mut fields: Fields<'_>) -> Result<Option<LocalityMode>, FieldError> {
+    let mode = match fields.text("Mode")?.as_deref() {
+        None => None,
+        Some("none") => Some(LocalityMode::None),
+        Some("failover") => Some(LocalityMode::Failover),
+        Some(other) => {
+            return Err(fields.error("Mode", format!("{other:?} is no mode; it is \"failover\" or \"none\"")));
+        }
+    };
+    fields.finish()?;
+    Ok(mode)
 }
 
 type Subsets = BTreeMap<SubsetName, Subset>;

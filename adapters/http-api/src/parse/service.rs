@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use serde_json::Value;
 use starling_model::{
-    CheckSpec, InstanceId, InstanceKey, InstanceKind, OpaqueSettings, Port, ServiceInstance, ServiceName,
+    CheckSpec, InstanceId, InstanceKey, InstanceKind, Locality, OpaqueSettings, Port, ServiceInstance, ServiceName,
     ServiceRegistration, SidecarProxy, TaggedAddress, TransparentProxy, Upstream, Weights,
 };
 
@@ -102,6 +103,7 @@ pub(super) struct Plain {
     tagged_addresses: BTreeMap<String, TaggedAddress>,
     weights: Weights,
     enable_tag_override: bool,
+    locality: Option<Arc<Locality>>,
 }
 
 pub(super) fn parse_plain(fields: &mut Fields<'_>) -> Result<Plain, FieldError> {
@@ -114,12 +116,12 @@ pub(super) fn parse_plain(fields: &mut Fields<'_>) -> Result<Plain, FieldError> 
         None => Weights::default(),
     };
     let enable_tag_override = fields.flag("EnableTagOverride")?;
+    let locality = fields.object("Locality")?.map(parse_locality).transpose()?.flatten();
     fields.tenancy()?;
     fields.without_effect("Token");
-    fields.without_effect("Locality");
     fields.unsupported("SocketPath")?;
     fields.unsupported("Ports")?;
-    Ok(Plain { address, tags, meta, tagged_addresses, weights, enable_tag_override })
+    Ok(Plain { address, tags, meta, tagged_addresses, weights, enable_tag_override, locality })
 }
 
 pub(super) fn instance_of(
@@ -129,7 +131,7 @@ pub(super) fn instance_of(
     port: Option<Port>,
     plain: Plain,
 ) -> ServiceInstance {
-    let Plain { address, tags, meta, tagged_addresses, weights, enable_tag_override } = plain;
+    let Plain { address, tags, meta, tagged_addresses, weights, enable_tag_override, locality } = plain;
     ServiceInstance {
         key,
         name,
@@ -142,7 +144,21 @@ pub(super) fn instance_of(
         weights,
         enable_tag_override,
         native: false,
+        locality,
     }
+}
+
+/// Where an instance runs; what Consul's own types write for nowhere is `None`.
+fn parse_locality(mut fields: Fields<'_>) -> Result<Option<Arc<Locality>>, FieldError> {
+    let (region, zone) = (fields.text("Region")?, fields.text("Zone")?);
+    fields.finish()?;
+    let Some(region) = region else {
+        let nowhere = zone.is_none().then_some(None);
+        return nowhere.ok_or_else(|| fields.missing("Region", "must be given with a Zone"));
+    };
+    let region = region.parse().map_err(|error| fields.error("Region", error))?;
+    let zone = zone.map(|zone| zone.parse()).transpose().map_err(|error| fields.error("Zone", error))?;
+    Ok(Some(Arc::new(Locality { region, zone })))
 }
 
 fn parse_weights(mut fields: Fields<'_>) -> Result<Weights, FieldError> {
@@ -256,6 +272,7 @@ fn parse_sidecar(mut fields: Fields<'_>, parent: &ServiceInstance) -> Result<Ser
     if plain.meta.is_empty() {
         plain.meta = parent.meta.clone();
     }
+    plain.locality = plain.locality.or_else(|| parent.locality.clone());
     let proxy_path = fields.path("Proxy");
     let proxy = match fields.object("Proxy")? {
         Some(proxy) => proxy,

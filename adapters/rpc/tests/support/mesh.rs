@@ -180,6 +180,7 @@ impl World {
             service: service("api"),
             subset: None,
             cluster: self.cluster.sni.clone(),
+            from: None,
             endpoints: if self.placed { vec![endpoint] } else { Vec::new() },
             failover: Vec::new(),
         };

@@ -34,6 +34,7 @@ pub fn instance(node: &str, id: &str, name: &str, port: i64) -> ServiceInstance 
         weights: Weights::default(),
         enable_tag_override: false,
         native: false,
+        locality: None,
     }
 }
 

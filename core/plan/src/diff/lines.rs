@@ -246,7 +246,8 @@ fn redirect_text(to: &RouteRedirect) -> String {
 
 pub(super) fn endpoint_lines(endpoints: &Endpoints) -> Vec<String> {
     let line = |e: &Endpoint| format!("{} weight {}", SocketAddr::new(e.address, e.port), e.weight);
-    let mut lines = or_none(endpoints.endpoints.iter().map(line).collect());
+    let mut lines: Vec<_> = endpoints.from.iter().map(|from| format!("from {from}")).collect();
+    lines.extend(or_none(endpoints.endpoints.iter().map(line).collect()));
     for group in &endpoints.failover {
         let members: Vec<_> = or_none(group.endpoints.iter().map(line).collect());
         lines.extend(members.iter().map(|member| format!("else {} {member}", group.target)));

@@ -1,14 +1,15 @@
 //! Where a target is: the sidecars in front of it and its native instances, as far as they are in health.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use starling_catalog::Front;
-use starling_model::{CheckStatus, ConfigEntryKey, ConfigKind, ServiceName, Subset};
+use starling_model::{CheckStatus, ConfigEntryKey, ConfigKind, Locality, Nearness, ServiceName, Subset};
 
 use super::chain::Chain;
 use super::cluster;
 use crate::diagnostic::{Diagnostic, Object, Severity};
-use crate::plan::{Endpoint, Endpoints, FailoverGroup, Target};
+use crate::plan::{Endpoint, Endpoints, EndpointsKey, FailoverGroup, Target};
 use crate::planner::MeshSettings;
 use crate::view::View;
 
@@ -20,25 +21,51 @@ const WEIGHT_MAX: u32 = 65_535;
 /// does not fill every caller's list.
 const UNUSABLE_NAMED_MAX: usize = 10;
 
-/// Builds the endpoints of `target`, under the name of its cluster, with those that are called where all of them are gone.
-pub(crate) fn build(view: &mut View<'_>, mesh: &MeshSettings, target: &Target) -> (Endpoints, Vec<Diagnostic>) {
-    let (endpoints, mut diagnostics) = group(view, target);
+/// Builds the endpoints of a target, under the name of its cluster, with those that are called where all of them are gone.
+pub(crate) fn build(
+    view: &mut View<'_>,
+    mesh: &MeshSettings,
+    (target, from): &EndpointsKey,
+) -> (Endpoints, Vec<Diagnostic>) {
+    let (groups, mut diagnostics) = by_nearness(view, target, from.as_deref());
+    let mut groups = groups.into_values();
+    let endpoints = groups.next().unwrap_or_default();
+    let farther = groups.map(|endpoints| FailoverGroup { target: target.clone(), endpoints });
     let mut chain = Chain { view, diagnostics: Vec::new() };
     let targets = chain.failover(target);
     diagnostics.append(&mut chain.diagnostics);
-    let mut failover = Vec::with_capacity(targets.len());
+    let mut failover: Vec<_> = farther.collect();
     for target in targets {
-        let (endpoints, told) = group(view, &target);
+        let (groups, told) = by_nearness(view, &target, None);
         diagnostics.extend(told);
+        let endpoints = groups.into_values().next().unwrap_or_default();
         failover.push(FailoverGroup { target, endpoints });
     }
     let cluster = cluster::name(mesh, target);
     let (service, subset) = (target.service.clone(), target.subset.clone());
-    (Endpoints { service, subset, cluster, endpoints, failover }, diagnostics)
+    (Endpoints { service, subset, cluster, from: from.clone(), endpoints, failover }, diagnostics)
 }
 
-/// The endpoints of `target` alone.
-fn group(view: &mut View<'_>, target: &Target) -> (Vec<Endpoint>, Vec<Diagnostic>) {
+/// The endpoints of `target` alone, by how near they are to `from`; without that all alike. No group is empty.
+fn by_nearness(
+    view: &mut View<'_>,
+    target: &Target,
+    from: Option<&Locality>,
+) -> (BTreeMap<Nearness, Vec<Endpoint>>, Vec<Diagnostic>) {
+    let (endpoints, diagnostics) = located(view, target, from);
+    let mut groups: BTreeMap<Nearness, Vec<Endpoint>> = BTreeMap::new();
+    for (endpoint, nearness) in endpoints {
+        groups.entry(nearness).or_default().push(endpoint);
+    }
+    (groups, diagnostics)
+}
+
+/// The endpoints of `target`, ordered by address and port, each once, and how near each is.
+fn located(
+    view: &mut View<'_>,
+    target: &Target,
+    from: Option<&Locality>,
+) -> (Vec<(Endpoint, Nearness)>, Vec<Diagnostic>) {
     let service = &target.service;
     let (mut endpoints, mut diagnostics, mut fronts) = (Vec::new(), Vec::new(), 0_usize);
     // Read always, so that a plan depends on the same whether anybody is there or not: where it would only then, the last
@@ -64,14 +91,17 @@ fn group(view: &mut View<'_>, target: &Target) -> (Vec<Endpoint>, Vec<Diagnostic
             return;
         }
         match endpoint(front) {
-            Ok(endpoint) => endpoints.extend(endpoint),
+            Ok(endpoint) => {
+                let nearness = from.map_or(Nearness::Elsewhere, |from| from.nearness(front.locality.as_deref()));
+                endpoints.extend(endpoint.map(|endpoint| (endpoint, nearness)));
+            }
             Err(diagnostic) => diagnostics.push(*diagnostic),
         }
     });
     bound(&mut diagnostics, service);
-    // The heavier comes first, so that it stays where two share an address.
-    endpoints.sort_by_key(|endpoint: &Endpoint| (endpoint.address, endpoint.port, u32::MAX - endpoint.weight));
-    endpoints.dedup_by_key(|endpoint| (endpoint.address, endpoint.port));
+    // The heavier comes first, and then the nearer, so that it stays where two share an address.
+    endpoints.sort_by_key(|(it, nearness): &(Endpoint, _)| (it.address, it.port, u32::MAX - it.weight, *nearness));
+    endpoints.dedup_by_key(|(endpoint, _)| (endpoint.address, endpoint.port));
     let of = target.subset.as_ref().map(|subset| format!(" of subset {subset}")).unwrap_or_default();
     if fronts == 0 && others == 0 {
         diagnostics.push(unreachable(service, exists));

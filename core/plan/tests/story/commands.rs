@@ -11,11 +11,11 @@ pub const BEGINNING: [&str; 12] = [
     "gateway n1/gw address=10.0.0.1",
     "node n2 10.0.0.2",
     "service n1/a-1",
-    "sidecar n1/a-1 upstreams=b:1002",
+    "sidecar n1/a-1 upstreams=b:1002 at=eu/a",
     "service n1/b-1",
-    "sidecar n1/b-1",
+    "sidecar n1/b-1 at=eu/a",
     "service n2/b-1",
-    "sidecar n2/b-1 upstreams=a:1001,d:1003",
+    "sidecar n2/b-1 upstreams=a:1001,d:1003 at=eu/b",
     "service n2/c-1",
     "sidecar n2/c-1 transparent=strict",
     "address b",
@@ -45,6 +45,9 @@ pub fn command() -> impl Strategy<Value = String> {
         r#"config={"local_connect_timeout_ms":7}"#,
         "tags=blue",
         "tags=blue,red",
+        "at=eu/a",
+        "at=eu upstreams=b:1002",
+        "at=us/a upstreams=b:1002,d:1003",
     ]);
     prop_oneof![
         6 => (node(), service(), 1..3, options.clone())
@@ -84,6 +87,8 @@ fn routing() -> impl Strategy<Value = String> {
         r#"{"subsets":{"blue":{"filter":"blue in Service.Tags","only_passing":true},"all":{}},"failover":{"by_subset":{"blue":[{"subset":"all"},{"service":"c"}]}}}"#,
         r#"{"failover":{"any":[{"service":"a"},{"service":"d","subset":"blue"}]},"load_balancer":{"policy":"maglev","hash_policies":[{"on":"source_address"}]}}"#,
         r#"{"redirect":{"service":"b"}}"#,
+        r#"{"prioritize_by_locality":"failover"}"#,
+        r#"{"subsets":{"blue":{"filter":"blue in Service.Tags"}},"failover":{"any":[{"service":"c"}]},"prioritize_by_locality":"failover"}"#,
         r#"{"redirect":{"service":"c","subset":"blue"}}"#,
         r#"{"connect_timeout":{"secs":1,"nanos":0},"request_timeout":{"secs":2,"nanos":0}}"#,
     ]);

@@ -1,14 +1,15 @@
 //! A mesh told in commands: each command is one transaction, each `plan` shows a proxy's plan.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use starling_catalog::{Snapshot, Subject};
 use starling_identity::Layout;
 use starling_model::{
     AccessLog, Action, CaRootRecord, Change, Check, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceKey, InstanceKind,
-    MeshEntry, Node, NodeName, Port, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults, ServiceInstance,
-    ServiceIntentions, ServiceName, ServiceRouter, ServiceSplitter, SidecarProxy, SourceDecision, SourceIntention,
-    TransparentProxy, UnixSeconds, Upstream, VirtualAddress, Weights,
+    Locality, MeshEntry, Node, NodeName, Port, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults,
+    ServiceInstance, ServiceIntentions, ServiceName, ServiceRouter, ServiceSplitter, SidecarProxy, SourceDecision,
+    SourceIntention, TransparentProxy, UnixSeconds, Upstream, VirtualAddress, Weights,
 };
 use starling_plan::{MeshSettings, Planned, Planner, describe, diff, replaced};
 
@@ -337,7 +338,14 @@ fn instance(id: &str, options: &BTreeMap<&str, &str>) -> ServiceInstance {
         weights: weights.unwrap_or_default(),
         enable_tag_override: false,
         native: false,
+        locality: options.get("at").map(|text| locality(text)),
     }
+}
+
+/// `REGION` or `REGION/ZONE`.
+fn locality(text: &str) -> Arc<Locality> {
+    let (region, zone) = text.split_once('/').map_or((text, None), |(region, zone)| (region, Some(zone)));
+    Arc::new(Locality { region: region.parse().unwrap(), zone: zone.map(|zone| zone.parse().unwrap()) })
 }
 
 /// `hey:9191,db:127.0.0.2:9192{"connect_timeout_ms":100}`; a config goes on to the next `}`-closed comma.

@@ -40,6 +40,14 @@ impl World {
         self.commit(Change::Put(Record::decode(&key, json.as_bytes()).unwrap()));
     }
 
+    /// A sidecar in a zone of the region `eu`.
+    fn near(&mut self, id: &str, of: &str, port: u16, zone: &str, upstreams: &str) {
+        let json = format!(
+            r#"{{"key":{{"node":"n1","id":"{id}"}},"name":"{of}-sidecar-proxy","kind":{{"sidecar":{{"destination":"{of}","upstreams":[{upstreams}]}}}},"port":{port},"locality":{{"region":"eu","zone":"{zone}"}}}}"#
+        );
+        self.put(&format!("instance/n1/{id}"), &json);
+    }
+
     fn sidecar(&mut self, id: &str, of: &str, port: u16, version: &str, upstreams: &str) {
         let json = format!(
             r#"{{"key":{{"node":"n1","id":"{id}"}},"name":"{of}-sidecar-proxy","kind":{{"sidecar":{{"destination":"{of}","upstreams":[{upstreams}]}}}},"port":{port},"meta":{{"version":"{version}"}}}}"#
@@ -47,9 +55,13 @@ impl World {
         self.put(&format!("instance/n1/{id}"), &json);
     }
 
-    /// The ports of each slot that the only caller holds, by cluster; those that it fails over to after a slash.
     fn called(&self) -> Vec<String> {
-        let (_, workload) = self.plane.workloads().find(|(id, _)| id.as_str() == "web").unwrap();
+        self.called_by("web")
+    }
+
+    /// The ports of each slot that a caller holds, by cluster; those that it fails over to after a slash.
+    fn called_by(&self, caller: &str) -> Vec<String> {
+        let (_, workload) = self.plane.workloads().find(|(id, _)| id.as_str() == caller).unwrap();
         let ports =
             |list: &[starling_plan::Endpoint]| list.iter().map(|e| e.port.to_string()).collect::<Vec<_>>().join(",");
         let line = |slot: &Arc<Slot<Endpoints>>| {
@@ -91,6 +103,36 @@ fn an_instance_is_put_into_every_slot_that_it_belongs_to() {
     world.sidecar("web", "web", 21000, "", upstream);
     world.sidecar("api-2", "api", 21004, "v2", "");
     assert_eq!(world.called(), ["api 21001,21004"]);
-    let kept: Vec<_> = world.plane.endpoints.keys().map(ToString::to_string).collect();
+    let kept: Vec<_> = world.plane.endpoints.keys().map(|(target, _)| target.to_string()).collect();
     assert_eq!(kept, ["api"]);
+}
+
+#[test]
+fn callers_of_one_zone_share_a_slot_of_their_own_order() {
+    let mut world = World::new();
+    let prefer =
+        |mode: &str| format!(r#"{{"service-resolver":{{"service":"api","prioritize_by_locality":"{mode}"}}}}"#);
+    world.put("config/service-resolver/api", &prefer("failover"));
+    let upstream = r#"{"destination":"api","bind_address":"127.0.0.1","bind_port":9191}"#;
+    world.near("web", "web", 21000, "a", upstream);
+    world.near("shop", "shop", 21010, "b", upstream);
+    world.sidecar("cron", "cron", 21011, "", upstream);
+    world.near("api-1", "api", 21001, "a", "");
+    world.near("api-2", "api", 21002, "b", "");
+    let all = |world: &World| ["web", "shop", "cron"].map(|id| world.called_by(id).join(" "));
+    assert_eq!(all(&world), ["api 21001/21002", "api 21002/21001", "api 21001,21002"]);
+
+    // One comes, one goes, and a caller moves.
+    world.near("api-3", "api", 21003, "b", "");
+    assert_eq!(all(&world), ["api 21001/21002,21003", "api 21002,21003/21001", "api 21001,21002,21003"]);
+    world.commit(Change::Delete(RecordKey::decode("instance/n1/api-1").unwrap()));
+    assert_eq!(all(&world), ["api 21002,21003", "api 21002,21003", "api 21002,21003"]);
+    world.near("api-2", "api", 21002, "a", "");
+    world.near("shop", "shop", 21010, "a", upstream);
+    assert_eq!(all(&world), ["api 21002/21003", "api 21002/21003", "api 21002,21003"]);
+
+    // All alike from now on, in one slot, and it follows.
+    world.put("config/service-resolver/api", &prefer("none"));
+    world.near("api-3", "api", 21004, "b", "");
+    assert_eq!(all(&world), ["api 21002,21004"; 3]);
 }

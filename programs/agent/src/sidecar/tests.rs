@@ -33,6 +33,7 @@ fn service(id: &str, name: &str, number: Option<i64>) -> ServiceRegistration {
         weights: Weights::default(),
         enable_tag_override: false,
         native: false,
+        locality: None,
     };
     ServiceRegistration { instance, checks: Vec::new(), sidecar: None }
 }

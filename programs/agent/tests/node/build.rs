@@ -69,6 +69,7 @@ pub fn service(name: &str, checks: Vec<CheckSpec>) -> ServiceRegistration {
         weights: Weights::default(),
         enable_tag_override: false,
         native: false,
+        locality: None,
     };
     ServiceRegistration { instance, checks, sidecar: None }
 }

@@ -260,6 +260,7 @@ fn registrations_of(workload: &Workload, node: &NodeName, restless: bool) -> any
         weights: Weights::default(),
         enable_tag_override: false,
         native: false,
+        locality: None,
     };
     let alone = |instance| ServiceRegistration { instance, checks: Vec::new(), sidecar: None };
     let sidecar_id = InstanceId::new(&format!("{id}{SIDECAR}"))?;

@@ -95,7 +95,8 @@ impl Mesh {
             identity,
             ..(*api.clusters[0]).clone()
         };
-        let endpoints = Endpoints { service, subset, cluster: sni, endpoints: sorted(addresses), failover: Vec::new() };
+        let endpoints =
+            Endpoints { service, subset, cluster: sni, from: None, endpoints: sorted(addresses), failover: Vec::new() };
         self.plan.endpoints.push(Arc::new(endpoints));
         self.plan.clusters.push(Arc::new(cluster));
         Arc::make_mut(self.plan.clusters.last_mut().unwrap())

@@ -255,7 +255,7 @@ pub fn endpoints(addresses: &[SocketAddr]) -> Endpoints {
     let mut endpoints: Vec<_> =
         addresses.iter().map(|it| Endpoint { address: it.ip(), port: it.port(), weight: 1 }).collect();
     endpoints.sort();
-    Endpoints { service: service("api"), subset: None, cluster: sni(), endpoints, failover: Vec::new() }
+    Endpoints { service: service("api"), subset: None, cluster: sni(), from: None, endpoints, failover: Vec::new() }
 }
 
 fn sni() -> String {

@@ -31,6 +31,7 @@ fn instance() -> ServiceInstance {
         weights: starling_model::Weights::default(),
         enable_tag_override: false,
         native: false,
+        locality: None,
     }
 }
 
