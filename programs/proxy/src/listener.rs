@@ -37,9 +37,6 @@ pub(crate) const BACKLOG: i32 = 4_096;
 /// After an accept that failed for want of descriptors or memory.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// How TLS is counted where plain HTTP is expected, as what is no HTTP is.
-const TLS_STATUS: u16 = 400;
-
 /// A listener's present meaning. Connections hold it, and ask it at every request.
 pub(crate) struct Listening {
     side: RefCell<Rc<Side>>,
@@ -326,9 +323,7 @@ async fn speak(stream: Stream, listening: Rc<Listening>, peer: Peer, is_http2: O
         None => match first_spoken(&mut conn, &listening).await {
             Some(Spoken::Http2) => true,
             // What is neither is refused by the reader of HTTP/1, with a status.
-            Some(Spoken::Http1 | Spoken::Other) => false,
-            // Who speaks TLS would not understand one.
-            Some(Spoken::Tls) => return listening.metrics.refused(TLS_STATUS),
+            Some(Spoken::Http1 | Spoken::Tls | Spoken::Other) => false,
             None => return,
         },
     };
