@@ -26,6 +26,12 @@ static BLOCK: Mutex<Option<Block>> = Mutex::new(None);
 /// Where the demo shows what its sidecars do; its other ports are below those given out here.
 const DEMO_ADMIN: u16 = 19_000;
 
+/// Where connections that the kernel captures are led, out and in; no block has them.
+const CAPTURE: [u16; 2] = [15_001, 15_006];
+
+/// The first ports of the blocks that this process has had: a guard in a network namespace of its own guards nothing here.
+static HAD: Mutex<Vec<u16>> = Mutex::new(Vec::new());
+
 /// The blocks that are used up; their guards are kept until the process ends.
 static USED: Mutex<Vec<Block>> = Mutex::new(Vec::new());
 
@@ -54,9 +60,15 @@ fn is_free(port: u16) -> bool {
 fn claim() -> Block {
     let start = u16::try_from(std::process::id() % u32::from(BLOCKS)).expect("invariant: below the number of blocks");
     let firsts = (0..BLOCKS).map(|offset| FIRST_PORT + (start + offset) % BLOCKS * BLOCK_PORTS);
-    let claimed = firsts.filter(|first| !(*first..first + BLOCK_PORTS).contains(&DEMO_ADMIN)).find_map(|first| {
+    let is_ours = |first: &u16| {
+        let block = *first..first + BLOCK_PORTS;
+        !block.contains(&DEMO_ADMIN) && !CAPTURE.iter().any(|port| block.contains(port))
+    };
+    let mut had = HAD.lock().unwrap_or_else(PoisonError::into_inner);
+    let claimed = firsts.filter(is_ours).filter(|first| !had.contains(first)).find_map(|first| {
         let guard = TcpListener::bind((Ipv4Addr::LOCALHOST, first)).ok()?;
         Some(Block { _guard: guard, ports: first + 1..first + BLOCK_PORTS })
     });
+    had.extend(claimed.iter().map(|block: &Block| block.ports.start - 1));
     claimed.expect("a free block of ports between 10000 and 20950")
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use starling_e2e::{Mesh, MeshOptions, Plane, Served, Xds, free_port};
+use starling_e2e::{Mesh, MeshOptions, Plane, Served, Xds, eventually, free_port};
 
 use super::app::{self, Notes, Speaks};
 
@@ -101,6 +101,16 @@ impl DataPlane {
             ports.extend(called.map(|(called, port)| ((caller, called), port)));
         }
         mesh.settled(last).await;
+        for (_, service, _) in INSTANCES {
+            let expected = INSTANCES.iter().filter(|(_, of, _)| *of == service).count();
+            eventually(&format!("{service} is well"), async || {
+                let well = mesh.get(&format!("/v1/health/connect/{service}?passing")).await.success().json();
+                let count = well.as_array().map_or(0, Vec::len);
+                anyhow::ensure!(count == expected, "{count} of {expected}");
+                Ok(())
+            })
+            .await;
+        }
         mesh.settled(mesh.revision().await).await;
         let roots = mesh.get("/v1/connect/ca/roots").await.success().json();
         let trust_domain = roots["TrustDomain"].as_str().expect("a trust domain").to_owned();
