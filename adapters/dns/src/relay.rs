@@ -109,9 +109,14 @@ mod tests {
     const QUERY: [u8; 12] = [0, 7, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
     async fn asked(is_there: bool) -> [Vec<u8>; 2] {
-        let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        // A port that is free for one may be taken for the other.
+        let (udp, tcp) = loop {
+            let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            if let Ok(tcp) = TcpListener::bind(udp.local_addr().unwrap()).await {
+                break (udp, tcp);
+            }
+        };
         let address = udp.local_addr().unwrap();
-        let tcp = TcpListener::bind(address).await.unwrap();
         let relaying = tokio::spawn(relay(udp, tcp, Echo(is_there), std::future::pending()));
         let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         client.send_to(&QUERY, address).await.unwrap();

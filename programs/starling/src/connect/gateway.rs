@@ -26,7 +26,7 @@ pub(crate) struct RegisterArgs {
 /// # Errors
 /// If there is none, or it cannot be registered.
 pub(crate) async fn find(client: &Client, name: &str, args: &RegisterArgs) -> anyhow::Result<Sidecar> {
-    if args.register && !sidecar::has_gateway(client, name).await? {
+    if args.register && !sidecar::is_taken(client, name).await? {
         let call = Call::put("/v1/agent/service/register").json(&registration(name, args.address.as_deref())?);
         client.send(call).await.with_context(|| format!("cannot register gateway {name:?}"))?;
         tracing::info!(gateway = name, "registered with the local agent");

@@ -129,14 +129,15 @@ pub(crate) async fn find(client: &Client, wanted: Wanted<'_>) -> anyhow::Result<
     choose(&services, wanted)
 }
 
-/// Whether a gateway of this ID or service name is registered with the agent.
+/// Whether a gateway of this ID or service name is registered with the agent, or something else of this ID, in whose place a
+/// gateway must not be registered.
 ///
 /// # Errors
 /// If it does not answer.
-pub(super) async fn has_gateway(client: &Client, name: &str) -> anyhow::Result<bool> {
+pub(super) async fn is_taken(client: &Client, name: &str) -> anyhow::Result<bool> {
     let services: Services =
         client.read(Call::get("/v1/agent/services")).await.context("cannot list the agent's services")?;
-    Ok(!gateways(&services, name).is_empty())
+    Ok(services.contains_key(name) || !gateways(&services, name).is_empty())
 }
 
 /// Finds the sidecar in the catalog, on a node of another agent.
