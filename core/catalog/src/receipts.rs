@@ -335,7 +335,16 @@ impl Receipts {
     /// Whether nothing is outstanding for a change; `None` if it is not remembered.
     #[must_use]
     pub fn is_settled(&self, revision: Revision) -> Option<bool> {
-        Some(self.parts(revision)?.all(|change| change.counts().pending == 0))
+        let (mut pending, mut rejected) = (0, 0);
+        for part in self.parts(revision)? {
+            let counts = part.counts();
+            (pending, rejected) = (pending.max(counts.pending), rejected + counts.rejected);
+        }
+        // Of a change in parts, whoever has refused one is not waited for, though it may owe another.
+        if pending == 0 || pending > rejected {
+            return Some(pending == 0);
+        }
+        Some(self.counts(revision)?.pending == 0)
     }
 
     /// How it stands with a barrier behind a change; `None` if the change is not remembered.
