@@ -9,6 +9,7 @@ mod follow;
 mod handover;
 mod rest;
 
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,23 +55,10 @@ async fn start(args: ProxyArgs, surroundings: &Surroundings) -> anyhow::Result<O
     };
     let dial = Dial::new(Xds::find(&args.xds, &client, &surroundings.environment, &agent)?)?;
     let id = InstanceId::new(&sidecar.id).context("the sidecar's ID")?;
-    let meeting = args.runtime_dir().and_then(|folder| Meeting::at(&folder, &dial.to_string(), id.as_str()));
-    let (meeting, inherited, successor) = match meeting {
-        Ok(meeting) => match args.take_over {
-            true => match meeting.take_over().await? {
-                Some((sockets, successor)) => (Some(meeting), Inherited::new(sockets)?, Some(successor)),
-                None => {
-                    tracing::info!(sidecar = %id, "nobody serves it here; starting anew");
-                    (Some(meeting), Inherited::default(), None)
-                }
-            },
-            false => (Some(meeting), Inherited::default(), None),
-        },
-        Err(error) if args.take_over => return Err(error.context("--take-over")),
-        Err(error) => {
-            tracing::warn!(error = format!("{error:#}"), "no other process will be able to take over");
-            (None, Inherited::default(), None)
-        }
+    let (meeting, taken) = meet(&args, &dial, &id).await?;
+    let (inherited, successor) = match taken {
+        Some((sockets, successor)) => (Inherited::new(sockets)?, Some(successor)),
+        None => (Inherited::default(), None),
     };
     let incumbent = match &meeting {
         Some(meeting) if successor.is_none() => Some(meeting.wait().await.with_context(|| id.to_string())?),
@@ -84,6 +72,31 @@ async fn start(args: ProxyArgs, surroundings: &Surroundings) -> anyhow::Result<O
     admin.open(&engine).await?;
     let place = Place { engine, admin, meeting, incumbent, successor, serves: false };
     Ok(OwnProcess { follower, place, drain_time: args.drain_time(), left: false })
+}
+
+/// Where processes of this proxy meet, and what the one before hands over if this one is to take its place.
+async fn meet(
+    args: &ProxyArgs,
+    dial: &Dial,
+    id: &InstanceId,
+) -> anyhow::Result<(Option<Meeting>, Option<(Vec<OwnedFd>, Successor)>)> {
+    let meeting = args.runtime_dir().and_then(|folder| Meeting::at(&folder, &dial.to_string(), id.as_str()));
+    let meeting = match meeting {
+        Ok(meeting) => meeting,
+        Err(error) if args.take_over => return Err(error.context("--take-over")),
+        Err(error) => {
+            tracing::warn!(error = format!("{error:#}"), "no other process will be able to take over");
+            return Ok((None, None));
+        }
+    };
+    if !args.take_over {
+        return Ok((Some(meeting), None));
+    }
+    let taken = meeting.take_over().await?;
+    if taken.is_none() {
+        tracing::info!(sidecar = %id, "nobody serves it here; starting anew");
+    }
+    Ok((Some(meeting), taken))
 }
 
 /// A proxy that is all that its process does.
