@@ -23,7 +23,7 @@ mod view;
 
 pub use diagnostic::{Diagnostic, Object, Severity};
 pub use diff::{PartDiff, PartName, PlanDiff, describe, diff, replaced};
-pub use part::{Assembly, Part};
+pub use part::{Assembly, Part, Whose};
 pub use parts::routes::OUTBOUND_TIMEOUT;
 pub use plan::{
     Capture, Cluster, Edge, EdgeHost, EdgeRoute, Endpoint, Endpoints, EndpointsKey, FailoverGroup, Inbound, Limits,

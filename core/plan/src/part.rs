@@ -10,17 +10,21 @@ use starling_model::{AccessLog, InstanceKey, Revision, ServiceName, Tracing};
 
 use crate::plan::{Capture, Cluster, Edge, Endpoints, Inbound, Outbound, Plan, Routes, Trust};
 
-/// One part of a plan.
+/// Whose a plan is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Whose {
+    /// [`Plan::proxy`].
+    pub proxy: InstanceKey,
+    /// [`Plan::service`].
+    pub service: ServiceName,
+}
+
+/// One part of a plan: as large as a pointer, for a proxy may have as many as four for each service that it calls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
     /// Whose plan it is. There is no plan without it.
-    Proxy {
-        /// [`Plan::proxy`].
-        proxy: InstanceKey,
-        /// [`Plan::service`].
-        service: ServiceName,
-    },
+    Proxy(Arc<Whose>),
     /// [`Plan::trust`].
     Trust(Arc<Trust>),
     /// [`Plan::access_log`].
@@ -48,7 +52,7 @@ impl Part {
     #[must_use]
     pub fn name(&self) -> String {
         match self {
-            Self::Proxy { .. } => "proxy".to_owned(),
+            Self::Proxy(_) => "proxy".to_owned(),
             Self::Trust(_) => "trust".to_owned(),
             Self::AccessLog(_) => "access-log".to_owned(),
             Self::Tracing(_) => "tracing".to_owned(),
@@ -66,13 +70,25 @@ impl Part {
 /// The parts of a plan as they arrive.
 #[derive(Debug, Clone, Default)]
 pub struct Assembly {
-    parts: BTreeMap<String, Part>,
+    parts: BTreeMap<Box<str>, Arrived>,
+}
+
+#[derive(Debug, Clone)]
+struct Arrived {
+    part: Part,
+    /// As whoever sent it calls this state of it.
+    version: Box<str>,
 }
 
 impl Assembly {
-    /// Takes a part, in place of the one of its name.
-    pub fn put(&mut self, part: Part) {
-        self.parts.insert(part.name(), part);
+    /// Takes a part, in place of the one of its name. Whoever sent it calls this state of it by `version`.
+    pub fn put(&mut self, part: Part, version: &str) {
+        self.parts.insert(part.name().into(), Arrived { part, version: version.into() });
+    }
+
+    /// What has arrived: the name of each part, and the version.
+    pub fn versions(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
+        self.parts.iter().map(|(name, arrived)| (&**name, &*arrived.version))
     }
 
     /// Forgets a part.
@@ -88,9 +104,9 @@ impl Assembly {
         let (mut access_log, mut tracing) = (Arc::default(), Arc::default());
         let (mut edges, mut outbounds, mut routes, mut clusters, mut endpoints) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for part in self.parts.values() {
+        for Arrived { part, .. } in self.parts.values() {
             match part {
-                Part::Proxy { proxy, service } => head = Some((proxy.clone(), service.clone())),
+                Part::Proxy(whose) => head = Some(Whose::clone(whose)),
                 Part::Trust(part) => trust = Some(Arc::clone(part)),
                 Part::AccessLog(part) => access_log = Arc::clone(part),
                 Part::Tracing(part) => tracing = Arc::clone(part),
@@ -103,7 +119,7 @@ impl Assembly {
                 Part::Endpoints(part) => endpoints.push(Arc::clone(part)),
             }
         }
-        let (proxy, service) = head?;
+        let Whose { proxy, service } = head?;
         edges.sort_by_key(|edge| edge.bind);
         outbounds.sort_by_key(|outbound| outbound.bind);
         routes.sort_by(|a, b| a.service.cmp(&b.service));
@@ -139,7 +155,7 @@ impl Plan {
     /// Whose it is, as a part.
     #[must_use]
     pub fn head(&self) -> Part {
-        Part::Proxy { proxy: self.proxy.clone(), service: self.service.clone() }
+        Part::Proxy(Arc::new(Whose { proxy: self.proxy.clone(), service: self.service.clone() }))
     }
 
     /// Every part of it.

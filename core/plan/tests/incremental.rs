@@ -40,7 +40,7 @@ fn take_apart(before: Option<&Plan>, after: &Plan, assembly: &mut Assembly) {
     let (old, new) = (before.map(texts).unwrap_or_default(), texts(after));
     for (name, text) in &new {
         if old.get(name) != Some(text) {
-            assembly.put(serde_json::from_str(text).unwrap());
+            assembly.put(serde_json::from_str(text).unwrap(), "");
         }
     }
     for name in old.keys().filter(|name| !new.contains_key(*name)) {

@@ -46,9 +46,9 @@ const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// What is said in the metrics' text form.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Serves the engine's operators for as long as it is not dropped.
-pub async fn serve(listener: AdminListener, engine: Arc<Engine>) {
-    let registry = Registry::default();
+/// Serves the engine's operators for as long as it is not dropped. What is registered already is shown beside the engine's
+/// metrics.
+pub async fn serve(listener: AdminListener, engine: Arc<Engine>, registry: Registry) {
     engine.register(&registry);
     let admin = Arc::new(Admin { engine, registry });
     let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));

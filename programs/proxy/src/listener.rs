@@ -1,6 +1,6 @@
 //! Where connections come in: accepted, known by their certificate, and served by what they speak.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
 use starling_http1::Spoken;
 use starling_tls::peer_identity;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
@@ -41,7 +41,8 @@ const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 pub(crate) struct Listening {
     side: RefCell<Rc<Side>>,
     keys: RefCell<Arc<Keys>>,
-    draining: watch::Sender<bool>,
+    is_draining: Cell<bool>,
+    drains: Notify,
     /// Connections of peers to the workload, to all workers.
     connections: Arc<AtomicU32>,
     pub(crate) timeouts: Timeouts,
@@ -53,8 +54,9 @@ impl Listening {
     pub(crate) fn new(side: &Rc<Side>, keys: &Arc<Keys>, connections: Arc<AtomicU32>, timeouts: Timeouts) -> Rc<Self> {
         let metrics = Rc::clone(side.metrics());
         let (side, keys) = (RefCell::new(Rc::clone(side)), RefCell::new(Arc::clone(keys)));
-        let draining = watch::Sender::new(false);
-        Rc::new(Self { side, keys, draining, connections, timeouts, standing: Connections::default(), metrics })
+        let (is_draining, drains) = (Cell::new(false), Notify::new());
+        let standing = Connections::default();
+        Rc::new(Self { side, keys, is_draining, drains, connections, timeouts, standing, metrics })
     }
 
     pub(crate) fn side(&self) -> Rc<Side> {
@@ -92,7 +94,8 @@ impl Listening {
 
     /// Connections are to end with the request that they carry.
     pub(crate) fn drain(&self) {
-        self.draining.send_replace(true);
+        self.is_draining.set(true);
+        self.drains.notify_waiters();
     }
 
     /// Connections that stand.
@@ -101,13 +104,16 @@ impl Listening {
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        *self.draining.borrow()
+        self.is_draining.get()
     }
 
     /// Waits until connections are to end.
     pub(crate) async fn drained(&self) {
-        // The sender lives as long as this.
-        let _ = self.draining.subscribe().wait_for(|draining| *draining).await;
+        let drains = self.drains.notified();
+        // Whoever drains is on the same thread: nothing happens between the look and the wait.
+        if !self.is_draining() {
+            drains.await;
+        }
     }
 
     fn tls(&self) -> Option<Arc<ServerConfig>> {

@@ -106,10 +106,13 @@ pub struct SideKey {
     pub upstream: Option<ServiceName>,
 }
 
+/// The cells of each worker that has served a side, in no order: few of them, and many sides.
+type Workers = Vec<(usize, Arc<Counts>)>;
+
 /// Every cell of an engine, by side and worker. Workers come here when they begin to serve a side, never for a request.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    sides: Mutex<BTreeMap<SideKey, BTreeMap<usize, Arc<Counts>>>>,
+    sides: Mutex<BTreeMap<SideKey, Workers>>,
     captured: Mutex<BTreeMap<ServiceName, Arc<CaptureCounts>>>,
 }
 
@@ -118,14 +121,26 @@ impl Ledger {
     #[must_use]
     pub fn read(&self) -> Vec<(SideKey, Vec<Arc<Counts>>)> {
         let sides = self.sides.lock().unwrap_or_else(PoisonError::into_inner);
-        sides.iter().map(|(key, workers)| (key.clone(), workers.values().cloned().collect())).collect()
+        sides
+            .iter()
+            .map(|(key, workers)| (key.clone(), workers.iter().map(|(_, counts)| Arc::clone(counts)).collect()))
+            .collect()
     }
 
     /// The cells of one worker for a side: those that it had before, if it had any.
     fn open(&self, key: SideKey, worker: usize) -> Arc<Counts> {
         let mut sides = self.sides.lock().unwrap_or_else(PoisonError::into_inner);
-        let counts = Arc::clone(sides.entry(key).or_default().entry(worker).or_default());
-        let is_former = |workers: &BTreeMap<usize, Arc<Counts>>| workers.values().all(|it| Arc::strong_count(it) == 1);
+        let workers = sides.entry(key).or_default();
+        let counts = match workers.iter().find(|(number, _)| *number == worker) {
+            Some((_, counts)) => Arc::clone(counts),
+            None => {
+                let counts = Arc::<Counts>::default();
+                workers.reserve_exact(1);
+                workers.push((worker, Arc::clone(&counts)));
+                counts
+            }
+        };
+        let is_former = |workers: &Workers| workers.iter().all(|(_, counts)| Arc::strong_count(counts) == 1);
         if sides.values().filter(|workers| is_former(workers)).count() > FORMER_SIDES_MAX {
             sides.retain(|_, workers| !is_former(workers));
         }

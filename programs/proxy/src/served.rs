@@ -191,7 +191,8 @@ pub(crate) struct OutboundSide {
 pub(crate) enum Side {
     Inbound(InboundSide),
     Outbound(OutboundSide),
-    Edge(EdgeSide),
+    /// In a box: a sidecar has none, and one outbound side for each service that is called.
+    Edge(Box<EdgeSide>),
 }
 
 /// Who is called, by the name of the cluster.
@@ -537,7 +538,8 @@ impl Served {
                 let tls = tls.filter(|_| part.tls.is_some());
                 let tracer = Tracer::new(plan, Kind::Server, &sinks.collectors);
                 let noting = (side_metrics(None), log.clone(), tracer);
-                sides.push(Rc::new(Side::Edge(EdgeSide::new(part, tls, &plan.routes, &upstreams, noting))));
+                let edge = EdgeSide::new(part, tls, &plan.routes, &upstreams, noting);
+                sides.push(Rc::new(Side::Edge(Box::new(edge))));
             }
         }
         let of_virtual = |it: &Virtual| {

@@ -3,17 +3,26 @@
 use starling_telemetry::Registry;
 use tikv_jemalloc_ctl::{background_thread, epoch, stats};
 
-/// Gives memory back after a burst, which the system's allocator rarely does.
+/// Gives memory back after a burst, which the system's allocator rarely does. The program's C libraries use it too, by the name
+/// of `malloc`: the cryptographic one holds a few KB for every TLS connection.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Adds the metric of this process's memory. It tells what is held; of what is resident some is free, and of what is held
-/// some was never written to.
+/// Adds the metrics of this process's memory. Of what is resident some is free, and of what is allocated some was never
+/// written to.
 pub(crate) fn register(registry: &Registry) {
-    // The figures are as of the last advance.
-    #[expect(clippy::cast_precision_loss, reason = "a gauge is a float, exact up to 8 PiB")]
-    let allocated = || epoch::advance().and_then(|_| stats::allocated::read()).map_or(0.0, |bytes| bytes as f64);
+    let allocated = || read(stats::allocated::read);
     registry.register_asked("memory_allocated_bytes", "Memory that the process has asked for and not freed", allocated);
+    let resident = || read(stats::resident::read);
+    registry.register_asked("memory_resident_bytes", "Memory of the allocator that is resident, free or not", resident);
+    let metadata = || read(stats::metadata::read);
+    registry.register_asked("memory_metadata_bytes", "Memory by which the allocator knows what is whose", metadata);
+}
+
+/// A figure of the allocator; those are as of the last advance.
+#[expect(clippy::cast_precision_loss, reason = "a gauge is a float, exact up to 8 PiB")]
+fn read(figure: fn() -> tikv_jemalloc_ctl::Result<usize>) -> f64 {
+    epoch::advance().and_then(|_| figure()).map_or(0.0, |bytes| bytes as f64)
 }
 
 /// Has memory that is not used any more given back to the system after a while also by a program that does nothing: without

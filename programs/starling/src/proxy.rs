@@ -18,6 +18,7 @@ use anyhow::Context;
 use starling_model::InstanceId;
 use starling_proxy::admin::{self, AdminAddress, AdminListener};
 use starling_proxy::{Engine, Inherited, Timeouts};
+use starling_telemetry::Registry;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -25,6 +26,7 @@ use crate::arguments::Surroundings;
 use crate::connect::gateway;
 use crate::connect::sidecar::{self, Wanted};
 use crate::connect::xds::Xds;
+use crate::memory;
 use crate::role::arguments::proxy_workers;
 use crate::role::{self, Interrupts, Role};
 use dial::Dial;
@@ -133,7 +135,9 @@ impl Admin {
         let Some(address) = &self.address else { return Ok(()) };
         let bound = AdminListener::bind(address).await;
         let listener = bound.with_context(|| format!("--admin-bind: cannot listen on {address}"))?;
-        self.task = Some(tokio::spawn(admin::serve(listener, Arc::clone(engine))));
+        let registry = Registry::default();
+        memory::register(&registry);
+        self.task = Some(tokio::spawn(admin::serve(listener, Arc::clone(engine), registry)));
         Ok(())
     }
 

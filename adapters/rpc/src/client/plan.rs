@@ -3,7 +3,7 @@
 //! Reconnecting is the caller's business. What arrived stays with the [`PlanMirror`], and the next stream begins where it
 //! stands: parts that did not change are not sent again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -51,17 +51,16 @@ const INVALID_ARGUMENT: i32 = 3;
 #[derive(Default)]
 pub struct PlanMirror {
     assembly: Assembly,
-    leaf: Option<Leaf>,
+    /// With its name and its version.
+    leaf: Option<(Leaf, String, String)>,
     revision: Revision,
-    /// By name, as the agent gave them.
-    versions: BTreeMap<String, String>,
 }
 
 impl fmt::Debug for PlanMirror {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PlanMirror")
             .field("revision", &self.revision)
-            .field("parts", &self.versions.len())
+            .field("parts", &self.assembly.versions().len())
             .finish_non_exhaustive()
     }
 }
@@ -70,24 +69,27 @@ impl PlanMirror {
     /// The plan and the leaf; `None` until enough is there.
     #[must_use]
     pub fn state(&self) -> Option<(Plan, &Leaf)> {
-        Some((self.assembly.plan(self.revision)?, self.leaf.as_ref()?))
+        let (leaf, ..) = self.leaf.as_ref()?;
+        Some((self.assembly.plan(self.revision)?, leaf))
     }
 
     fn take(&mut self, response: DeltaDiscoveryResponse) -> Result<(), NativePartError> {
         let decoded: Result<Vec<_>, _> = response.resources.into_iter().map(decode).collect();
         for (name, version, part) in decoded? {
             match part {
-                NativePart::Plan(part) => self.assembly.put(part),
-                NativePart::Leaf(leaf) => self.leaf = Some(leaf),
+                NativePart::Plan(part) => self.assembly.put(part, &version),
+                NativePart::Leaf(leaf) => self.leaf = Some((leaf, name, version)),
             }
-            self.versions.insert(name, version);
         }
-        for name in response.removed_resources {
-            self.versions.remove(&name);
-            self.assembly.remove(&name);
-        }
+        response.removed_resources.iter().for_each(|name| self.assembly.remove(name));
         self.revision = response.system_version_info.parse().map_or(self.revision, Revision);
         Ok(())
+    }
+
+    /// What has arrived, by name, as the agent calls it.
+    fn versions(&self) -> HashMap<String, String> {
+        let leaf = self.leaf.iter().map(|(_, name, version)| (&**name, &**version));
+        self.assembly.versions().chain(leaf).map(|(name, version)| (name.to_owned(), version.to_owned())).collect()
     }
 }
 
@@ -145,7 +147,7 @@ impl PlanStream {
         let first = DeltaDiscoveryRequest {
             node: Some(node),
             resource_names_subscribe: vec!["*".to_owned()],
-            initial_resource_versions: mirror.versions.clone().into_iter().collect::<HashMap<_, _>>(),
+            initial_resource_versions: mirror.versions(),
             ..request()
         };
         // There is room: nothing was queued before.

@@ -78,7 +78,7 @@ impl NativeParts {
         let mut all = Vec::with_capacity(plan.clusters.len() * 4 + 6);
         for part in plan.parts() {
             all.push(match &part {
-                Part::Proxy { .. } => Arc::new(encode(&part)),
+                Part::Proxy(_) => Arc::new(encode(&part)),
                 Part::Trust(of) => self.trusts.get(of, (), || encode(&part)),
                 Part::AccessLog(of) => self.access_logs.get(of, (), || encode(&part)),
                 Part::Tracing(of) => self.tracings.get(of, (), || encode(&part)),

@@ -6,6 +6,7 @@ use serde_json::Value;
 use starling_model::Protocol;
 use starling_proxy::Engine;
 use starling_proxy::admin::{AdminListener, serve};
+use starling_telemetry::Registry;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
@@ -29,7 +30,7 @@ impl Admin {
     async fn start(engine: &Arc<Engine>) -> Self {
         let listener = AdminListener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        Self { task: tokio::spawn(serve(listener, Arc::clone(engine))), address }
+        Self { task: tokio::spawn(serve(listener, Arc::clone(engine), Registry::default())), address }
     }
 
     async fn ask(&self, line: &str, fields: &str) -> Message {
@@ -139,7 +140,7 @@ async fn a_socket_left_behind_is_replaced_and_one_in_use_is_not() {
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let listener = AdminListener::bind(&address).await.unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    let task = tokio::spawn(serve(listener, Arc::clone(&world.web.engine)));
+    let task = tokio::spawn(serve(listener, Arc::clone(&world.web.engine), Registry::default()));
     let stats = ask(within(UnixStream::connect(&path)).await.unwrap(), "GET /stats", "").await;
     assert_eq!(stats.status(), 200);
     assert!(AdminListener::bind(&address).await.is_err());

@@ -62,7 +62,7 @@ impl NativePlane {
     /// Serves operators, if there is a door for them.
     pub(crate) async fn open_admin(&mut self, serving: &Serving) {
         if let Some(listener) = self.admin.take() {
-            serving.spawn_endless(admin::serve(listener, Arc::clone(&self.engine))).await;
+            serving.spawn_endless(admin::serve(listener, Arc::clone(&self.engine), Registry::default())).await;
         }
     }
 }
