@@ -16,7 +16,7 @@ use starling_model::HeaderEdits;
 
 use crate::edits::put_fields;
 use crate::stream::Conn;
-use crate::tries::Tries;
+use crate::tries::{Tries, grpc_status};
 
 /// What waits to be written before more is read.
 const WRITE_AHEAD_BYTES: usize = 64 * 1024;
@@ -244,7 +244,7 @@ impl<'a> Exchange<'a> {
             // HTTP/1.0 knows no interim responses.
             return self.count_interim();
         }
-        let grpc = || std::str::from_utf8(head.value("grpc-status")?).ok()?.parse().ok();
+        let grpc = || grpc_status(head.value("grpc-status"));
         let again = !head.is_interim() && self.interims == 0 && self.request.can_be_replayed();
         if again && self.route.tries.is_some_and(|tries| tries.refuses(head.status, grpc())) {
             return Err(ExchangeError::Again(head.status));

@@ -94,7 +94,8 @@ impl From<&Http2Error> for Failure {
     fn from(error: &Http2Error) -> Self {
         match error {
             Http2Error::Call(error) => error.into(),
-            Http2Error::Stream(_) | Http2Error::Server | Http2Error::Client | Http2Error::Again(..) => Self::Reset,
+            Http2Error::Stream(_) | Http2Error::Server | Http2Error::Stale => Self::Reset,
+            Http2Error::Client | Http2Error::Again(..) => Self::Reset,
             Http2Error::TimedOut => Self::Timeout,
             Http2Error::Response(_) | Http2Error::Head(_) => Self::Protocol,
             Http2Error::Body(_) => Self::NO_BODY,

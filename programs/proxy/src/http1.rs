@@ -342,14 +342,12 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         if body.is_over() {
             moved.request_over();
         }
-        loop {
-            let request = Attempt { forward, head, out, edits: &edits };
-            let (passed, ended) = self.attempt(&request, body, moved, (&mut patience, &mut tries)).await;
-            match ended.filter(|ended| body.can_be_replayed() && tries.again(*ended, moved.host.get())) {
-                Some(_) => tokio::task::yield_now().await,
-                None => return passed,
-            }
-        }
+        let request = Attempt { forward, head, out, edits: &edits };
+        let attempts = tries.run(&moved.host, async |tries| {
+            let (passed, ended) = self.attempt(&request, body, moved, (&mut patience, tries)).await;
+            (passed, ended.filter(|_| body.can_be_replayed()))
+        });
+        attempts.await
     }
 
     /// Waits, if that is wanted.
@@ -365,7 +363,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         Attempt { forward, head, out, edits }: &Attempt<'_>,
         body: &mut Body,
         moved: &Moved,
-        (patience, tries): (&mut Patience, &mut Tries<'_>),
+        (patience, tries): (&mut Patience, &Tries<'_>),
     ) -> (Passed, Option<Ended>) {
         let upstream = &forward.upstream;
         let leasing = (tries.wants_fresh(), tries.wish());
@@ -390,7 +388,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
             server.write.put_slice(body.replay().unwrap_or_default());
         }
         let stays = head.keep_alive && !self.listening.is_draining();
-        let route = Answering { tries: Some(&*tries), edits, cookie: forward.cookie.as_deref() };
+        let route = Answering { tries: Some(tries), edits, cookie: forward.cookie.as_deref() };
         let mut exchange = Exchange::new((&mut self.conn, server), (head, stays), body, &self.limits).answering(route);
         let ended = tries.within(ended(&mut exchange, patience, &mut self.sleep, (&self.listening, moved))).await;
         let (answered, request_over) = (exchange.has_answered(), exchange.is_request_over());
@@ -417,7 +415,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
             }
             _ if answered => (Passed::Broken, None),
             Ok(Err(ExchangeError::Body(_))) => (Passed::Failed(Failure::NO_BODY), None),
-            Ok(Err(ExchangeError::Unanswered(_))) if reused && is_idempotent(head.method()) && tries.stale() => {
+            Ok(Err(ExchangeError::Unanswered(_))) if reused && is_idempotent(head.method()) => {
                 (Passed::Failed(Failure::Reset), Some(Ended::Refused))
             }
             Ok(Err(ExchangeError::Response(error))) => {

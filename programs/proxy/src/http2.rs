@@ -5,6 +5,7 @@
 
 pub(crate) mod bridge;
 pub(crate) mod client;
+mod kept;
 mod meter;
 pub(crate) mod pump;
 mod source;
@@ -79,6 +80,9 @@ pub(crate) enum Http2Error {
     /// The server, in HTTP/1.1.
     #[error("the server broke off")]
     Server,
+    /// The server, in HTTP/1.1, had closed a kept connection before it got a request that can be made twice.
+    #[error("a kept connection was closed")]
+    Stale,
     /// The time of one try was up.
     #[error("a try took too long")]
     TimedOut,
@@ -96,8 +100,8 @@ impl Http2Error {
     pub(crate) fn host(&self) -> Option<SocketAddr> {
         match self {
             Self::Call(error) => error.host(),
-            Self::Stream(_) | Self::Client | Self::Body(_) | Self::Server | Self::TimedOut | Self::Again(..) => None,
-            Self::Response(_) | Self::Head(_) => None,
+            Self::Stream(_) | Self::Client | Self::Body(_) | Self::Server | Self::Stale | Self::TimedOut => None,
+            Self::Again(..) | Self::Response(_) | Self::Head(_) => None,
         }
     }
 
@@ -106,6 +110,7 @@ impl Http2Error {
         match self {
             Self::Call(CallError::Connect { .. }) => Some(Ended::Connect),
             Self::Stream(error) if is_unseen(error) => Some(Ended::Refused),
+            Self::Stale => Some(Ended::Refused),
             Self::Stream(_) | Self::Server => Some(Ended::Reset),
             Self::TimedOut => Some(Ended::TimedOut),
             Self::Again(status, grpc) => Some(Ended::Answered { status: *status, grpc: *grpc }),
@@ -346,8 +351,8 @@ async fn forwarded(
                 client::call(&forward, request, body, respond, moved).await
             }
             Protocol::Http | Protocol::Tcp => {
-                let request = (parts.method.as_str(), authority, target);
-                bridge::to_http1(&forward, request, &headers, body, respond, moved).await
+                let request = bridge::Asked { method: parts.method.as_str(), authority, target, headers: &headers };
+                bridge::to_http1(&forward, request, body, respond, moved).await
             }
         }
     };

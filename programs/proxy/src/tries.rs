@@ -1,5 +1,6 @@
 //! The tries of one request.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -11,7 +12,8 @@ use starling_traffic::retry::{Ended, is_retriable, retries};
 use crate::served::Forward;
 use crate::upstream::{Retry, Upstream, Wish};
 
-/// Kept connections that turn out to be closed, one after the other, until a new one is opened.
+/// Tries of one request that were refused unseen, or met a kept connection that was closed, and are made up for whatever the
+/// plan says.
 const STALE_MAX: u32 = 2;
 
 /// What is left of them.
@@ -56,8 +58,8 @@ impl<'a> Tries<'a> {
         self.wish
     }
 
-    /// Whether an answer is not passed on, but asked for again. Who is told so says [`Self::again`] before anything else
-    /// happens: another answer is not to be had.
+    /// Whether an answer is not passed on, but asked for again. Who is told so ends its try with it:
+    /// another answer is not to be had.
     pub(crate) fn refuses(&self, status: u16, grpc: Option<u32>) -> bool {
         let ended = Ended::Answered { status, grpc };
         self.policy.is_some_and(|policy| {
@@ -66,17 +68,32 @@ impl<'a> Tries<'a> {
         })
     }
 
-    /// A kept connection turned out to be closed; whether that may happen once more.
-    pub(crate) fn stale(&mut self) -> bool {
-        self.stale += 1;
-        self.stale <= STALE_MAX
+    /// Makes one try after the other, until one of them is the last. `attempt` says what came of it, and how it ended if
+    /// nothing of it keeps it from being made again: what it has taken of the request is kept, and the client was told nothing.
+    pub(crate) async fn run<T>(
+        &mut self,
+        host: &Cell<Option<SocketAddr>>,
+        mut attempt: impl AsyncFnMut(&Self) -> (T, Option<Ended>),
+    ) -> T {
+        loop {
+            let (done, ended) = attempt(self).await;
+            if !ended.is_some_and(|ended| self.again(ended, host.get())) {
+                return done;
+            }
+            drop(done);
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Whether there is another try after one that ended so, at this endpoint.
-    pub(crate) fn again(&mut self, ended: Ended, host: Option<SocketAddr>) -> bool {
-        if ended == Ended::Refused && (1..=STALE_MAX).contains(&self.stale) {
-            self.again = true;
-            return true;
+    fn again(&mut self, ended: Ended, host: Option<SocketAddr>) -> bool {
+        if ended == Ended::Refused {
+            // Nothing has come of it: it may be made again, whatever the plan says.
+            self.stale += 1;
+            if self.stale <= STALE_MAX {
+                self.again = true;
+                return true;
+            }
         }
         // An answer was looked at before it was held back.
         let refused = matches!(ended, Ended::Answered { .. });
@@ -102,4 +119,9 @@ impl<'a> Tries<'a> {
             None => Some(attempt.await),
         }
     }
+}
+
+/// What a call of gRPC ended with, if that is all that the answer says.
+pub(crate) fn grpc_status(value: Option<&[u8]>) -> Option<u32> {
+    std::str::from_utf8(value?).ok()?.parse().ok()
 }

@@ -6,7 +6,7 @@ mod to_http2;
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 
-pub(crate) use self::to_http1::to_http1;
+pub(crate) use self::to_http1::{Asked, to_http1};
 pub(crate) use self::to_http2::{Bridged, to_http2};
 
 fn put_map<'a>(map: &mut HeaderMap, fields: impl Iterator<Item = (&'a str, &'a [u8])>) {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
-use http::{HeaderMap, Request};
+use http::{HeaderMap, HeaderValue, Request};
 use starling_traffic::retry::Ended;
 
 use super::pump::{Moved, PumpError, pass, send};
@@ -20,7 +20,7 @@ use crate::mirror;
 use crate::quota::Opened;
 use crate::served::Forward;
 use crate::stream::{Conn, Stream};
-use crate::tries::Tries;
+use crate::tries::{Tries, grpc_status};
 use crate::upstream::{Load, Upstream, Wish};
 
 /// Attempts at a request that a server certainly has not begun with.
@@ -101,25 +101,22 @@ pub(crate) async fn call(
     if source.is_over() {
         moved.request_over();
     }
-    let answered = loop {
-        let error = match attempt(forward, &request, &mut source, (respond, moved), &tries).await {
-            Ok(status) => break Ok(status),
-            Err(error) => error,
-        };
-        let ended = error.ended().filter(|_| !moved.answered.get() && source.can_be_sent_again());
-        if ended == Some(Ended::Refused) {
-            // Nothing has come of it: it may be sent again, whatever the plan says.
-            tries.stale();
-        }
-        if !ended.is_some_and(|ended| tries.again(ended, moved.host.get())) {
-            break Err(error);
-        }
-        tokio::task::yield_now().await;
-    };
+    let attempts = tries.run(&moved.host, async |tries| {
+        let done = attempt(forward, &request, &mut source, (respond, moved), tries).await;
+        let whole = source.can_be_sent_again() && !moved.answered.get();
+        ended(done, whole)
+    });
+    let answered = attempts.await;
     if let (Some(mirror), Some((chunks, trailers))) = (&forward.mirror, source.whole()) {
         mirror::send_http2(mirror, request, (chunks, trailers));
     }
     answered
+}
+
+/// How a try ended, if it can be made again because nothing of it is lost.
+pub(super) fn ended<T>(done: Result<T, Http2Error>, whole: bool) -> (Result<T, Http2Error>, Option<Ended>) {
+    let ended = done.as_ref().err().and_then(Http2Error::ended);
+    (done, ended.filter(|_| whole))
 }
 
 /// Makes one try of a call.
@@ -147,7 +144,7 @@ async fn attempt(
         let response = unless_reset(respond, &mut pending.response).await?;
         let response = response.inspect_err(|_| pending.load.ended(false))?;
         let (mut parts, received) = response.into_parts();
-        let (status, grpc) = (parts.status.as_u16(), grpc_status(&parts.headers));
+        let (status, grpc) = (parts.status.as_u16(), grpc_status_of(&parts.headers));
         pending.load.ended(status < 500);
         if can_be_sent_again.get() && tries.refuses(status, grpc) {
             return Err(Http2Error::Again(status, grpc));
@@ -200,8 +197,8 @@ pub(crate) async fn copy(
 }
 
 /// What a call of gRPC ended with, if that is all that the answer says.
-fn grpc_status(headers: &HeaderMap) -> Option<u32> {
-    headers.get("grpc-status")?.to_str().ok()?.parse().ok()
+pub(super) fn grpc_status_of(headers: &HeaderMap) -> Option<u32> {
+    grpc_status(headers.get("grpc-status").map(HeaderValue::as_bytes))
 }
 
 /// Waits for `what`, unless the client takes its request back.

@@ -1,5 +1,4 @@
-//! The body of a request of HTTP/2 as every try of it has it: what was passed on so far is kept, up to a limit, to be sent
-//! again.
+//! The body of a request of HTTP/2 as every try of it has it: what was passed on so far, and what is still to come.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -10,24 +9,13 @@ use bytes::Bytes;
 use h2::{RecvStream, SendStream};
 use http::HeaderMap;
 
+use super::kept::Kept;
 use super::pump::{Moved, PumpError, send};
-
-/// Bytes of a body that are kept until it is answered, as with HTTP/1.1.
-const KEPT_BYTES_MAX: usize = 64 * 1024;
-
-/// Chunks of a body that are kept: small ones cost more than their bytes.
-const KEPT_CHUNKS_MAX: usize = 1_024;
 
 /// A body that comes from a client.
 pub(super) struct Source {
     from: RecvStream,
-    /// What has come so far, in order, as long as `keeps`.
-    kept: Vec<Bytes>,
-    kept_bytes: usize,
-    /// Whether all that has come is kept, or nothing has come.
-    keeps: Rc<Cell<bool>>,
-    /// Whether what comes is to be kept.
-    wanted: bool,
+    kept: Kept,
     over: bool,
     trailers: Option<HeaderMap>,
     /// Bytes that have come, and that the client was not yet told it may send more for.
@@ -37,8 +25,8 @@ pub(super) struct Source {
 impl Source {
     /// Of which nothing has come; `wanted` if it may have to be sent again.
     pub(super) fn new(from: RecvStream, wanted: bool) -> Self {
-        let (over, keeps) = (from.is_end_stream(), Rc::new(Cell::new(true)));
-        Self { from, kept: Vec::new(), kept_bytes: 0, keeps, wanted, over, trailers: None, unreleased: 0 }
+        let over = from.is_end_stream();
+        Self { from, kept: Kept::new(wanted), over, trailers: None, unreleased: 0 }
     }
 
     /// Whether everything has come.
@@ -48,30 +36,31 @@ impl Source {
 
     /// Whether there is no body.
     pub(super) fn is_empty(&self) -> bool {
-        self.over && self.kept.is_empty() && self.trailers.is_none() && self.keeps.get()
+        self.over && self.kept.chunks().is_empty() && self.trailers.is_none() && self.kept.is_whole()
     }
 
     /// Whether all that was passed on can be passed on again.
     pub(super) fn can_be_sent_again(&self) -> bool {
-        self.keeps.get()
+        self.kept.is_whole()
     }
 
     /// The same, for whoever asks while the body is passed on.
     pub(super) fn keeps(&self) -> Rc<Cell<bool>> {
-        Rc::clone(&self.keeps)
+        self.kept.whole()
     }
 
     /// The whole of it, if that has come and was kept.
     pub(super) fn whole(self) -> Option<(Vec<Bytes>, Option<HeaderMap>)> {
-        (self.over && self.keeps.get()).then_some((self.kept, self.trailers))
+        (self.over && self.kept.is_whole()).then(|| (self.kept.into_chunks(), self.trailers))
     }
 
     /// Passes it on from its beginning, with its trailers.
     pub(super) async fn pass(&mut self, to: &mut SendStream<Bytes>, moved: &Moved) -> Result<(), PumpError> {
         let mut ended = false;
-        for place in 0..self.kept.len() {
-            ended = self.over && self.trailers.is_none() && place + 1 == self.kept.len();
-            send(to, self.kept[place].clone(), ended).await.map_err(PumpError::To)?;
+        let kept = self.kept.chunks();
+        for (place, chunk) in kept.iter().enumerate() {
+            ended = self.over && self.trailers.is_none() && place + 1 == kept.len();
+            send(to, chunk.clone(), ended).await.map_err(PumpError::To)?;
         }
         self.release()?;
         while !self.over {
@@ -112,19 +101,8 @@ impl Source {
         let Some(chunk) = chunk.await? else { return Ok(None) };
         self.unreleased += chunk.len();
         self.over = self.from.is_end_stream();
-        self.keep(&chunk);
+        self.kept.keep(&chunk);
         Ok(Some(chunk))
-    }
-
-    fn keep(&mut self, chunk: &Bytes) {
-        self.kept_bytes += chunk.len();
-        let fits = self.kept_bytes <= KEPT_BYTES_MAX && self.kept.len() < KEPT_CHUNKS_MAX;
-        if self.wanted && fits && self.keeps.get() {
-            self.kept.push(chunk.clone());
-        } else if self.kept_bytes > 0 {
-            self.keeps.set(false);
-            self.kept = Vec::new();
-        }
     }
 
     /// Lets the client send as much more.

@@ -20,6 +20,8 @@ use crate::world::{Ca, Setup, Sidecar, free_port, next_address, service, web_pla
 mod backend;
 #[path = "features/balance.rs"]
 mod balance;
+#[path = "features/bridge.rs"]
+mod bridge;
 #[path = "features/health.rs"]
 mod health;
 #[path = "features/http2.rs"]

@@ -9,26 +9,35 @@ use h2::server::SendResponse;
 use http::header::HeaderValue;
 use http::{HeaderMap, Response};
 use starling_http1::{BodyReader, Limits, Piece, ResponseHead, put_chunk_head, put_field, put_last_chunk};
-use starling_traffic::retry::Ended;
 
 use super::put_map;
 use crate::http1::is_idempotent;
 use crate::http2::Http2Error;
-use crate::http2::client::unless_reset;
+use crate::http2::client::{ended, unless_reset};
+use crate::http2::kept::Kept;
 use crate::http2::pump::{Moved, poll_send};
+use crate::mirror;
 use crate::served::Forward;
 use crate::stream::Conn;
-use crate::tries::Tries;
+use crate::tries::{Tries, grpc_status};
 use crate::upstream::Lease;
 
 /// Responses before the final one; a server that sends more is broken.
 const INTERIM_MAX: u32 = 16;
 
+/// A request as every try of it has it, but for its body.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) method: &'a str,
+    pub(crate) authority: &'a str,
+    pub(crate) target: &'a str,
+    pub(crate) headers: &'a HeaderMap,
+}
+
 /// Passes a request of HTTP/2 on in HTTP/1.1.
 pub(crate) async fn to_http1(
     forward: &Forward<'_>,
-    (method, authority, target): (&str, &str, &str),
-    headers: &HeaderMap,
+    request: Asked<'_>,
     body: RecvStream,
     respond: &mut SendResponse<Bytes>,
     moved: &Moved,
@@ -37,23 +46,35 @@ pub(crate) async fn to_http1(
     if bodiless {
         moved.request_over();
     }
-    let chunked = !bodiless && !headers.contains_key(http::header::CONTENT_LENGTH);
-    let mut upload = Upload { body, chunked, over: false, cut: false, moved };
+    let chunked = !bodiless && !request.headers.contains_key(http::header::CONTENT_LENGTH);
     let mut tries = Tries::new(forward);
-    let (mut lease, head) = loop {
-        let request = ((method, authority, target), headers);
-        let (error, ended) = match attempt(forward, request, &mut upload, respond, &mut tries).await {
-            Ok(answered) => break answered,
-            Err(failed) => failed,
-        };
-        // What was taken of a body is gone.
-        let whole = bodiless || !(upload.over || moved.up.get() > 0);
-        if !ended.is_some_and(|ended| whole && tries.again(ended, moved.host.get())) {
-            return Err(error);
-        }
-        tokio::task::yield_now().await;
+    // What can be done twice is sent again where a kept connection turns out to be closed.
+    let wanted = tries.keeps_body() || forward.mirror.is_some() || is_idempotent(request.method);
+    let mut upload = Upload { body, kept: Kept::new(wanted), chunked, over: false, cut: false, moved };
+    let attempts = tries.run(&moved.host, async |tries| {
+        let done = attempt(forward, request, &mut upload, respond, tries).await;
+        ended(done, upload.kept.is_whole())
+    });
+    let passed = match attempts.await {
+        Ok((lease, head)) => answer(forward, (lease, head), &mut upload, respond).await,
+        Err(error) => Err(error),
     };
-    lease.ended(head.status < 500);
+    if let (Some(mirror), true) = (&forward.mirror, upload.over && upload.kept.is_whole()) {
+        let mut copy = BytesMut::new();
+        put_head(&mut copy, request, chunked);
+        upload.put_again(&mut copy);
+        mirror::send(mirror, request.method, copy);
+    }
+    passed
+}
+
+/// Passes a response on.
+async fn answer(
+    forward: &Forward<'_>,
+    (mut lease, head): (Lease, ResponseHead),
+    upload: &mut Upload<'_>,
+    respond: &mut SendResponse<Bytes>,
+) -> Result<u16, Http2Error> {
     let Some(server) = &mut lease.conn else { return Err(Http2Error::Server) };
     if head.status == 101 {
         return Err(starling_http1::ResponseError::Malformed("it changes the protocol unasked").into());
@@ -65,12 +86,12 @@ pub(crate) async fn to_http1(
         response.headers_mut().insert(http::header::CONTENT_LENGTH, HeaderValue::from(length));
     }
     forward.edit_response(response.headers_mut());
-    moved.note_response(response.headers());
+    upload.moved.note_response(response.headers());
     let mut reader = BodyReader::new(head.body);
     let mut to = respond.send_response(response, reader.is_over())?;
-    moved.answered.set(true);
+    upload.moved.answered.set(true);
     if !reader.is_over() {
-        download(server, &mut reader, &mut to, &mut upload).await?;
+        download(server, &mut reader, &mut to, upload).await?;
     }
     let whole = upload.is_over() && !upload.cut && server.is_written_out();
     if head.keep_alive && whole && server.read.is_empty() {
@@ -79,41 +100,44 @@ pub(crate) async fn to_http1(
     Ok(head.status)
 }
 
-/// Makes one try of a request up to the head of its response; how it ended, if it may be made again.
+/// Makes one try of a request up to the head of its response.
 async fn attempt(
     forward: &Forward<'_>,
-    ((method, authority, target), headers): ((&str, &str, &str), &HeaderMap),
+    request: Asked<'_>,
     upload: &mut Upload<'_>,
     respond: &mut SendResponse<Bytes>,
-    tries: &mut Tries<'_>,
-) -> Result<(Lease, ResponseHead), (Http2Error, Option<Ended>)> {
-    let bodiless = upload.body.is_end_stream() && !upload.chunked;
-    let with_end = |error: Http2Error| {
-        let ended = error.ended();
-        (error, ended)
-    };
+    tries: &Tries<'_>,
+) -> Result<(Lease, ResponseHead), Http2Error> {
     let leasing = unless_reset(respond, forward.upstream.lease(tries.wants_fresh(), tries.wish()));
-    let leased = tries.within(leasing).await.unwrap_or(Err(Http2Error::TimedOut)).map_err(with_end)?;
-    let leased = leased.inspect_err(|error| upload.moved.host.set(error.host()));
-    let mut lease = leased.map_err(|error| with_end(error.into()))?;
+    let leased = tries.within(leasing).await.unwrap_or(Err(Http2Error::TimedOut))?;
+    let mut lease = leased.inspect_err(|error| upload.moved.host.set(error.host()))?;
     upload.moved.host.set(lease.address());
-    let Some(server) = &mut lease.conn else { return Err((Http2Error::Server, None)) };
-    put_head(&mut server.write, (method, authority, target), headers, upload.chunked);
+    let Some(server) = &mut lease.conn else { return Err(Http2Error::Server) };
+    put_head(&mut server.write, request, upload.chunked);
+    upload.put_again(&mut server.write);
     upload.cut = false;
-    let head = tries.within(unless_reset(respond, upload.until_head(server, method))).await;
-    let unread = server.read.is_empty();
-    let error = match head.unwrap_or(Ok(Err(Http2Error::TimedOut))).map_err(with_end)? {
-        Ok(head) if !(bodiless && tries.refuses(head.status, None)) => return Ok((lease, head)),
-        Ok(head) => Http2Error::Again(head.status, None),
-        // A kept connection that the server has closed meanwhile: what has no body can be sent again.
-        Err(error @ Http2Error::Server) if lease.reused && unread && bodiless && is_idempotent(method) => {
-            let ended = if tries.stale() { Ended::Refused } else { Ended::Reset };
-            return Err((error, Some(ended)));
+    let head = tries.within(unless_reset(respond, upload.until_head(server, request.method))).await;
+    let stale = lease.reused && server.read.is_empty();
+    match head.unwrap_or(Ok(Err(Http2Error::TimedOut)))? {
+        Ok(head) => {
+            lease.ended(head.status < 500);
+            let grpc = grpc_status(head.value("grpc-status"));
+            if upload.kept.is_whole() && tries.refuses(head.status, grpc) {
+                return Err(Http2Error::Again(head.status, grpc));
+            }
+            Ok((lease, head))
         }
-        Err(error) => error,
-    };
-    lease.ended(false);
-    Err(with_end(error))
+        // What the server has closed meanwhile says nothing about it.
+        Err(Http2Error::Server) if stale => {
+            Err(if is_idempotent(request.method) { Http2Error::Stale } else { Http2Error::Server })
+        }
+        Err(error) => {
+            if !matches!(error, Http2Error::Client) {
+                lease.ended(false);
+            }
+            Err(error)
+        }
+    }
 }
 
 async fn download(
@@ -161,6 +185,7 @@ async fn download(
 /// The body of a request on its way into HTTP/1.1.
 struct Upload<'a> {
     body: RecvStream,
+    kept: Kept,
     chunked: bool,
     over: bool,
     /// The server takes no more of it.
@@ -220,15 +245,30 @@ impl Upload<'_> {
                 return Poll::Ready(Ok(()));
             }
             match ready!(self.body.poll_data(cx)) {
-                Some(Ok(chunk)) => self.put(&mut server.write, &chunk).map_err(|_| Http2Error::Client)?,
+                Some(Ok(chunk)) => self.take(&mut server.write, &chunk).map_err(|_| Http2Error::Client)?,
                 Some(Err(_)) => return Poll::Ready(Err(Http2Error::Client)),
                 None => self.end(&mut server.write),
             }
         }
     }
 
-    fn put(&mut self, out: &mut BytesMut, chunk: &[u8]) -> Result<(), h2::Error> {
+    /// Passes on what has come.
+    fn take(&mut self, out: &mut BytesMut, chunk: &Bytes) -> Result<(), h2::Error> {
         self.moved.add_up(chunk.len());
+        self.kept.keep(chunk);
+        self.put(out, chunk);
+        self.body.flow_control().release_capacity(chunk.len())
+    }
+
+    /// Appends what had come before this try.
+    fn put_again(&self, out: &mut BytesMut) {
+        self.kept.chunks().iter().for_each(|chunk| self.put(out, chunk));
+        if self.over {
+            self.put_end(out);
+        }
+    }
+
+    fn put(&self, out: &mut BytesMut, chunk: &[u8]) {
         if self.chunked && !chunk.is_empty() {
             put_chunk_head(out, chunk.len());
             out.put_slice(chunk);
@@ -236,19 +276,22 @@ impl Upload<'_> {
         } else {
             out.put_slice(chunk);
         }
-        self.body.flow_control().release_capacity(chunk.len())
+    }
+
+    fn put_end(&self, out: &mut BytesMut) {
+        if self.chunked {
+            put_last_chunk(out);
+        }
     }
 
     fn end(&mut self, out: &mut BytesMut) {
         self.over = true;
         self.moved.request_over();
-        if self.chunked {
-            put_last_chunk(out);
-        }
+        self.put_end(out);
     }
 }
 
-fn put_head(out: &mut BytesMut, (method, authority, target): (&str, &str, &str), headers: &HeaderMap, chunked: bool) {
+fn put_head(out: &mut BytesMut, Asked { method, authority, target, headers }: Asked<'_>, chunked: bool) {
     for part in [method, " ", target, " HTTP/1.1\r\n"] {
         out.put_slice(part.as_bytes());
     }

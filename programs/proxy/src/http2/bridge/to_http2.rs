@@ -5,20 +5,23 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use h2::RecvStream;
-use http::Request;
+use h2::{RecvStream, SendStream};
 use http::header::HeaderValue;
+use http::{Request, Response};
 use starling_http1::{BodyReader, Piece, RequestHead, put_chunk_head, put_field, put_last_chunk};
 use starling_traffic::http2_form;
 
 use super::put_map;
 use crate::edits::edit_map;
 use crate::exchange::put_status;
+use crate::http2::client::{Pending, ended, grpc_status_of};
+use crate::http2::kept::Kept;
 use crate::http2::pump::{Moved, poll_send};
 use crate::http2::{Http2Error, client};
+use crate::mirror;
 use crate::served::Forward;
 use crate::stream::Conn;
-use crate::upstream::Wish;
+use crate::tries::Tries;
 
 /// A request of HTTP/1.1 as one of HTTP/2; what the next hop is told is in `fields`.
 fn request_of<'a>(
@@ -58,16 +61,36 @@ pub(crate) async fn to_http2<'a>(
 ) -> Result<Bridged, Http2Error> {
     let mut request = request_of(head, target, fields)?;
     edit_map(request.headers_mut(), forward.request_edits());
-    let (reader, wish) = (BodyReader::new(head.body), Wish { hash: forward.hash, not: None });
-    if reader.is_over() {
-        moved.request_over();
+    let mut tries = Tries::new(forward);
+    let wanted = tries.keeps_body() || forward.mirror.is_some();
+    let mut raise = Raise::new(BodyReader::new(head.body), wanted, moved);
+    let attempts = tries.run(&moved.host, async |tries| {
+        let done = attempt(forward, &request, &mut raise, client, tries).await;
+        ended(done, raise.kept.is_whole())
+    });
+    let passed = match attempts.await {
+        Ok(answered) => answer(forward, (head, stays), answered, &mut raise, client).await,
+        Err(error) => Err(error),
+    };
+    if let (Some(mirror), Some(chunks)) = (&forward.mirror, raise.whole()) {
+        mirror::send_http2(mirror, request, (chunks, None));
     }
-    let (mut pending, to) = client::begin((&forward.upstream, wish), &request, reader.is_over()).await?;
-    moved.host.set(pending.load.address());
-    let mut raise = Raise { reader, to: Some(to), chunk: Bytes::new(), moved };
-    if raise.reader.is_over() {
-        raise.to = None;
-    }
+    passed
+}
+
+/// Makes one try of a request up to the head of its response.
+async fn attempt(
+    forward: &Forward<'_>,
+    request: &Request<()>,
+    raise: &mut Raise<'_>,
+    client: &mut Conn,
+    tries: &Tries<'_>,
+) -> Result<(Pending, Response<RecvStream>), Http2Error> {
+    let begun = client::begin((&forward.upstream, tries.wish()), request, raise.is_empty());
+    let begun = tries.within(begun).await.ok_or(Http2Error::TimedOut)?;
+    let (mut pending, to) = begun.inspect_err(|error| raise.moved.host.set(error.host()))?;
+    raise.moved.host.set(pending.load.address());
+    raise.begin(to);
     let response = poll_fn(|cx| {
         if let Poll::Ready(Err(error)) = raise.poll(cx, client) {
             return Poll::Ready(Err(error));
@@ -77,9 +100,37 @@ pub(crate) async fn to_http2<'a>(
         }
         Pin::new(&mut pending.response).poll(cx).map_err(Http2Error::from)
     });
-    let (mut parts, mut body) = response.await?.into_parts();
-    pending.load.ended(parts.status.as_u16() < 500);
+    let error = match tries.within(response).await.unwrap_or(Err(Http2Error::TimedOut)) {
+        Ok(response) => {
+            let (status, grpc) = (response.status().as_u16(), grpc_status_of(response.headers()));
+            pending.load.ended(status < 500);
+            if !(raise.kept.is_whole() && tries.refuses(status, grpc)) {
+                return Ok((pending, response));
+            }
+            Http2Error::Again(status, grpc)
+        }
+        Err(error) => {
+            if !matches!(error, Http2Error::Client | Http2Error::Body(_)) {
+                pending.load.ended(false);
+            }
+            error
+        }
+    };
+    raise.to = None;
+    Err(error)
+}
+
+/// Passes a response on.
+async fn answer(
+    forward: &Forward<'_>,
+    (head, stays): (&RequestHead, bool),
+    (_pending, response): (Pending, Response<RecvStream>),
+    raise: &mut Raise<'_>,
+    client: &mut Conn,
+) -> Result<Bridged, Http2Error> {
+    let (mut parts, mut body) = response.into_parts();
     forward.edit_response(&mut parts.headers);
+    let moved = raise.moved;
     moved.note_response(&parts.headers);
     let client_stays = stays && raise.reader.is_over();
     let chunked = put_response(&mut client.write, &parts, head, &body, client_stays);
@@ -116,27 +167,61 @@ pub(crate) async fn to_http2<'a>(
 /// The body of a request of HTTP/1.1 on its way into HTTP/2.
 struct Raise<'a> {
     reader: BodyReader,
+    kept: Kept,
+    /// How many of the kept chunks the present try has taken up.
+    sent: usize,
     /// `None` when the body is over, or the server takes no more.
-    to: Option<h2::SendStream<Bytes>>,
-    /// Taken from the client and not yet by the server.
+    to: Option<SendStream<Bytes>>,
+    /// Taken up and not yet taken by the server.
     chunk: Bytes,
     moved: &'a Moved,
 }
 
-impl Raise<'_> {
+impl<'a> Raise<'a> {
+    /// Of which nothing has come; `wanted` if it may have to be sent again.
+    fn new(reader: BodyReader, wanted: bool, moved: &'a Moved) -> Self {
+        if reader.is_over() {
+            moved.request_over();
+        }
+        Self { reader, kept: Kept::new(wanted), sent: 0, to: None, chunk: Bytes::new(), moved }
+    }
+
+    /// Whether there is no body.
+    fn is_empty(&self) -> bool {
+        self.reader.is_over() && self.kept.chunks().is_empty() && self.kept.is_whole()
+    }
+
+    /// The whole of it, if that has come and was kept.
+    fn whole(self) -> Option<Vec<Bytes>> {
+        (self.reader.is_over() && self.kept.is_whole()).then(|| self.kept.into_chunks())
+    }
+
+    /// Sends it to another server, from its beginning.
+    fn begin(&mut self, to: SendStream<Bytes>) {
+        (self.sent, self.chunk) = (0, Bytes::new());
+        self.to = (!self.is_empty()).then_some(to);
+    }
+
     /// Moves the body, then waits for the client to leave; ready if it has, or sends its next request, which is kept.
     fn poll(&mut self, cx: &mut Context<'_>, client: &mut Conn) -> Poll<Result<(), Http2Error>> {
         while let Some(to) = &mut self.to {
-            let over = self.reader.is_over();
+            let over = self.reader.is_over() && self.sent == self.kept.chunks().len();
             let sent = ready!(poll_send(cx, to, &mut self.chunk, over));
             if over || sent.is_err() {
                 self.to = None;
                 break;
             }
+            if let Some(chunk) = self.kept.chunks().get(self.sent) {
+                self.chunk = chunk.clone();
+                self.sent += 1;
+                continue;
+            }
             match self.reader.next(&client.read).map_err(Http2Error::Body)? {
                 Piece::Data(count) => {
                     self.moved.add_up(count);
                     self.chunk = client.read.split_to(count).freeze();
+                    self.kept.keep(&self.chunk);
+                    self.sent = self.kept.chunks().len();
                 }
                 Piece::Framing(count) => {
                     client.read.advance(count);

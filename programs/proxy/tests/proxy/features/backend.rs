@@ -13,8 +13,12 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::app::send_all;
 use crate::wire::Wire;
 use crate::world::Ca;
+
+/// More than fits into windows and buffers.
+const HALF_BYTES: usize = 8 * 1024 * 1024;
 
 /// What an endpoint does with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +35,8 @@ pub enum Reply {
     Silence,
     /// Answers with this status as soon as it has seen the head of the request.
     Early(u16),
+    /// Answers well, and breaks off within the body.
+    Half,
 }
 
 /// A request as it came.
@@ -163,6 +169,10 @@ impl Behind {
             let (status, grpc) = match reply {
                 Reply::Status(status) | Reply::Early(status) => (status, String::new()),
                 Reply::Grpc(code) => (200, format!("grpc-status: {code}\r\n")),
+                Reply::Half => {
+                    let _ = wire.try_send("HTTP/1.1 200 Said\r\ncontent-length: 5\r\n\r\nhalf").await;
+                    return;
+                }
                 Reply::Break | Reply::Refuse => return,
                 Reply::Silence => return std::future::pending().await,
             };
@@ -214,6 +224,12 @@ impl Behind {
                 response.headers_mut().insert("grpc-status", code.into());
                 respond.send_response(response, true).unwrap();
                 return;
+            }
+            Reply::Half => {
+                let mut to = respond.send_response(response, false).unwrap();
+                // When there is room for the last of it, the first of it has been taken.
+                let _ = send_all(&mut to, vec![b'x'; HALF_BYTES].into()).await;
+                return to.send_reset(h2::Reason::INTERNAL_ERROR);
             }
             Reply::Break | Reply::Refuse => return respond.send_reset(h2::Reason::INTERNAL_ERROR),
             Reply::Silence => return std::future::pending().await,

@@ -151,10 +151,7 @@ async fn however_endpoints_are_chosen_a_retry_goes_to_another() {
                 mesh.serve().await;
                 for _ in 0..10 {
                     assert_eq!(mesh.get2("/").await.status, 200, "{policy:?} {protocol:?} {failing:?}");
-                    // Not from HTTP/1.1 into HTTP/2.
-                    if protocol == Protocol::Http {
-                        assert_eq!(mesh.get("/").await.status(), 200, "{policy:?} {failing:?}");
-                    }
+                    assert_eq!(mesh.get("/").await.status(), 200, "{policy:?} {protocol:?} {failing:?}");
                 }
             }
         }
