@@ -42,16 +42,23 @@ async fn calls_beyond_the_limit_are_refused_by_all_workers_together() {
 #[tokio::test]
 async fn calls_wait_for_a_connection_where_there_may_be_no_more_and_not_too_many_of_them() {
     let limits = Limits { connections: Some(1), pending_requests: Some(1), ..Limits::default() };
-    let (mesh, backends) = limited(Protocol::Http, 2, limits).await;
-    let (mut first, mut second) = (mesh.client().await, mesh.client().await);
+    // Of one worker: each may have one connection to each endpoint.
+    let (mesh, backends) = limited(Protocol::Http, 1, limits).await;
+    let mut first = mesh.client().await;
     first.send(GET).await;
     eventually("the first one is under way", || backends[0].waiting() == 1).await;
+    // Of two more, either waits, and the other may not.
+    let (mut second, mut third) = (mesh.client().await, mesh.client().await);
     second.send(GET).await;
-    // The second one waits as soon as a third one may not.
-    while mesh.get("/").await.status() != 503 {}
+    third.send(GET).await;
+    let (refused, waits) = tokio::select! {
+        refused = second.message() => (refused, &mut third),
+        refused = third.message() => (refused, &mut second),
+    };
+    assert_eq!(refused.status(), 503);
     assert_eq!(backends[0].waiting(), 1);
     drop(first);
-    assert_eq!(second.message().await.status(), 200);
+    assert_eq!(waits.message().await.status(), 200);
     // Now there is one that is kept, which the next one has.
     assert_eq!(mesh.get("/").await.status(), 200);
 }
