@@ -9,16 +9,13 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use starling_tls::{Alpn, CredentialSlot, workload_server_config};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::app::send_all;
 use crate::wire::Wire;
 use crate::world::Ca;
-
-/// More than fits into windows and buffers.
-const HALF_BYTES: usize = 8 * 1024 * 1024;
 
 /// What an endpoint does with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +32,7 @@ pub enum Reply {
     Silence,
     /// Answers with this status as soon as it has seen the head of the request.
     Early(u16),
-    /// Answers well, and breaks off within the body.
+    /// Answers well, and breaks off within the body when it is told to.
     Half,
 }
 
@@ -67,6 +64,7 @@ pub struct Backend {
     pub address: SocketAddr,
     pub name: String,
     script: Arc<Mutex<Script>>,
+    breaks: Arc<Notify>,
     task: JoinHandle<()>,
 }
 
@@ -75,6 +73,7 @@ pub struct Backend {
 struct Behind {
     script: Arc<Mutex<Script>>,
     name: String,
+    breaks: Arc<Notify>,
 }
 
 impl Backend {
@@ -85,13 +84,14 @@ impl Backend {
         let slot = CredentialSlot::new(ca.credentials(service));
         let config = workload_server_config(slot, &ca.roots(), Alpn::AnyHttp).unwrap();
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        let behind = Behind { script: Arc::clone(&script), name: name.to_owned() };
+        let breaks = Arc::<Notify>::default();
+        let behind = Behind { script: Arc::clone(&script), name: name.to_owned(), breaks: Arc::clone(&breaks) };
         let task = tokio::spawn(async move {
             while let Ok((tcp, _)) = listener.accept().await {
                 tokio::spawn(behind.clone().serve(acceptor.clone(), tcp));
             }
         });
-        Self { address, name: name.to_owned(), script, task }
+        Self { address, name: name.to_owned(), script, breaks, task }
     }
 
     /// Answers like that from now on.
@@ -102,6 +102,11 @@ impl Backend {
     /// Answers the next requests like that.
     pub fn next(&self, replies: &[Reply]) {
         self.script.lock().unwrap().next.extend(replies);
+    }
+
+    /// Breaks off an answer of which it has given half.
+    pub fn break_off(&self) {
+        self.breaks.notify_one();
     }
 
     /// What it was asked since it was last looked at.
@@ -171,7 +176,7 @@ impl Behind {
                 Reply::Grpc(code) => (200, format!("grpc-status: {code}\r\n")),
                 Reply::Half => {
                     let _ = wire.try_send("HTTP/1.1 200 Said\r\ncontent-length: 5\r\n\r\nhalf").await;
-                    return;
+                    return self.breaks.notified().await;
                 }
                 Reply::Break | Reply::Refuse => return,
                 Reply::Silence => return std::future::pending().await,
@@ -227,8 +232,8 @@ impl Behind {
             }
             Reply::Half => {
                 let mut to = respond.send_response(response, false).unwrap();
-                // When there is room for the last of it, the first of it has been taken.
-                let _ = send_all(&mut to, vec![b'x'; HALF_BYTES].into()).await;
+                let _ = to.send_data(Bytes::from_static(b"half"), false);
+                self.breaks.notified().await;
                 return to.send_reset(h2::Reason::INTERNAL_ERROR);
             }
             Reply::Break | Reply::Refuse => return respond.send_reset(h2::Reason::INTERNAL_ERROR),
