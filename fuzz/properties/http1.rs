@@ -3,26 +3,25 @@
 
 use bytes::{BufMut, BytesMut};
 use starling_http1::{
-    BodyError, BodyLength, BodyReader, CHUNK_EXTENSION_BYTES_MAX, Limits, Piece, RequestHead, ResponseHead, Spoken,
-    TRAILER_BYTES_MAX, put_chunk_head, put_field, put_last_chunk,
+    BodyError, BodyLength, BodyReader, CHUNK_EXTENSION_BYTES_MAX, Limits, Piece, RequestHead, ResponseHead,
+    TRAILER_BYTES_MAX, is_http2_preface, put_chunk_head, put_field, put_last_chunk,
 };
 
 /// Small, so that they are met.
 const LIMITS: Limits = Limits { head_bytes: 512, target_bytes: 128, fields: 16 };
 
-/// What is spoken is told by the first 24 bytes at most, and never told otherwise later; and the reader of HTTP/1 takes
-/// nothing that is told to be something else.
+/// Whether it is HTTP/2 is told by the first 24 bytes at most, and never told otherwise later; and the reader of HTTP/1 takes
+/// nothing that is.
 pub fn first_bytes(data: &[u8]) {
     const NEEDED_MAX: usize = 24;
-    let told: Vec<_> = (0..=data.len()).map(|count| Spoken::by(&data[..count])).collect();
+    let told: Vec<_> = (0..=data.len()).map(|count| is_http2_preface(&data[..count])).collect();
     for pair in told.windows(2) {
         assert!(pair[0].is_none() || pair[0] == pair[1], "told otherwise");
     }
     assert!(data.len() < NEEDED_MAX || told[NEEDED_MAX].is_some(), "not told");
-    let spoken = told.last().copied().flatten();
-    if matches!(spoken, Some(Spoken::Http2 | Spoken::Tls | Spoken::Other)) {
+    if told.last() == Some(&Some(true)) {
         let taken = RequestHead::take(&mut BytesMut::from(data), &LIMITS);
-        assert!(!matches!(taken, Ok(Some(_))), "{spoken:?}, and a request");
+        assert!(!matches!(taken, Ok(Some(_))), "HTTP/2, and a request");
     }
 }
 

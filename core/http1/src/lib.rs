@@ -16,9 +16,9 @@ mod response;
 mod write;
 
 pub use body::{BodyError, BodyLength, BodyReader, CHUNK_EXTENSION_BYTES_MAX, Piece, TRAILER_BYTES_MAX};
-pub use first_bytes::Spoken;
+pub use first_bytes::is_http2_preface;
 pub use head::{Field, Head, Limits};
 pub use host::{is_authority, without_root_dot};
-pub use request::{RequestError, RequestHead, is_http2_preface, is_method};
+pub use request::{RequestError, RequestHead, is_method};
 pub use response::{ResponseError, ResponseHead};
 pub use write::{put_chunk_head, put_field, put_last_chunk};

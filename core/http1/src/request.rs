@@ -10,21 +10,8 @@ use crate::head::{FIELDS_ROOM, Head, Limits, Ranges, Said, Unsound, read_fields}
 use crate::host::{is_authority, without_root_dot};
 use crate::line::ends_are_whole;
 
-/// What an HTTP/2 client sends first (RFC 9113 section 3.4).
-const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
 /// Longest method; the longest registered one, `UPDATEREDIRECTREF`, has 17 letters.
 const METHOD_BYTES_MAX: usize = 32;
-
-/// Whether bytes begin an HTTP/2 connection; `None` if there are too few to tell.
-#[must_use]
-pub fn is_http2_preface(bytes: &[u8]) -> Option<bool> {
-    let compared = bytes.len().min(HTTP2_PREFACE.len());
-    if bytes[..compared] != HTTP2_PREFACE[..compared] {
-        return Some(false);
-    }
-    (compared == HTTP2_PREFACE.len()).then_some(true)
-}
 
 /// Why a request is refused, before anything is decided about it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

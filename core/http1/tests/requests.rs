@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 use proptest::prelude::*;
-use starling_http1::{BodyLength, Limits, RequestError, RequestHead, ResponseError, ResponseHead, is_http2_preface};
+use starling_http1::{BodyLength, Limits, RequestError, RequestHead, ResponseError, ResponseHead};
 
 fn take(text: &str) -> Result<Option<RequestHead>, RequestError> {
     RequestHead::take(&mut BytesMut::from(text), &Limits::default())
@@ -168,14 +168,6 @@ fn responses_end_where_the_request_says() {
     let both = "HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n";
     assert!(matches!(body("GET", both), Err(ResponseError::Ambiguous(_))));
     assert!(matches!(body("GET", "HTTP/1.1 200 OK\n\n"), Err(ResponseError::Malformed(_))));
-}
-
-#[test]
-fn a_preface_is_told_from_a_method() {
-    assert_eq!(is_http2_preface(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nmore"), Some(true));
-    assert_eq!(is_http2_preface(b"PRI "), None);
-    assert_eq!(is_http2_preface(b""), None);
-    assert_eq!(is_http2_preface(b"PRINT"), Some(false));
 }
 
 proptest! {

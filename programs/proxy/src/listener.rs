@@ -13,7 +13,7 @@ use futures::FutureExt;
 use rustls::ServerConfig;
 use sha2::{Digest, Sha256};
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
-use starling_http1::Spoken;
+use starling_http1::is_http2_preface;
 use starling_tls::peer_identity;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -317,7 +317,7 @@ fn peer_of(listening: &Listening, connection: Rc<Connection>, tls: &rustls::Serv
     Some(Peer { source: source_of(&identity), certificate, ..Peer::local(connection) })
 }
 
-/// Serves what is spoken, which the first bytes tell where nobody has said it.
+/// Serves the version of HTTP that is spoken, which the first bytes tell where nobody has said it; or bare bytes.
 async fn speak(stream: Stream, listening: Rc<Listening>, peer: Peer, is_http2: Option<bool>) {
     let protocol = listening.side().protocol();
     if !protocol.is_l7() {
@@ -326,10 +326,9 @@ async fn speak(stream: Stream, listening: Rc<Listening>, peer: Peer, is_http2: O
     let mut conn = Conn::new(stream);
     let is_http2 = match is_http2 {
         Some(known) => known,
-        None => match first_spoken(&mut conn, &listening).await {
-            Some(Spoken::Http2) => true,
-            // What is neither is refused by the reader of HTTP/1, with a status.
-            Some(Spoken::Http1 | Spoken::Tls | Spoken::Other) => false,
+        // What is neither version is refused by the reader of HTTP/1, with a status.
+        None => match begins_http2(&mut conn, &listening).await {
+            Some(told) => told,
             None => return,
         },
     };
@@ -341,11 +340,11 @@ async fn speak(stream: Stream, listening: Rc<Listening>, peer: Peer, is_http2: O
     }
 }
 
-/// What the first bytes of a connection say is spoken; `None` if there are none.
-async fn first_spoken(conn: &mut Conn, listening: &Listening) -> Option<Spoken> {
+/// Whether the first bytes of a connection say that it is HTTP/2; `None` if they do not come.
+async fn begins_http2(conn: &mut Conn, listening: &Listening) -> Option<bool> {
     loop {
-        if let Some(spoken) = Spoken::by(&conn.read) {
-            return Some(spoken);
+        if let Some(told) = is_http2_preface(&conn.read) {
+            return Some(told);
         }
         // A client that is connected and silent is idle, one that has begun is to go on.
         let is_idle = conn.read.is_empty();
