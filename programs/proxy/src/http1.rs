@@ -368,7 +368,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         let upstream = &forward.upstream;
         let leasing = (tries.wants_fresh(), tries.wish());
         let leasing = leased(upstream, leasing, patience, &mut self.sleep, (body, moved));
-        let mut lease = match tries.within(leasing).await {
+        let mut lease = match tries.within(&moved.answered, leasing).await {
             Some(Ok(Ok(lease))) => lease,
             Some(Ok(Err(error))) => {
                 moved.host.set(error.host());
@@ -390,13 +390,12 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         let stays = head.keep_alive && !self.listening.is_draining();
         let route = Answering { tries: Some(tries), edits, cookie: forward.cookie.as_deref() };
         let mut exchange = Exchange::new((&mut self.conn, server), (head, stays), body, &self.limits).answering(route);
-        let ended = tries.within(ended(&mut exchange, patience, &mut self.sleep, (&self.listening, moved))).await;
+        let ended = tries
+            .within(&moved.answered, ended(&mut exchange, patience, &mut self.sleep, (&self.listening, moved)))
+            .await;
         let (answered, request_over) = (exchange.has_answered(), exchange.is_request_over());
         let Some(ended) = ended else {
             lease.ended(false);
-            if answered {
-                return (Passed::Broken, None);
-            }
             return (Passed::Failed(Failure::Timeout), Some(Ended::TimedOut));
         };
         let well = matches!(&ended, Ok(Ok(outcome)) if outcome.status < 500)
@@ -523,6 +522,7 @@ async fn ended(
         if exchange.is_request_over() {
             moved.request_over();
         }
+        moved.answered.set(exchange.has_answered());
         poll_patience(cx, patience, sleep, (exchange.moved(), moved)).map(Err)
     })
     .await

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -112,11 +113,15 @@ impl<'a> Tries<'a> {
         true
     }
 
-    /// Waits for one try, for as long as one may take; `None` if its time was up.
-    pub(crate) async fn within<T>(&self, attempt: impl Future<Output = T>) -> Option<T> {
-        match self.each {
-            Some(each) => tokio::time::timeout(each, attempt).await.ok(),
-            None => Some(attempt.await),
+    /// Waits for one try, for as long as one may take to bring an answer; `None` if its time was up. What has begun to answer
+    /// the client is not cut off: it is not made again anyway.
+    pub(crate) async fn within<T>(&self, answered: &Cell<bool>, attempt: impl Future<Output = T>) -> Option<T> {
+        let mut attempt = pin!(attempt);
+        let Some(each) = self.each else { return Some(attempt.await) };
+        match tokio::time::timeout(each, attempt.as_mut()).await {
+            Ok(done) => Some(done),
+            Err(_) if answered.get() => Some(attempt.await),
+            Err(_) => None,
         }
     }
 }

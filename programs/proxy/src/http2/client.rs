@@ -129,7 +129,7 @@ async fn attempt(
 ) -> Result<u16, Http2Error> {
     let bodiless = source.is_empty();
     let begun = unless_reset(respond, begin((&forward.upstream, tries.wish()), request, bodiless));
-    let begun = tries.within(begun).await.ok_or(Http2Error::TimedOut)??;
+    let begun = tries.within(&moved.answered, begun).await.ok_or(Http2Error::TimedOut)??;
     let (mut pending, mut upload) = begun.inspect_err(|error| moved.host.set(error.host()))?;
     moved.host.set(pending.load.address());
     let can_be_sent_again = source.keeps();
@@ -159,7 +159,7 @@ async fn attempt(
         }
         Ok::<_, Http2Error>(status)
     };
-    let ended = tries.within(async {
+    let ended = tries.within(&moved.answered, async {
         tokio::select! {
             biased;
             done = downloading => done,

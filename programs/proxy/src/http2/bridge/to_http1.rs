@@ -108,15 +108,16 @@ async fn attempt(
     respond: &mut SendResponse<Bytes>,
     tries: &Tries<'_>,
 ) -> Result<(Lease, ResponseHead), Http2Error> {
+    let moved = upload.moved;
     let leasing = unless_reset(respond, forward.upstream.lease(tries.wants_fresh(), tries.wish()));
-    let leased = tries.within(leasing).await.unwrap_or(Err(Http2Error::TimedOut))?;
-    let mut lease = leased.inspect_err(|error| upload.moved.host.set(error.host()))?;
-    upload.moved.host.set(lease.address());
+    let leased = tries.within(&moved.answered, leasing).await.unwrap_or(Err(Http2Error::TimedOut))?;
+    let mut lease = leased.inspect_err(|error| moved.host.set(error.host()))?;
+    moved.host.set(lease.address());
     let Some(server) = &mut lease.conn else { return Err(Http2Error::Server) };
     put_head(&mut server.write, request, upload.chunked);
     upload.put_again(&mut server.write);
     upload.cut = false;
-    let head = tries.within(unless_reset(respond, upload.until_head(server, request.method))).await;
+    let head = tries.within(&moved.answered, unless_reset(respond, upload.until_head(server, request.method))).await;
     let stale = lease.reused && server.read.is_empty();
     match head.unwrap_or(Ok(Err(Http2Error::TimedOut)))? {
         Ok(head) => {

@@ -86,10 +86,11 @@ async fn attempt(
     client: &mut Conn,
     tries: &Tries<'_>,
 ) -> Result<(Pending, Response<RecvStream>), Http2Error> {
+    let moved = raise.moved;
     let begun = client::begin((&forward.upstream, tries.wish()), request, raise.is_empty());
-    let begun = tries.within(begun).await.ok_or(Http2Error::TimedOut)?;
-    let (mut pending, to) = begun.inspect_err(|error| raise.moved.host.set(error.host()))?;
-    raise.moved.host.set(pending.load.address());
+    let begun = tries.within(&moved.answered, begun).await.ok_or(Http2Error::TimedOut)?;
+    let (mut pending, to) = begun.inspect_err(|error| moved.host.set(error.host()))?;
+    moved.host.set(pending.load.address());
     raise.begin(to);
     let response = poll_fn(|cx| {
         if let Poll::Ready(Err(error)) = raise.poll(cx, client) {
@@ -100,7 +101,7 @@ async fn attempt(
         }
         Pin::new(&mut pending.response).poll(cx).map_err(Http2Error::from)
     });
-    let error = match tries.within(response).await.unwrap_or(Err(Http2Error::TimedOut)) {
+    let error = match tries.within(&moved.answered, response).await.unwrap_or(Err(Http2Error::TimedOut)) {
         Ok(response) => {
             let (status, grpc) = (response.status().as_u16(), grpc_status_of(response.headers()));
             pending.load.ended(status < 500);

@@ -181,6 +181,29 @@ async fn an_answer_that_has_begun_is_the_answer() {
 }
 
 #[tokio::test]
+async fn an_answer_that_has_begun_may_take_longer_than_a_try() {
+    let each = Duration::from_millis(200);
+    for protocol in SPOKEN {
+        let (mesh, backends) = some(protocol, 1, |forward| forward.per_try_timeout = Some(each)).await;
+        backends[0].always(Reply::Half);
+        let mut sender = within(mesh.client2().await.ready()).await.unwrap();
+        let (response, _) = sender.send_request(request("GET", "/"), true).unwrap();
+        let mut response = within(response).await.unwrap();
+        assert_eq!(within(response.body_mut().data()).await.unwrap().unwrap(), "half");
+        let mut client = mesh.client().await;
+        client.send("GET / HTTP/1.1\r\nhost: api\r\n\r\n").await;
+        assert!(client.head().await.starts_with("HTTP/1.1 200 "));
+        let cut = tokio::time::timeout(each * 2, async {
+            tokio::select! {
+                _ = response.body_mut().data() => "HTTP/2",
+                _ = client.rest() => "HTTP/1.1",
+            }
+        });
+        assert!(cut.await.is_err(), "{protocol:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_body_too_large_to_be_kept_is_sent_once_and_the_answer_is_the_servers() {
     for protocol in SPOKEN {
         let (mesh, backends) = some(protocol, 1, |forward| forward.retry = Some(retry(2, &["5xx"]))).await;
