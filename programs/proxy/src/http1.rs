@@ -343,7 +343,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
             moved.request_over();
         }
         let request = Attempt { forward, head, out, edits: &edits };
-        let attempts = tries.run(&moved.host, async |tries| {
+        let attempts = tries.run(moved, async |tries| {
             let (passed, ended) = self.attempt(&request, body, moved, (&mut patience, tries)).await;
             (passed, ended.filter(|_| body.can_be_replayed()))
         });
@@ -393,17 +393,13 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         let ended = tries
             .within(&moved.answered, ended(&mut exchange, patience, &mut self.sleep, (&self.listening, moved)))
             .await;
-        let (answered, request_over) = (exchange.has_answered(), exchange.is_request_over());
+        let answered = exchange.has_answered();
         let Some(ended) = ended else {
             lease.ended(false);
             return (Passed::Failed(Failure::Timeout), Some(Ended::TimedOut));
         };
-        let well = matches!(&ended, Ok(Ok(outcome)) if outcome.status < 500)
-            || matches!(ended, Ok(Err(ExchangeError::Client | ExchangeError::Body(_))));
-        if !well && !matches!(ended, Ok(Err(ExchangeError::Unanswered(_))) if reused) {
-            lease.ended(false);
-        } else if well {
-            lease.ended(true);
+        if let Some(well) = judged(&ended, reused, moved) {
+            lease.ended(well);
         }
         match ended {
             Ok(Ok(outcome)) => (Passed::Done(outcome, lease), None),
@@ -424,8 +420,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
             Ok(Err(ExchangeError::Unanswered(_) | ExchangeError::Server)) => {
                 (Passed::Failed(Failure::Reset), Some(Ended::Reset))
             }
-            Err(Expiry::Still) if !request_over => (Passed::Failed(Failure::Still), None),
-            Err(Expiry::Whole | Expiry::Still) => (Passed::Failed(Failure::Timeout), None),
+            Err(expiry) => (Passed::Failed(http2::expired(expiry, moved)), None),
         }
     }
 
@@ -444,7 +439,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
             _ if moved.answered.get() => Passed::Broken,
             Ok(Err(Http2Error::Client)) => Passed::Broken,
             Ok(Err(error)) => Passed::Failed(Failure::from(&error)),
-            Err(expiry) => Passed::Failed(http2::expired(expiry, moved)),
+            Err(expiry) => Passed::Failed(http2::given_up(expiry, &forward.upstream, moved)),
         }
     }
 
@@ -547,6 +542,22 @@ fn poll_patience(
 /// Whether doing it twice does what doing it once does (RFC 9110 section 9.2.2).
 pub(crate) fn is_idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
+}
+
+/// What an exchange says of the endpoint, if anything.
+fn judged(ended: &Result<Result<Outcome, ExchangeError>, Expiry>, reused: bool, moved: &Moved) -> Option<bool> {
+    match ended {
+        Ok(Ok(outcome)) => Some(outcome.status < 500),
+        Ok(Err(ExchangeError::Again(status))) => Some(*status < 500),
+        // It was the client.
+        Ok(Err(ExchangeError::Client | ExchangeError::Body(_))) => None,
+        Err(expiry) if http2::expired(*expiry, moved) == Failure::Still => None,
+        // A kept connection that was closed meanwhile.
+        Ok(Err(ExchangeError::Unanswered(_))) if reused => None,
+        Ok(Err(ExchangeError::Unanswered(_) | ExchangeError::Server | ExchangeError::Response(_))) | Err(_) => {
+            Some(false)
+        }
+    }
 }
 
 fn refused(error: &CallError) -> Passed {

@@ -39,7 +39,7 @@ use crate::metrics::Ending;
 use crate::served::{Decision, Forward, Heeded, Peer, Side};
 use crate::stream::{Conn, Stream};
 use crate::timeouts::{Expiry, Timeouts};
-use crate::upstream::CallError;
+use crate::upstream::{CallError, Upstream};
 
 /// Streams that a client may have open on one connection, as with the Envoy that Starling configures.
 const STREAMS_MAX: u32 = 1_024;
@@ -364,7 +364,7 @@ async fn forwarded(
             return Ending::Broken;
         }
         Ok(Err(Http2Error::Client)) => return Ending::Broken,
-        Err(expiry) => expired(expiry, moved),
+        Err(expiry) => given_up(expiry, upstream, moved),
         Ok(Err(error)) => {
             tracing::debug!(upstream = upstream.name, %error, "a call failed");
             Failure::from(&error)
@@ -379,6 +379,15 @@ pub(crate) fn expired(expiry: Expiry, moved: &pump::Moved) -> Failure {
         Expiry::Still if moved.over.get().is_none() => Failure::Still,
         Expiry::Still | Expiry::Whole => Failure::Timeout,
     }
+}
+
+/// The same, of a call that was given up from outside: what that says of its endpoint was not noted yet.
+pub(crate) fn given_up(expiry: Expiry, upstream: &Upstream, moved: &pump::Moved) -> Failure {
+    let failure = expired(expiry, moved);
+    if failure == Failure::Timeout && moved.asked.get() {
+        upstream.given_up(moved.host.get());
+    }
+    failure
 }
 
 /// A request as the next hop gets it.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use starling_model::RetryPolicy;
 use starling_traffic::retry::{Ended, is_retriable, retries};
 
+use crate::http2::pump::Moved;
 use crate::served::Forward;
 use crate::upstream::{Retry, Upstream, Wish};
 
@@ -73,12 +74,13 @@ impl<'a> Tries<'a> {
     /// nothing of it keeps it from being made again: what it has taken of the request is kept, and the client was told nothing.
     pub(crate) async fn run<T>(
         &mut self,
-        host: &Cell<Option<SocketAddr>>,
+        moved: &Moved,
         mut attempt: impl AsyncFnMut(&Self) -> (T, Option<Ended>),
     ) -> T {
         loop {
+            moved.asked.set(false);
             let (done, ended) = attempt(self).await;
-            if !ended.is_some_and(|ended| self.again(ended, host.get())) {
+            if !ended.is_some_and(|ended| self.again(ended, moved.host.get())) {
                 return done;
             }
             drop(done);

@@ -345,7 +345,10 @@ impl Upstream {
         }
         let stream = self.connect(&load.host).await?;
         let shared = Shared::open(stream, opened).await;
-        let shared = shared.map_err(|error| self.unreachable(&host, io::Error::other(error)))?;
+        let shared = shared.map_err(|error| {
+            self.settle(&host, false);
+            self.unreachable(&host, io::Error::other(error))
+        })?;
         if load.host.current.get() {
             load.host.shared.borrow_mut().push((shared.clone(), Instant::now()));
         }
@@ -437,6 +440,12 @@ impl Upstream {
             }
         }
         host.record.set(record);
+    }
+
+    /// Notes that an endpoint did not answer in time.
+    pub(crate) fn given_up(&self, address: Option<SocketAddr>) {
+        let host = self.hosts.borrow().list.iter().find(|host| host.address == address).map(Rc::clone);
+        host.iter().for_each(|host| self.settle(host, false));
     }
 
     /// Milliseconds since this began.

@@ -101,7 +101,7 @@ pub(crate) async fn call(
     if source.is_over() {
         moved.request_over();
     }
-    let attempts = tries.run(&moved.host, async |tries| {
+    let attempts = tries.run(moved, async |tries| {
         let done = attempt(forward, &request, &mut source, (respond, moved), tries).await;
         let whole = source.can_be_sent_again() && !moved.answered.get();
         ended(done, whole)
@@ -131,7 +131,7 @@ async fn attempt(
     let begun = unless_reset(respond, begin((&forward.upstream, tries.wish()), request, bodiless));
     let begun = tries.within(&moved.answered, begun).await.ok_or(Http2Error::TimedOut)??;
     let (mut pending, mut upload) = begun.inspect_err(|error| moved.host.set(error.host()))?;
-    moved.host.set(pending.load.address());
+    moved.asks(pending.load.address());
     let can_be_sent_again = source.keeps();
     let uploading = async {
         // A server that takes no more of a request may have answered it.

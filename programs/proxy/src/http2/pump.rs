@@ -27,6 +27,8 @@ pub(crate) struct Moved {
     pub(crate) answered: Cell<bool>,
     /// The endpoint that was called last.
     pub(crate) host: Cell<Option<SocketAddr>>,
+    /// That one has been asked, and how it does is not known yet.
+    pub(crate) asked: Cell<bool>,
     /// Whether somebody wants to know the fields of the response.
     pub(crate) wants_response: bool,
     pub(crate) response: RefCell<Option<HeaderMap>>,
@@ -43,6 +45,12 @@ impl Moved {
         if self.wants_response {
             *self.response.borrow_mut() = Some(fields.clone());
         }
+    }
+
+    /// An endpoint is asked.
+    pub(crate) fn asks(&self, host: Option<SocketAddr>) {
+        self.host.set(host);
+        self.asked.set(true);
     }
 
     pub(crate) fn add_up(&self, bytes: usize) {

@@ -51,7 +51,7 @@ pub(crate) async fn to_http1(
     // What can be done twice is sent again where a kept connection turns out to be closed.
     let wanted = tries.keeps_body() || forward.mirror.is_some() || is_idempotent(request.method);
     let mut upload = Upload { body, kept: Kept::new(wanted), chunked, over: false, cut: false, moved };
-    let attempts = tries.run(&moved.host, async |tries| {
+    let attempts = tries.run(moved, async |tries| {
         let done = attempt(forward, request, &mut upload, respond, tries).await;
         ended(done, upload.kept.is_whole())
     });
@@ -112,7 +112,7 @@ async fn attempt(
     let leasing = unless_reset(respond, forward.upstream.lease(tries.wants_fresh(), tries.wish()));
     let leased = tries.within(&moved.answered, leasing).await.unwrap_or(Err(Http2Error::TimedOut))?;
     let mut lease = leased.inspect_err(|error| moved.host.set(error.host()))?;
-    moved.host.set(lease.address());
+    moved.asks(lease.address());
     let Some(server) = &mut lease.conn else { return Err(Http2Error::Server) };
     put_head(&mut server.write, request, upload.chunked);
     upload.put_again(&mut server.write);

@@ -64,7 +64,7 @@ pub(crate) async fn to_http2<'a>(
     let mut tries = Tries::new(forward);
     let wanted = tries.keeps_body() || forward.mirror.is_some();
     let mut raise = Raise::new(BodyReader::new(head.body), wanted, moved);
-    let attempts = tries.run(&moved.host, async |tries| {
+    let attempts = tries.run(moved, async |tries| {
         let done = attempt(forward, &request, &mut raise, client, tries).await;
         ended(done, raise.kept.is_whole())
     });
@@ -90,7 +90,7 @@ async fn attempt(
     let begun = client::begin((&forward.upstream, tries.wish()), request, raise.is_empty());
     let begun = tries.within(&moved.answered, begun).await.ok_or(Http2Error::TimedOut)?;
     let (mut pending, to) = begun.inspect_err(|error| moved.host.set(error.host()))?;
-    moved.host.set(pending.load.address());
+    moved.asks(pending.load.address());
     raise.begin(to);
     let response = poll_fn(|cx| {
         if let Poll::Ready(Err(error)) = raise.poll(cx, client) {

@@ -51,6 +51,24 @@ async fn an_endpoint_that_fails_again_and_again_is_left_out_and_comes_back() {
 }
 
 #[tokio::test]
+async fn whoever_does_not_answer_in_time_is_left_out_whatever_is_spoken() {
+    for (protocol, version) in [(Protocol::Http, 1), (Protocol::Http, 2), (Protocol::Http2, 1), (Protocol::Http2, 2)] {
+        let time = Some(Duration::from_millis(100));
+        let (mut mesh, backends) = Mesh::of_one(protocol, 2, |forward| forward.timeout = time).await;
+        let cluster = Arc::make_mut(&mut mesh.plan.clusters[0]);
+        (cluster.balance, cluster.outlier) = (BalancePolicy::RoundRobin, check(Duration::from_secs(60)));
+        mesh.serve().await;
+        backends[0].always(Reply::Silence);
+        let mut statuses = Vec::new();
+        for _ in 0..9 {
+            statuses.push(if version == 1 { mesh.get("/").await.status() } else { mesh.get2("/").await.status });
+        }
+        let late = statuses.iter().filter(|status| **status == 504).count();
+        assert_eq!((late, backends[0].count()), (3, 3), "{protocol:?} {version} {statuses:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_endpoint_that_cannot_be_connected_to_is_left_out() {
     let (mut mesh, backends) = Mesh::of_one(Protocol::Http, 1, |_| {}).await;
     let nobody = mesh.nobody().await;
