@@ -368,7 +368,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         let upstream = &forward.upstream;
         let leasing = (tries.wants_fresh(), tries.wish());
         let leasing = leased(upstream, leasing, patience, &mut self.sleep, (body, moved));
-        let mut lease = match tries.within(&moved.answered, leasing).await {
+        let mut lease = match tries.within(&moved.answered, pin!(leasing)).await {
             Some(Ok(Ok(lease))) => lease,
             Some(Ok(Err(error))) => {
                 moved.host.set(error.host());
@@ -391,7 +391,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         let route = Answering { tries: Some(tries), edits, cookie: forward.cookie.as_deref() };
         let mut exchange = Exchange::new((&mut self.conn, server), (head, stays), body, &self.limits).answering(route);
         let ended = tries
-            .within(&moved.answered, ended(&mut exchange, patience, &mut self.sleep, (&self.listening, moved)))
+            .within(&moved.answered, pin!(ended(&mut exchange, patience, &mut self.sleep, (&self.listening, moved))))
             .await;
         let answered = exchange.has_answered();
         let Some(ended) = ended else {
@@ -433,7 +433,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         }
         let fields = side.fields(&self.peer, head);
         let request = (head, &*forward.target, stays);
-        let call = bridge::to_http2(forward, &mut self.conn, request, fields, moved);
+        let call = pin!(bridge::to_http2(forward, &mut self.conn, request, fields, moved));
         match patiently(call, forward.timeout, forward.still.unwrap_or(self.listening.timeouts.still), moved).await {
             Ok(Ok(bridged)) => Passed::Bridged(bridged),
             _ if moved.answered.get() => Passed::Broken,

@@ -13,6 +13,7 @@ mod source;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
@@ -356,7 +357,9 @@ async fn forwarded(
             }
         }
     };
-    let failure = match pump::patiently(call, forward.timeout, forward.still.unwrap_or(timeouts.still), moved).await {
+    let still = forward.still.unwrap_or(timeouts.still);
+    let answered = pump::patiently(pin!(call), forward.timeout, still, moved).await;
+    let failure = match answered {
         Ok(Ok(status)) => return Ending::Answered(status),
         // Time is up, or the server failed, within its answer.
         _ if moved.answered.get() => {

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -117,8 +117,11 @@ impl<'a> Tries<'a> {
 
     /// Waits for one try, for as long as one may take to bring an answer; `None` if its time was up. What has begun to answer
     /// the client is not cut off: it is not made again anyway.
-    pub(crate) async fn within<T>(&self, answered: &Cell<bool>, attempt: impl Future<Output = T>) -> Option<T> {
-        let mut attempt = pin!(attempt);
+    pub(crate) async fn within<T>(
+        &self,
+        answered: &Cell<bool>,
+        mut attempt: Pin<&mut impl Future<Output = T>>,
+    ) -> Option<T> {
         let Some(each) = self.each else { return Some(attempt.await) };
         match tokio::time::timeout(each, attempt.as_mut()).await {
             Ok(done) => Some(done),

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -128,24 +128,27 @@ async fn attempt(
     tries: &Tries<'_>,
 ) -> Result<u16, Http2Error> {
     let bodiless = source.is_empty();
-    let begun = unless_reset(respond, begin((&forward.upstream, tries.wish()), request, bodiless));
-    let begun = tries.within(&moved.answered, begun).await.ok_or(Http2Error::TimedOut)??;
+    let begun = {
+        let begun = pin!(begin((&forward.upstream, tries.wish()), request, bodiless));
+        tries.within(&moved.answered, pin!(unless_reset(respond, begun))).await.ok_or(Http2Error::TimedOut)??
+    };
     let (mut pending, mut upload) = begun.inspect_err(|error| moved.host.set(error.host()))?;
     moved.asks(pending.load.address());
+    let load = &pending.load;
     let can_be_sent_again = source.keeps();
-    let uploading = async {
+    let uploading = pin!(async {
         // A server that takes no more of a request may have answered it.
         if !bodiless && let Err(PumpError::From(_)) = source.pass(&mut upload, moved).await {
             return Err::<u16, _>(Http2Error::Client);
         }
         std::future::pending().await
-    };
-    let downloading = async {
-        let response = unless_reset(respond, &mut pending.response).await?;
-        let response = response.inspect_err(|_| pending.load.ended(false))?;
+    });
+    let downloading = pin!(async {
+        let response = unless_reset(respond, Pin::new(&mut pending.response)).await?;
+        let response = response.inspect_err(|_| load.ended(false))?;
         let (mut parts, received) = response.into_parts();
         let (status, grpc) = (parts.status.as_u16(), grpc_status_of(&parts.headers));
-        pending.load.ended(status < 500);
+        load.ended(status < 500);
         if can_be_sent_again.get() && tries.refuses(status, grpc) {
             return Err(Http2Error::Again(status, grpc));
         }
@@ -158,17 +161,16 @@ async fn attempt(
             pass(received, &mut to, |bytes, _| moved.add_down(bytes)).await.map_err(h2::Error::from)?;
         }
         Ok::<_, Http2Error>(status)
-    };
-    let ended = tries.within(&moved.answered, async {
+    });
+    let either = pin!(async {
         tokio::select! {
             biased;
             done = downloading => done,
             failed = uploading => failed,
         }
     });
-    let ended = ended.await;
-    ended.unwrap_or_else(|| {
-        pending.load.ended(false);
+    tries.within(&moved.answered, either).await.unwrap_or_else(|| {
+        load.ended(false);
         Err(Http2Error::TimedOut)
     })
 }
@@ -204,9 +206,8 @@ pub(super) fn grpc_status_of(headers: &HeaderMap) -> Option<u32> {
 /// Waits for `what`, unless the client takes its request back.
 pub(crate) async fn unless_reset<T>(
     respond: &mut SendResponse<Bytes>,
-    what: impl Future<Output = T>,
+    mut what: Pin<&mut impl Future<Output = T>>,
 ) -> Result<T, Http2Error> {
-    let mut what = pin!(what);
     poll_fn(|cx| match what.as_mut().poll(cx) {
         Poll::Ready(done) => Poll::Ready(Ok(done)),
         Poll::Pending => respond.poll_reset(cx).map(|_| Err(Http2Error::Client)),

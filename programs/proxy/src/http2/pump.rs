@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -71,13 +71,13 @@ impl Moved {
 
 /// Waits for a call until patience is at its end.
 pub(crate) async fn patiently<T>(
-    call: impl Future<Output = T>,
+    mut call: Pin<&mut impl Future<Output = T>>,
     whole: Option<Duration>,
     still: Duration,
     moved: &Moved,
 ) -> Result<T, Expiry> {
     let mut patience = Patience::new(whole, still, Instant::now());
-    let (mut call, mut timer) = (pin!(call), pin!(sleep(patience.first_look())));
+    let mut timer = pin!(sleep(patience.first_look()));
     loop {
         tokio::select! {
             biased;

@@ -1,6 +1,7 @@
 //! A request that comes in HTTP/2 and goes on in HTTP/1.1.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -109,15 +110,23 @@ async fn attempt(
     tries: &Tries<'_>,
 ) -> Result<(Lease, ResponseHead), Http2Error> {
     let moved = upload.moved;
-    let leasing = unless_reset(respond, forward.upstream.lease(tries.wants_fresh(), tries.wish()));
-    let leased = tries.within(&moved.answered, leasing).await.unwrap_or(Err(Http2Error::TimedOut))?;
+    let leased = {
+        let leasing = pin!(forward.upstream.lease(tries.wants_fresh(), tries.wish()));
+        tries
+            .within(&moved.answered, pin!(unless_reset(respond, leasing)))
+            .await
+            .unwrap_or(Err(Http2Error::TimedOut))?
+    };
     let mut lease = leased.inspect_err(|error| moved.host.set(error.host()))?;
     moved.asks(lease.address());
     let Some(server) = &mut lease.conn else { return Err(Http2Error::Server) };
     put_head(&mut server.write, request, upload.chunked);
     upload.put_again(&mut server.write);
     upload.cut = false;
-    let head = tries.within(&moved.answered, unless_reset(respond, upload.until_head(server, request.method))).await;
+    let head = {
+        let head = pin!(upload.until_head(server, request.method));
+        tries.within(&moved.answered, pin!(unless_reset(respond, head))).await
+    };
     let stale = lease.reused && server.read.is_empty();
     match head.unwrap_or(Ok(Err(Http2Error::TimedOut)))? {
         Ok(head) => {
