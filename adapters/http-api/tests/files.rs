@@ -44,6 +44,7 @@ service {
   checks = [ { tcp = "127.0.0.1:8080" interval = "10s" } ]
 }
 service { name = "batch" }
+locality { region = "eu-west-1" zone = "eu-west-1a" }
 check { name = "disk" args = ["/usr/bin/df"] interval = "1m" }
 config_entries { bootstrap = [ { kind = "service-defaults" name = "web" protocol = "http" } ] }
 "#;
@@ -69,6 +70,7 @@ fn hcl_files_are_read() {
     assert_eq!(definitions.checks[0].spec.name, "disk");
     assert!(matches!(definitions.config_entries[0], ConfigEntry::ServiceDefaults(_)));
     assert_eq!(definitions.notices[0].path, "datacenter");
+    assert_eq!(definitions.locality.map(|locality| locality.to_string()).as_deref(), Some("eu-west-1/eu-west-1a"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! A subject is a set of items. Whoever has the items of the subjects that a plan reads makes the same plan as the server
 //! would. What a planner does not read is not in them: upstreams and output of checks stay at home, and tags and metadata,
-//! unless the service's resolver tells its instances apart by them, and likewise where they run.
+//! unless the service's resolver tells its instances apart by them.
 //! Cost model: a commit costs two look-ups per front that it touches, never a pass over a subject; only a node's
 //! address or a node-wide check costs as many as the node has instances, and a resolver with filters as many as its
 //! service has.
@@ -224,7 +224,7 @@ impl Touched {
                 }
                 // What is shown of a front depends on whether anybody asks for it.
                 if let ConfigEntry::ServiceResolver(resolver) = &entry.value
-                    && resolver.tells_instances_apart()
+                    && resolver.has_filters()
                 {
                     let (service, fronts) = (&resolver.service, &mut self.fronts);
                     snapshot.visit_fronts(service, &mut |front| {
@@ -279,7 +279,7 @@ struct WireFront {
     tags: Vec<String>,
     #[prost(btree_map = "string, string", tag = "7")]
     meta: BTreeMap<String, String>,
-    /// Empty where it is not known, or nobody asks.
+    /// Empty where it is not known.
     #[prost(string, tag = "8")]
     region: String,
     /// Empty for none.

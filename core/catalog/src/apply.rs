@@ -286,7 +286,7 @@ impl Snapshot {
                     subjects.insert(config_subject(&entry.value));
                     // What is shown of a front depends on whether anybody asks for it.
                     if let ConfigEntry::ServiceResolver(resolver) = &entry.value
-                        && resolver.tells_instances_apart()
+                        && resolver.has_filters()
                     {
                         subjects.insert(Subject::Endpoints(resolver.service.clone()));
                     }

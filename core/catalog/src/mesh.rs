@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use starling_model::{
-    CheckStatus, Filter, IngressGateway, IntentionSubject, Locality, MeshEntry, NodeName, Port, Protocol,
+    CheckStatus, Filter, IngressGateway, IntentionSubject, Locality, LocalityMode, MeshEntry, NodeName, Port, Protocol,
     ProxyDefaults, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver,
     ServiceRouter, ServiceSplitter, Weights,
 };
@@ -32,7 +32,7 @@ pub struct Front {
     pub health: CheckStatus,
     /// What it belongs to subsets by; `None` where nothing was registered, or its service's resolver tells none apart.
     pub marks: Option<Arc<Marks>>,
-    /// Where it runs; `None` where nobody said so, or its service's resolver does not prefer who is near.
+    /// Where it runs; `None` where nobody said so.
     pub locality: Option<Arc<Locality>>,
 }
 
@@ -113,6 +113,14 @@ pub trait MeshRead {
     fn protocol(&self, service: &ServiceName) -> Protocol {
         let own = self.service_defaults(service).and_then(|entry| entry.protocol);
         own.or_else(|| self.proxy_defaults().and_then(|entry| entry.protocol)).unwrap_or_default()
+    }
+
+    /// Whether those near the caller are called before the others: as its resolver says, else proxy-defaults, else not;
+    /// [`Subject::Routing`] and [`Subject::ProxyDefaults`].
+    fn prefers_near(&self, service: &ServiceName) -> bool {
+        let own = self.service_resolver(service).and_then(|entry| entry.prioritize_by_locality);
+        let mode = own.or_else(|| self.proxy_defaults().and_then(|entry| entry.prioritize_by_locality));
+        mode == Some(LocalityMode::Failover)
     }
 }
 
@@ -217,7 +225,7 @@ impl Snapshot {
             weights: instance.weights,
             health: self.health(key).0.max(behind.unwrap_or(CheckStatus::Passing)),
             marks: resolver.filter(|resolver| resolver.has_filters()).and_then(|_| marks(instance)),
-            locality: resolver.filter(|resolver| resolver.prefers_near()).and_then(|_| instance.locality.clone()),
+            locality: instance.locality.clone(),
         }
     }
 }

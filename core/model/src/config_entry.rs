@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::access_log::AccessLog;
 use crate::ingress::IngressGateway;
 use crate::intention::ServiceIntentions;
+use crate::locality::LocalityMode;
 use crate::name::ServiceName;
 use crate::resolver::ServiceResolver;
 use crate::router::ServiceRouter;
@@ -235,6 +236,9 @@ pub struct ProxyDefaults {
     /// The traces that proxies take part in.
     #[serde(default)]
     pub tracing: Tracing,
+    /// Whether instances near the caller come first, of every service whose resolver does not say; `None` is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prioritize_by_locality: Option<LocalityMode>,
     /// Free metadata.
     #[serde(default)]
     pub meta: BTreeMap<String, String>,

@@ -1,10 +1,11 @@
 //! Where something runs, so that who is near can be called before who is far.
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::name::{Region, Zone};
+use crate::name::{NameError, Region, Zone};
 
 /// A region, and perhaps a zone of it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -23,6 +24,16 @@ impl fmt::Display for Locality {
             Some(zone) => write!(f, "{}/{zone}", self.region),
             None => self.region.fmt(f),
         }
+    }
+}
+
+/// Reads `REGION` or `REGION/ZONE`.
+impl FromStr for Locality {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (region, zone) = text.split_once('/').map_or((text, None), |(region, zone)| (region, Some(zone)));
+        Ok(Self { region: region.parse()?, zone: zone.map(str::parse).transpose()? })
     }
 }
 
@@ -80,8 +91,17 @@ mod tests {
     use super::*;
 
     fn locality(text: &str) -> Locality {
-        let (region, zone) = text.split_once('/').map_or((text, None), |(region, zone)| (region, Some(zone)));
-        Locality { region: region.parse().expect("a name"), zone: zone.map(|zone| zone.parse().expect("a name")) }
+        text.parse().expect("a locality")
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_read() {
+        for text in ["eu", "eu/a"] {
+            assert_eq!(locality(text).to_string(), text);
+        }
+        for wrong in ["", "/", "eu/", "/a", "eu/a/b", "eu west"] {
+            assert!(wrong.parse::<Locality>().is_err(), "{wrong}");
+        }
     }
 
     #[test]

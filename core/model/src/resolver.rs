@@ -36,7 +36,7 @@ pub struct ServiceResolver {
     /// How an instance is chosen.
     #[serde(default)]
     pub load_balancer: Option<LoadBalancer>,
-    /// Whether those near the caller come first; `None` is not.
+    /// Whether those near the caller come first; `None` is as proxy-defaults say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prioritize_by_locality: Option<LocalityMode>,
     /// Free metadata.
@@ -66,18 +66,6 @@ impl ServiceResolver {
     #[must_use]
     pub fn has_filters(&self) -> bool {
         self.subsets.values().any(|subset| subset.filter.is_some())
-    }
-
-    /// Whether those near the caller are called before the others.
-    #[must_use]
-    pub fn prefers_near(&self) -> bool {
-        self.prioritize_by_locality == Some(LocalityMode::Failover)
-    }
-
-    /// Whether what is to be known of an instance depends on what this says.
-    #[must_use]
-    pub fn tells_instances_apart(&self) -> bool {
-        self.has_filters() || self.prefers_near()
     }
 }
 

@@ -10,7 +10,7 @@ use starling_catalog::{MeshRead, Subject};
 use starling_identity::Layout;
 use starling_model::{
     AccessLog, Action, Datacenter, InstanceKey, InstanceKind, Locality, Namespace, ServiceInstance, ServiceName,
-    ServiceResolver, SidecarProxy, Tracing, TrustDomain,
+    SidecarProxy, Tracing, TrustDomain,
 };
 use starling_traffic::Policy;
 
@@ -225,8 +225,8 @@ impl Planner {
         target: &Target,
         from: Option<&Arc<Locality>>,
     ) -> (Arc<Endpoints>, Arc<Origin>) {
-        // Building reads the resolver in any case, so the part's origin says that it depends on it.
-        let near = mesh.service_resolver(&target.service).is_some_and(ServiceResolver::prefers_near);
+        // Building asks the same, so the part's origin says that it depends on the answer.
+        let near = mesh.prefers_near(&target.service);
         let key = (target.clone(), from.filter(|_| near).cloned());
         let settings = &self.settings;
         self.endpoints.fetch(&key, mesh, |view| endpoints::build(view, settings, &key))

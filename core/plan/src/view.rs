@@ -66,6 +66,12 @@ impl<'a> View<'a> {
         self.mesh.service_resolver(service)
     }
 
+    /// Whether those near the caller are called before the others.
+    pub(crate) fn prefers_near(&mut self, service: &ServiceName) -> bool {
+        self.read.extend([Subject::Routing(service.clone()), Subject::ProxyDefaults]);
+        self.mesh.prefers_near(service)
+    }
+
     /// What the gateways of one name let in.
     pub(crate) fn ingress_gateway(&mut self, gateway: &ServiceName) -> Option<&'a IngressGateway> {
         self.read.insert(Subject::Routing(gateway.clone()));

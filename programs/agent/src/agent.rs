@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use starling_model::{
-    Check, CheckDefinition, CheckId, CheckKind, CheckSpec, CheckStatus, Datacenter, InstanceId, Node, RecordKey,
-    Revision, ServiceInstance, ServiceRegistration, UnixSeconds,
+    Check, CheckDefinition, CheckId, CheckKind, CheckSpec, CheckStatus, Datacenter, InstanceId, Locality, Node,
+    RecordKey, Revision, ServiceInstance, ServiceRegistration, UnixSeconds,
 };
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinSet;
@@ -52,6 +52,8 @@ pub fn system_clock() -> WallClock {
 pub struct AgentConfig {
     /// The node it runs on.
     pub node: Node,
+    /// Where the node is: so are the instances on it whose registrations do not say where they are.
+    pub locality: Option<Arc<Locality>>,
     /// The datacentre.
     pub datacenter: Datacenter,
     /// Directory of everything that is kept; the agent uses `agent` below it.
@@ -71,6 +73,7 @@ impl fmt::Debug for AgentConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AgentConfig")
             .field("node", &self.node)
+            .field("locality", &self.locality)
             .field("datacenter", &self.datacenter)
             .field("data_dir", &self.data_dir)
             .field("enable_script_checks", &self.enable_script_checks)
@@ -144,6 +147,7 @@ impl Agent {
         let directory = directory(&config.data_dir);
         let former = Contents::load(&directory)?;
         let mut registrations = Registrations::new(config.node.clone(), config.sidecar_ports.clone());
+        registrations.run_at(config.locality.clone());
         let now = (config.clock)();
         let generation = former.as_ref().map(Contents::generation);
         restore(&mut registrations, former.unwrap_or_default(), &config.services_of_files, now);

@@ -5,13 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Instant;
 
 use starling_model::check::CheckedService;
 use starling_model::service::InstanceKey;
 use starling_model::{
-    Check, CheckDefinition, CheckId, CheckKind, CheckSpec, CheckStatus, InstanceId, Node, RecordKey, ServiceInstance,
-    ServiceRegistration,
+    Check, CheckDefinition, CheckId, CheckKind, CheckSpec, CheckStatus, InstanceId, Locality, Node, RecordKey,
+    ServiceInstance, ServiceRegistration,
 };
 
 use crate::checks::definition;
@@ -148,6 +149,8 @@ pub(crate) struct Before {
 #[derive(Debug)]
 pub(crate) struct Registrations {
     node: Node,
+    /// Where an instance is that does not say so.
+    locality: Option<Arc<Locality>>,
     ports: RangeInclusive<u16>,
     services: BTreeMap<InstanceId, Service>,
     checks: BTreeMap<CheckId, CheckState>,
@@ -161,12 +164,18 @@ impl Registrations {
     pub(crate) fn new(node: Node, ports: RangeInclusive<u16>) -> Self {
         Self {
             node,
+            locality: None,
             ports,
             services: BTreeMap::new(),
             checks: BTreeMap::new(),
             owned: BTreeMap::new(),
             aliases: BTreeMap::new(),
         }
+    }
+
+    /// Says where the node is; it counts for what is registered from now on.
+    pub(crate) fn run_at(&mut self, locality: Option<Arc<Locality>>) {
+        self.locality = locality;
     }
 
     pub(crate) fn node(&self) -> &Node {
@@ -198,7 +207,8 @@ impl Registrations {
         existing: ExistingChecks,
         now: Instant,
     ) -> Result<Touched, FieldError> {
-        let expanded = expand(given, &self.node, &self.services, &self.ports)?;
+        let mut expanded = expand(given, &self.node, &self.services, &self.ports)?;
+        expanded.place(self.locality.as_ref());
         self.refuse_foreign_checks(&expanded.main)?;
         if let Some(sidecar) = &expanded.sidecar {
             self.refuse_foreign_checks(sidecar)?;

@@ -7,11 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use starling_model::{
-    CheckDefinition, CheckId, CheckKind, CheckSpec, CheckStatus, InstanceId, InstanceKind, Node, OpaqueSettings, Port,
-    ServiceInstance, ServiceName, ServiceRegistration, SidecarProxy,
+    CheckDefinition, CheckId, CheckKind, CheckSpec, CheckStatus, InstanceId, InstanceKind, Locality, Node,
+    OpaqueSettings, Port, ServiceInstance, ServiceName, ServiceRegistration, SidecarProxy,
 };
 
 use crate::registrations::Service;
@@ -47,6 +48,19 @@ pub(crate) struct Expanded {
     pub(crate) main: Part,
     /// Its sidecar.
     pub(crate) sidecar: Option<Part>,
+}
+
+impl Expanded {
+    /// Puts the instances that do not say where they are where the node is, a sidecar where its service is. What was given
+    /// stays as it is, so that the same instances follow when the node has moved.
+    pub(crate) fn place(&mut self, node: Option<&Arc<Locality>>) {
+        let main = &mut self.main.instance.locality;
+        *main = main.take().or_else(|| node.cloned());
+        if let Some(part) = &mut self.sidecar {
+            let sidecar = &mut part.instance.locality;
+            *sidecar = sidecar.take().or_else(|| main.clone());
+        }
+    }
 }
 
 /// One instance with its checks, each named.

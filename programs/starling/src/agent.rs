@@ -125,6 +125,7 @@ async fn start_node(
     let node = node::local(node::name(args.node_name.as_ref())?, args.advertise_addr, &data_dir)?;
     let agent = AgentConfig {
         node,
+        locality: definitions::locality(args.locality.as_ref(), definitions),
         datacenter: args.datacenter.clone(),
         data_dir,
         enable_script_checks: args.enable_script_checks,

@@ -141,6 +141,7 @@ impl Running {
         let control = Control::new(server, registry, settings.default_intention_action, Some(name.clone()));
         let config = AgentConfig {
             node: node.clone(),
+            locality: definitions::locality(args.locality.as_ref(), &definitions),
             datacenter: args.datacenter,
             data_dir: path,
             enable_script_checks: args.enable_script_checks,

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use starling_model::{Datacenter, NodeName};
+use starling_model::{Datacenter, Locality, NodeName};
 
 use crate::role::arguments::{DataPlaneArgs, IntentionPolicy, LogArgs};
 
@@ -47,6 +47,10 @@ pub(crate) struct DevArgs {
     /// Name of this node; without it, the host's name up to the first dot
     #[arg(long, value_name = "NAME")]
     pub(crate) node_name: Option<NodeName>,
+
+    /// Where this node is, and with it the services that do not say; without it, as `locality` in a file of --config-dir
+    #[arg(long, value_name = "REGION[/ZONE]")]
+    pub(crate) locality: Option<Locality>,
 
     /// Name of the datacentre
     #[arg(long, default_value = "dc1", value_name = "NAME")]

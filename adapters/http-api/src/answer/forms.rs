@@ -8,9 +8,9 @@ use sha2::{Digest, Sha256};
 use starling_catalog::Snapshot;
 use starling_model::{
     AccessLog, CaRootRecord, Check, ConfigEntry, ConfigKind, HeaderMatch, HeaderTest, InstanceKind,
-    IntentionPermission, IntentionSubject, LogFilter, LogForm, LogTarget, MeshEntry, Node, PathMatch, ProxyDefaults,
-    Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, SidecarProxy, SourceDecision, SourceIntention,
-    TaggedAddress, Tracing, TransparentProxy, UnixSeconds, Upstream, Versioned,
+    IntentionPermission, IntentionSubject, LocalityMode, LogFilter, LogForm, LogTarget, MeshEntry, Node, PathMatch,
+    ProxyDefaults, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, SidecarProxy, SourceDecision,
+    SourceIntention, TaggedAddress, Tracing, TransparentProxy, UnixSeconds, Upstream, Versioned,
 };
 
 use crate::ports::{Leaf, MeshFacts};
@@ -348,7 +348,7 @@ fn mesh(form: Form, entry: &MeshEntry) -> Form {
 }
 
 fn proxy_defaults(form: Form, entry: &ProxyDefaults) -> Form {
-    let ProxyDefaults { config, protocol: _, access_logs, tracing, meta } = entry;
+    let ProxyDefaults { config, protocol: _, access_logs, tracing, prioritize_by_locality, meta } = entry;
     let config = if config.is_empty() { Value::Null } else { Value::Object(config.clone()) };
     form.field("TransparentProxy", json!({}))
         .field("MeshGateway", json!({}))
@@ -356,7 +356,12 @@ fn proxy_defaults(form: Form, entry: &ProxyDefaults) -> Form {
         .field("AccessLogs", self::access_log(access_logs))
         .nonempty("Tracing", self::tracing(tracing))
         .field("Config", config)
+        .nonempty("PrioritizeByLocality", locality_mode(*prioritize_by_locality))
         .nonempty("Meta", texts(meta))
+}
+
+fn locality_mode(mode: Option<LocalityMode>) -> Value {
+    mode.map_or(Value::Null, |mode| json!({"Mode": mode.as_str()}))
 }
 
 fn tracing(tracing: &Tracing) -> Map<String, Value> {

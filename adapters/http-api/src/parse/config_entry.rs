@@ -14,7 +14,7 @@ use super::field::{FieldError, Fields};
 use super::ingress::parse_ingress_gateway;
 use super::intention::parse_sources;
 use super::opaque::{Place, parse_config, protocol_of};
-use super::resolver::{parse_service_resolver, parse_service_splitter};
+use super::resolver::{parse_locality_mode, parse_service_resolver, parse_service_splitter};
 use super::router::{named_service, parse_service_router};
 use super::service::parse_mesh_gateway;
 use super::tracing;
@@ -91,9 +91,9 @@ fn parse_proxy_defaults(fields: &mut Fields<'_>) -> Result<ProxyDefaults, FieldE
     let tracing = tracing::parse(fields)?;
     parse_shared(fields)?;
     fields.unsupported("FailoverPolicy")?;
-    fields.unsupported("PrioritizeByLocality")?;
+    let prioritize_by_locality = fields.object("PrioritizeByLocality")?.map(parse_locality_mode).transpose()?.flatten();
     let meta = fields.meta("Meta")?;
-    Ok(ProxyDefaults { config, protocol, access_logs, tracing, meta })
+    Ok(ProxyDefaults { config, protocol, access_logs, tracing, prioritize_by_locality, meta })
 }
 
 /// The fields that proxy-defaults and service-defaults share and that say nothing yet.

@@ -1,13 +1,15 @@
 //! Definition files in JSON and HCL as Consul users have them: services, checks, and config entries.
 
+use std::sync::Arc;
+
 use serde_json::Value;
-use starling_model::{ConfigEntry, ServiceRegistration};
+use starling_model::{ConfigEntry, Locality, ServiceRegistration};
 
 use super::check::{CheckRegistration, parse_check};
 use super::config_entry::parse_config_entry;
 use super::field::{Context, Field, FieldError, Fields, parse_json};
 use super::hcl::parse_hcl;
-use super::service::parse_service;
+use super::service::{parse_locality, parse_service};
 
 /// Bytes of a definition file; a larger one is no definition.
 pub const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -98,6 +100,8 @@ pub struct Definitions {
     pub checks: Vec<CheckRegistration>,
     /// `config_entries { bootstrap = […] }`.
     pub config_entries: Vec<ConfigEntry>,
+    /// `locality { region = "…", zone = "…" }`: where the node is.
+    pub locality: Option<Arc<Locality>>,
     /// Fields that were read and have no effect.
     pub notices: Vec<FieldError>,
 }
@@ -191,6 +195,7 @@ fn parse_file(value: Value, context: &Context) -> Result<Definitions, FieldError
         }
         entries.finish()?;
     }
+    definitions.locality = fields.object("locality")?.map(parse_locality).transpose()?.flatten();
     for setting in AGENT_SETTINGS {
         if fields.take(setting).is_some() {
             context.notice(setting, "is a setting of Consul's agent and has no effect in a definition file");

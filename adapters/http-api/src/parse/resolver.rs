@@ -79,7 +79,7 @@ pub(super) fn parse_service_resolver(fields: &mut Fields<'_>) -> Result<ServiceR
 }
 
 /// The order in which instances are called; nothing is said where the mode is left out.
-fn parse_locality_mode(mut fields: Fields<'_>) -> Result<Option<LocalityMode>, FieldError> {
+pub(super) fn parse_locality_mode(mut fields: Fields<'_>) -> Result<Option<LocalityMode>, FieldError> {
     let mode = match fields.text("Mode")?.as_deref() {
         None => None,
         Some("none") => Some(LocalityMode::None),

@@ -149,7 +149,7 @@ pub(super) fn instance_of(
 }
 
 /// Where an instance runs; what Consul's own types write for nowhere is `None`.
-fn parse_locality(mut fields: Fields<'_>) -> Result<Option<Arc<Locality>>, FieldError> {
+pub(super) fn parse_locality(mut fields: Fields<'_>) -> Result<Option<Arc<Locality>>, FieldError> {
     let (region, zone) = (fields.text("Region")?, fields.text("Zone")?);
     fields.finish()?;
     let Some(region) = region else {

@@ -27,7 +27,10 @@ pub(crate) fn build(
     mesh: &MeshSettings,
     (target, from): &EndpointsKey,
 ) -> (Endpoints, Vec<Diagnostic>) {
-    let (groups, mut diagnostics) = by_nearness(view, target, from.as_deref());
+    // Read also where the key names no locality: as soon as the answer is another one, so is the key.
+    let near = view.prefers_near(&target.service);
+    let from = from.as_ref().filter(|_| near);
+    let (groups, mut diagnostics) = by_nearness(view, target, from.map(|from| &**from));
     let mut groups = groups.into_values();
     let endpoints = groups.next().unwrap_or_default();
     let farther = groups.map(|endpoints| FailoverGroup { target: target.clone(), endpoints });
@@ -43,7 +46,7 @@ pub(crate) fn build(
     }
     let cluster = cluster::name(mesh, target);
     let (service, subset) = (target.service.clone(), target.subset.clone());
-    (Endpoints { service, subset, cluster, from: from.clone(), endpoints, failover }, diagnostics)
+    (Endpoints { service, subset, cluster, from: from.cloned(), endpoints, failover }, diagnostics)
 }
 
 /// The endpoints of `target` alone, by how near they are to `from`; without that all alike. No group is empty.

@@ -64,6 +64,7 @@ pub fn command() -> impl Strategy<Value = String> {
         12 => routing(),
         3 => gateway(),
         2 => protocol().prop_map(|protocol| format!(r#"proxy-defaults {{"protocol":"{protocol}"}}"#)),
+        2 => proptest::sample::select(vec!["failover", "none"]).prop_map(|mode| format!("proxy-defaults {{}} near={mode}")),
         2 => (side(), side(), decision).prop_map(|(from, to, decision)| format!("intention {from} -> {to} {decision}")),
         2 => (node(), service(), 1..3, "(-sidecar-proxy)?")
             .prop_map(|(node, name, number, sidecar)| format!("delete instance {node}/{name}-{number}{sidecar}")),

@@ -390,14 +390,16 @@ fn defaults(args: &[&str]) -> ServiceDefaults {
     }
 }
 
-/// `proxy-defaults {"protocol":"http"} [access-logs=off]`, the map being its `Config`.
+/// `proxy-defaults {"protocol":"http"} [access-logs=off] [near=failover]`, the map being its `Config`.
 fn proxy_defaults(command: &str) -> ProxyDefaults {
     let json = command.split_whitespace().nth(1).unwrap_or("{}");
     let config: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json).expect(json);
     let protocol = config.get("protocol").and_then(|value| value.as_str()).map(|text| text.parse().unwrap());
     let enabled = command.contains("access-logs=off").then_some(false);
     let access_logs = AccessLog { enabled, ..AccessLog::default() };
-    ProxyDefaults { config, protocol, access_logs, ..ProxyDefaults::default() }
+    let near = |mode: &str| serde_json::from_value(mode.into()).expect(command);
+    let prioritize_by_locality = command.split_once("near=").map(|(_, mode)| near(mode));
+    ProxyDefaults { config, protocol, access_logs, prioritize_by_locality, ..ProxyDefaults::default() }
 }
 
 fn root(id: &str) -> CaRootRecord {

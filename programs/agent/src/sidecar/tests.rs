@@ -4,7 +4,7 @@ use starling_model::service::InstanceKey;
 use starling_model::{NodeName, Upstream, Weights};
 
 use super::*;
-use crate::registrations::{ExistingChecks, Registrations, Source};
+use crate::registrations::{ExistingChecks, Registrations, Role, Source};
 
 fn node() -> Node {
     Node {
@@ -73,6 +73,31 @@ fn register(here: &mut Registrations, given: ServiceRegistration) -> Result<(), 
 
 fn sidecar_port(here: &Registrations, id: &str) -> Option<u16> {
     here.services()[&InstanceId::new(id).unwrap()].instance.port.map(Port::get)
+}
+
+#[test]
+fn what_does_not_say_where_it_is_is_where_its_node_is() {
+    let locality = |text: &str| Some(Arc::new(text.parse::<Locality>().unwrap()));
+    let mut here = empty();
+    here.run_at(locality("eu/a"));
+    register(&mut here, with_sidecar(service("web", "web", Some(8080)), |_| {})).unwrap();
+    let mut elsewhere = with_sidecar(service("api", "api", Some(8081)), |_| {});
+    elsewhere.instance.locality = locality("us");
+    register(&mut here, elsewhere).unwrap();
+    let all = |here: &Registrations| {
+        let said = |service: &Service| service.instance.locality.as_ref().map(ToString::to_string).unwrap_or_default();
+        let all = here.services().iter().map(|(id, service)| format!("{id} {}", said(service)));
+        all.collect::<Vec<_>>().join(", ")
+    };
+    assert_eq!(all(&here), "api us, api-sidecar-proxy us, web eu/a, web-sidecar-proxy eu/a");
+
+    // The node has moved: what is kept is what was said.
+    let Role::Given(given, _) = &here.services()[&InstanceId::new("web").unwrap()].role else { panic!("given") };
+    assert_eq!(given.instance.locality, None);
+    let given = (**given).clone();
+    here.run_at(locality("eu/b"));
+    register(&mut here, given).unwrap();
+    assert_eq!(all(&here), "api us, api-sidecar-proxy us, web eu/b, web-sidecar-proxy eu/b");
 }
 
 #[test]

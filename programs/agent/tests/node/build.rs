@@ -35,6 +35,7 @@ pub fn node() -> Node {
 pub fn config(data_dir: &Path) -> AgentConfig {
     AgentConfig {
         node: node(),
+        locality: None,
         datacenter: Datacenter::new("dc1").unwrap(),
         data_dir: data_dir.to_owned(),
         enable_script_checks: true,

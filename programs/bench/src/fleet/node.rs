@@ -87,6 +87,7 @@ impl NodeSpec {
                 tagged_addresses: BTreeMap::new(),
                 meta: BTreeMap::new(),
             },
+            locality: None,
             datacenter: Datacenter::new(DATACENTER)?,
             data_dir: self.directory,
             enable_script_checks: false,

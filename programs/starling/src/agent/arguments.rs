@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use starling_model::{Datacenter, NodeName};
+use starling_model::{Datacenter, Locality, NodeName};
 
 use crate::client::address::host_and_port;
 use crate::environment::Environment;
@@ -65,6 +65,10 @@ pub(crate) struct AgentArgs {
     /// Where DNS listens, over UDP and TCP
     #[arg(long, default_value = "127.0.0.1:8600", value_name = "IP:PORT")]
     pub(super) dns_addr: SocketAddr,
+
+    /// Where this node is, and with it the services that do not say; without it, as `locality` in a file of --config-dir
+    #[arg(long, value_name = "REGION[/ZONE]")]
+    pub(super) locality: Option<Locality>,
 
     /// Name of the datacentre
     #[arg(long, default_value = "dc1", value_name = "NAME")]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -10,7 +11,7 @@ use starling_agent::{Agent, RegisterError, WriteError};
 use starling_catalog::Command;
 use starling_http_api::parse::file::FILE_BYTES_MAX;
 use starling_http_api::parse::{Context as ParseContext, Definitions, Dialect, parse_definitions};
-use starling_model::{Datacenter, InstanceId, NodeName};
+use starling_model::{Datacenter, InstanceId, Locality, NodeName};
 use starling_server::{CommitFailure, Server};
 
 use crate::outcome::usage;
@@ -72,6 +73,12 @@ pub(crate) fn context(name: NodeName, datacenter: Datacenter) -> ParseContext {
 pub(crate) fn services(all: &[Definitions]) -> BTreeSet<InstanceId> {
     let services = all.iter().flat_map(|definitions| &definitions.services);
     services.map(|service| service.instance.key.id.clone()).collect()
+}
+
+/// Where the node is: as the flag says, else the last of the files that says so, as with Consul's.
+pub(crate) fn locality(flag: Option<&Locality>, all: &[Definitions]) -> Option<Arc<Locality>> {
+    let in_files = || all.iter().rev().find_map(|definitions| definitions.locality.clone());
+    flag.cloned().map(Arc::new).or_else(in_files)
 }
 
 /// Writes the config entries that were read, in their order, since they are held against each other; before anything is

@@ -152,6 +152,12 @@ fn defined(document: &Document, value: Value, context: &ParseContext) -> anyhow:
             document.name
         );
     }
+    if definitions.locality.is_some() {
+        eprintln!(
+            "warning: {}: locality is a setting of the agent's own, which this command does not change",
+            document.name
+        );
+    }
     if definitions.services.is_empty() {
         return Err(usage(format!("{}: there is no `service` in it", document.name)));
     }

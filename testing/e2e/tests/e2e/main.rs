@@ -22,6 +22,7 @@ mod ingress;
 mod intentions;
 mod kills;
 mod liveness;
+mod locality;
 mod mixed;
 mod native;
 mod own_process;

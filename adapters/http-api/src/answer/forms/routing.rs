@@ -179,10 +179,7 @@ pub(super) fn service_resolver(form: Form, entry: &ServiceResolver) -> Form {
         .nonempty("ConnectTimeout", duration(entry.connect_timeout))
         .nonempty("RequestTimeout", duration(entry.request_timeout))
         .nonempty("LoadBalancer", entry.load_balancer.as_ref().map_or(Value::Null, load_balancer))
-        .nonempty(
-            "PrioritizeByLocality",
-            entry.prioritize_by_locality.map_or(Value::Null, |mode| json!({"Mode": mode.as_str()})),
-        )
+        .nonempty("PrioritizeByLocality", super::locality_mode(entry.prioritize_by_locality))
         .nonempty("Meta", texts(&entry.meta))
 }
 
