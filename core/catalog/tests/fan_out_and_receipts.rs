@@ -175,6 +175,28 @@ fn the_receipt_of_a_command_in_several_parts_speaks_of_all_of_them() {
 }
 
 #[test]
+fn who_owes_one_part_and_has_refused_another_is_not_waited_for() {
+    let mut proxies = Proxies::connected(&["a", "b"]);
+    for name in ["a", "b"] {
+        proxies.applied(name, 1, 0);
+    }
+    proxies.committed(2, &["a", "b"], 100);
+    proxies.committed(3, &["a", "b"], 100);
+    proxies.receipts.join(Revision(3), &[Revision(2)]);
+    proxies.applied("b", 3, 120);
+    assert_eq!(proxies.receipts.is_settled(Revision(3)), Some(false), "a owes both parts");
+    // What came of the later part only: the earlier one, it has said nothing of.
+    proxies.rejected("a", refused(3, None, "no"));
+    let report = proxies.report(3);
+    assert_eq!((report.pending.as_slice(), report.rejected.len()), (&[][..], 1), "{report:?}");
+    assert_eq!(proxies.receipts.is_settled(Revision(3)), Some(true), "as the report says");
+    assert_eq!(proxies.receipts.is_settled(Revision(2)), Some(false), "the earlier part alone is owed");
+    assert_eq!(proxies.holds(3, "applied:all"), Barrier::Never);
+    proxies.applied("a", 2, 130);
+    assert_eq!(proxies.receipts.is_settled(Revision(2)), Some(true));
+}
+
+#[test]
 fn a_proxy_that_nothing_concerns_is_never_behind() {
     let mut proxies = Proxies::connected(&["a", "b"]);
     proxies.applied("a", 1, 0);
