@@ -19,6 +19,10 @@ use crate::proxies::{NativeFeed, Proxies};
 /// After a certificate that could not be had, or a listener that somebody else holds.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
+/// After the first certificate that could not be had: a registration that is new here is on its way to the server, who issues
+/// none before it is there. Doubled each time, up to [`AGAIN_AFTER`].
+const AGAIN_FIRST: Duration = Duration::from_millis(10);
+
 /// Serves the sidecars of this node; returns when the agent does not change any more.
 pub async fn run(agent: Arc<Agent>, proxies: Proxies, engine: Arc<Engine>) {
     let mut changes = agent.changes();
@@ -65,16 +69,23 @@ impl Sidecar {
     fn start(id: InstanceId, agent: &Arc<Agent>, proxies: &Proxies, engine: &Arc<Engine>) -> Self {
         let (agent, proxies, engine) = (Arc::clone(agent), proxies.clone(), Arc::clone(engine));
         Self(tokio::spawn(async move {
+            let mut again_after = AGAIN_FIRST;
             loop {
                 match proxies.attach_native(&id).await {
-                    Ok(feed) => follow(&id, &agent, feed, &engine).await,
+                    Ok(feed) => {
+                        follow(&id, &agent, feed, &engine).await;
+                        again_after = AGAIN_AFTER;
+                    }
                     // Deregistered meanwhile.
                     Err(AttachError::Unknown { .. } | AttachError::Refused { .. }) => {}
                     Err(error @ AttachError::Unavailable { .. }) => {
-                        tracing::warn!(sidecar = %id, %error, "no certificate for a sidecar yet; trying again");
+                        if again_after == AGAIN_AFTER {
+                            tracing::warn!(sidecar = %id, %error, "no certificate for a sidecar yet; trying again");
+                        }
                     }
                 }
-                sleep(AGAIN_AFTER).await;
+                sleep(again_after).await;
+                again_after = (again_after * 2).min(AGAIN_AFTER);
             }
         }))
     }
