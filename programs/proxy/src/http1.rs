@@ -132,7 +132,12 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         let fields = Heeded { side: &side, peer: &peer, fields: &Fields(&head) };
         let request = (head.method(), head.scheme, head.authority(), head.target());
         let begun = side.tracer().map(|tracer| tracer.begin(&fields));
-        let mut decision = side.decide(&peer, request, &fields);
+        // RFC 9110 section 7.4: what is asked for by `https` must not be answered to who has not come by it.
+        let outside = self.peer.outside.as_ref().filter(|_| head.scheme == Some("https"));
+        let mut decision = match outside.filter(|outside| !outside.https) {
+            Some(_) => Decision::Reply { status: 403, text: "an https URI asks for TLS" },
+            None => side.decide(&peer, request, &fields),
+        };
         begun.iter().for_each(|begun| decision.traced(&begun.edits));
         let (mut body, moved) =
             (Body::of_request(&head), Moved::noting(side.log().is_some_and(|log| log.wants_response)));

@@ -411,6 +411,15 @@ fn rewritten(
     Ok(request)
 }
 
+/// Whether a call is one of gRPC, by the only type of its content: `application/grpc` or `application/grpc+` and a codec's name.
+/// That of browsers (`application/grpc-web`) is another protocol.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let mut types = headers.get_all("content-type").iter().filter(|value| !value.is_empty());
+    let (Some(only), None) = (types.next(), types.next()) else { return false };
+    let codec = only.as_bytes().strip_prefix(b"application/grpc");
+    codec.is_some_and(|codec| codec.first().is_none_or(|first| *first == b'+'))
+}
+
 /// Answers in the proxy's own name; gRPC callers in their own terms (gRPC over HTTP2, "Responses").
 fn reply(
     request: &http::request::Parts,
@@ -418,8 +427,7 @@ fn reply(
     (failure, location): (Failure, Option<String>),
 ) -> Ending {
     let (status, text) = (failure.status(), failure.text());
-    let is_grpc =
-        request.headers.get("content-type").is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
+    let is_grpc = is_grpc(&request.headers);
     let mut response = Response::new(());
     let fields = response.headers_mut();
     if let Some(location) = location.and_then(|location| HeaderValue::from_str(&location).ok()) {

@@ -11,6 +11,7 @@ mod planes;
 mod wire;
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, UdpSocket};
 
 use starling_e2e::Plane;
 
@@ -33,13 +34,18 @@ const PRINTED_MAX: usize = 10;
 const LANES: usize = 4;
 
 /// Every status that the plan and the applications have, and that of what is no request.
-const STATUSES: [u16; 13] = [200, 204, 301, 302, 303, 304, 307, 308, 400, 403, 404, 418, 429];
+const STATUSES: [u16; 14] = [200, 204, 301, 302, 303, 304, 307, 308, 400, 403, 404, 418, 429, 503];
+
+/// Every status of gRPC that the application has, and that of who may not call it.
+const RPC_STATUSES: [&str; 5] = ["0", "3", "5", "7", "14"];
 
 /// What became of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Fate {
     status: Option<u16>,
     location: Option<String>,
+    /// Of a call of gRPC.
+    rpc_status: Option<String>,
     /// Other fields of the response that are compared.
     fields: Vec<(String, String)>,
     body: String,
@@ -65,14 +71,15 @@ impl<'a> Lane<'a> {
             Some(request) => client.send2(request).await,
             None => client.send(&case.bytes(), case.method.trim() == "HEAD").await,
         };
-        let location = response.fields.iter().find(|(name, _)| name == "location").map(|(_, value)| value.clone());
+        let value = |wanted| response.fields.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone());
+        let (location, rpc_status) = (value("location"), value("grpc-status"));
         let compared = |name: &str| name != "location" && !FIELDS_OF_RESPONSES.iter().any(|(field, _)| *field == name);
         let seen = self.plane.notes.take(&case.number).into_iter().map(|seen| self.comparable(seen));
         let seen: Vec<_> = seen.collect();
         // What a proxy says in its own name is worded by each.
         let body = if seen.is_empty() { String::new() } else { response.body };
         let fields = response.fields.into_iter().filter(|(name, _)| compared(name) && !seen.is_empty()).collect();
-        Fate { status: response.status, location, fields, body, seen }
+        Fate { status: response.status, location, rpc_status, fields, body, seen }
     }
 
     /// What was seen, but for what may differ and what means the same.
@@ -80,6 +87,10 @@ impl<'a> Lane<'a> {
         seen.fields.retain(|(name, _)| !FIELDS_OF_REQUESTS.iter().any(|(field, _)| name == field));
         for (_, value) in &mut seen.fields {
             *value = without_hash(&value.replace(&self.plane.trust_domain, "TRUST-DOMAIN"));
+        }
+        // Where the caller is on the machine itself, Envoy writes the machine's own address and not the caller's.
+        for (_, value) in seen.fields.iter_mut().filter(|(name, _)| name == "x-forwarded-for") {
+            *value = with_own_addresses_alike(value);
         }
         // Several fields of a name are one list, in which an empty element is none (RFC 9110 sections 5.3 and 5.6.1, RFC 9113
         // section 8.2.3); Envoy joins those that it knows.
@@ -102,6 +113,13 @@ fn without_hash(value: &str) -> String {
     value.split(';').filter(|part| !part.starts_with("Hash=")).collect::<Vec<_>>().join(";")
 }
 
+/// A list of addresses in which those of this machine are loopback.
+fn with_own_addresses_alike(value: &str) -> String {
+    let is_own = |part: &str| part.parse::<IpAddr>().is_ok_and(|address| UdpSocket::bind((address, 0)).is_ok());
+    let parts = value.split(',').map(str::trim).map(|part| if is_own(part) { "127.0.0.1" } else { part });
+    parts.collect::<Vec<_>>().join(",")
+}
+
 /// A pair of lanes.
 struct Pair<'a> {
     envoy: Lane<'a>,
@@ -117,6 +135,10 @@ struct Tally {
     routes: BTreeMap<String, usize>,
     /// How often each status was answered.
     statuses: BTreeMap<u16, usize>,
+    /// How often each status of gRPC was.
+    rpc_statuses: BTreeMap<String, usize>,
+    /// How many requests were tried so often.
+    tries: BTreeMap<usize, usize>,
     /// How often an application saw a request.
     seen: usize,
 }
@@ -125,6 +147,10 @@ impl Tally {
     fn count(&mut self, fate: &Fate) {
         *self.statuses.entry(fate.status.unwrap_or(0)).or_default() += 1;
         self.seen += fate.seen.len();
+        *self.tries.entry(fate.seen.len()).or_default() += 1;
+        if let Some(status) = &fate.rpc_status {
+            *self.rpc_statuses.entry(status.clone()).or_default() += 1;
+        }
         for route in fate.seen.iter().filter_map(|seen| seen.value("x-route")) {
             *self.routes.entry(route.to_owned()).or_default() += 1;
         }
@@ -134,6 +160,11 @@ impl Tally {
         other.meant.into_iter().for_each(|(what, count)| *self.meant.entry(what).or_default() += count);
         other.routes.into_iter().for_each(|(route, count)| *self.routes.entry(route).or_default() += count);
         other.statuses.into_iter().for_each(|(status, count)| *self.statuses.entry(status).or_default() += count);
+        other
+            .rpc_statuses
+            .into_iter()
+            .for_each(|(status, count)| *self.rpc_statuses.entry(status).or_default() += count);
+        other.tries.into_iter().for_each(|(tries, count)| *self.tries.entry(tries).or_default() += count);
         self.seen += other.seen;
     }
 
@@ -148,6 +179,9 @@ impl Tally {
         assert!(self.seen * 5 > requests, "one in five arrives: {}", self.seen);
         let unmet: Vec<_> = STATUSES.iter().filter(|status| !self.statuses.contains_key(status)).collect();
         assert!(unmet.is_empty(), "{unmet:?} not among {:?}", self.statuses);
+        let unmet: Vec<_> = RPC_STATUSES.iter().filter(|status| !self.rpc_statuses.contains_key(**status)).collect();
+        assert!(unmet.is_empty(), "{unmet:?} not among {:?}", self.rpc_statuses);
+        assert!((0..=3).all(|tries| self.tries.contains_key(&tries)), "tries: {:?}", self.tries);
         let taken = |route: usize| self.routes.contains_key(&route.to_string()) || route == planes::FAULT;
         let untaken: Vec<_> = (0..planes::ROUTES).filter(|route| !taken(*route)).collect();
         assert!(untaken.is_empty(), "routes {untaken:?} were never taken: {:?}", self.routes);
@@ -230,11 +264,9 @@ fn print(difference: &Difference) {
     let bytes = case.bytes();
     let version = if case.http2().is_some() { " over HTTP/2" } else { "" };
     eprintln!("---- {} calls {}{version}: {}", case.caller, case.called, bytes.escape_ascii());
-    if (envoy.status, &envoy.location) != (native.status, &native.location) {
-        eprintln!(
-            "answer: Envoy {:?} {:?}; native {:?} {:?}",
-            envoy.status, envoy.location, native.status, native.location
-        );
+    let answer = |fate: &Fate| format!("{:?} {:?} {:?}", fate.status, fate.location, fate.rpc_status);
+    if answer(envoy) != answer(native) {
+        eprintln!("answer: Envoy {}; native {}", answer(envoy), answer(native));
     }
     if (&envoy.fields, &envoy.body) != (&native.fields, &native.body) {
         eprintln!("  Envoy:  {:?} {:?}\n  native: {:?} {:?}", envoy.fields, envoy.body, native.fields, native.body);

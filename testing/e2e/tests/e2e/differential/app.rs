@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::{BodyExt, Full};
+use std::convert::Infallible;
+
+use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -13,7 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::grammar::{ANSWER, CASE};
+use super::grammar::{ANSWER, CASE, FAILURES, RPC_ANSWER};
 use super::wire::{Reader, fields_of};
 
 /// A request as an application saw it.
@@ -34,11 +37,29 @@ impl Seen {
         self.fields.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// The status that it asks for.
-    fn answer(&self) -> u16 {
-        self.value(ANSWER).and_then(|status| status.parse().ok()).unwrap_or(200)
+    fn number<T: std::str::FromStr>(&self, name: &str) -> Option<T> {
+        self.value(name).and_then(|value| value.parse().ok())
+    }
+
+    /// The status that it asks for, if this is the try of that number.
+    fn answer(&self, tries: usize) -> u16 {
+        if tries <= self.number(FAILURES).unwrap_or(0) { 503 } else { self.number(ANSWER).unwrap_or(200) }
+    }
+
+    /// The status of gRPC that it asks for, and whether it comes after a body.
+    fn rpc_answer(&self, tries: usize) -> (u16, bool) {
+        if tries <= self.number(FAILURES).unwrap_or(0) {
+            return (UNAVAILABLE, false);
+        }
+        let asked = self.value(RPC_ANSWER).unwrap_or("0");
+        let late = asked.strip_prefix("late-");
+        let status = late.unwrap_or(asked).parse().unwrap_or(0);
+        (status, status == 0 || late.is_some())
     }
 }
+
+/// The status of gRPC of whoever cannot serve at the moment.
+const UNAVAILABLE: u16 = 14;
 
 /// What the applications of one data plane saw, by the number of the case.
 #[derive(Debug, Clone, Default)]
@@ -50,9 +71,13 @@ impl Notes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(case).unwrap_or_default()
     }
 
-    fn note(&self, seen: Seen) {
+    /// How many were seen of its case, this one included.
+    fn note(&self, seen: Seen) -> usize {
         let case = seen.value(CASE).unwrap_or("none").to_owned();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(case).or_default().push(seen);
+        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_case = notes.entry(case).or_default();
+        of_case.push(seen);
+        of_case.len()
     }
 }
 
@@ -61,6 +86,8 @@ impl Notes {
 pub(super) enum Speaks {
     Http1,
     Http2,
+    /// HTTP/2, with a status in the trailers.
+    Grpc,
 }
 
 /// Starts an application under the name of its instance; its port.
@@ -74,7 +101,8 @@ pub(super) async fn start(instance: &str, speaks: Speaks, notes: &Notes) -> u16 
             tokio::spawn(async move {
                 match speaks {
                     Speaks::Http1 => serve(stream, &instance, &notes).await,
-                    Speaks::Http2 => serve2(stream, &instance, &notes).await,
+                    Speaks::Http2 => serve2(stream, &instance, &notes, answer2).await,
+                    Speaks::Grpc => serve2(stream, &instance, &notes, answer_rpc).await,
                 }
             });
         }
@@ -95,8 +123,9 @@ async fn serve(stream: TcpStream, instance: &str, notes: &Notes) -> Option<()> {
         let mut fields = head.fields;
         fields.sort_by(|a, b| a.0.cmp(&b.0));
         let seen = Seen { instance: instance.to_owned(), method, target, fields, body };
-        let (status, bodiless) = (seen.answer(), seen.method == "HEAD");
-        notes.note(seen);
+        let bodiless = seen.method == "HEAD";
+        let tries = notes.note(seen.clone());
+        let status = seen.answer(tries);
         reader.stream.write_all(&respond(status, instance, bodiless)).await.ok()?;
     }
 }
@@ -118,21 +147,29 @@ fn respond(status: u16, instance: &str, bodiless: bool) -> Vec<u8> {
     answer.into_bytes()
 }
 
-async fn serve2(stream: TcpStream, instance: &str, notes: &Notes) -> Option<()> {
+/// What an application of HTTP/2 answers.
+type Answered = Response<BoxBody<Bytes, Infallible>>;
+
+async fn serve2(
+    stream: TcpStream,
+    instance: &str,
+    notes: &Notes,
+    answer: fn(&Seen, usize, &str) -> Answered,
+) -> Option<()> {
     let shared = (instance.to_owned(), notes.clone());
     let service = service_fn(move |request: Request<Incoming>| {
         let (instance, notes) = shared.clone();
-        async move { answer2(request, &instance, &notes).await }
+        async move {
+            let seen = see(request, &instance).await?;
+            let tries = notes.note(seen.clone());
+            Ok::<_, hyper::Error>(answer(&seen, tries, &instance))
+        }
     });
     http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await.ok()
 }
 
-/// Answers a request; what does not come to its end is none, here as in HTTP/1.1.
-async fn answer2(
-    request: Request<Incoming>,
-    instance: &str,
-    notes: &Notes,
-) -> Result<Response<Full<Bytes>>, hyper::Error> {
+/// A request; what does not come to its end is none, here as in HTTP/1.1.
+async fn see(request: Request<Incoming>, instance: &str) -> Result<Seen, hyper::Error> {
     let (head, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
     let mut fields = fields_of(&head.headers);
@@ -140,13 +177,33 @@ async fn answer2(
     fields.sort_by(|a, b| a.0.cmp(&b.0));
     let target = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
     let (method, body) = (head.method.to_string(), String::from_utf8_lossy(&body).into_owned());
-    let seen = Seen { instance: instance.to_owned(), method, target, fields, body };
-    let status = seen.answer();
+    Ok(Seen { instance: instance.to_owned(), method, target, fields, body })
+}
+
+fn answer2(seen: &Seen, tries: usize, instance: &str) -> Answered {
+    let status = seen.answer(tries);
     let says = if seen.method == "HEAD" || matches!(status, 204 | 304) { "" } else { instance };
-    notes.note(seen);
     let mut response = Response::builder().status(status).header("x-app", instance);
     for (name, value) in FIELDS {
         response = response.header(name, value);
     }
-    Ok(response.body(Full::new(Bytes::copy_from_slice(says.as_bytes()))).expect("a response"))
+    response.body(Full::new(Bytes::copy_from_slice(says.as_bytes())).boxed()).expect("a response")
+}
+
+/// Answers a call: with a message and the status after it, or with the status alone, as servers do that have nothing to say.
+fn answer_rpc(seen: &Seen, tries: usize, instance: &str) -> Answered {
+    let (status, has_message) = seen.rpc_answer(tries);
+    let response = Response::builder().header("content-type", "application/grpc").header("x-app", instance);
+    if !has_message {
+        let alone = response.header("grpc-status", status).header("grpc-message", "as asked");
+        return alone.body(Empty::new().boxed()).expect("a response");
+    }
+    let mut message = vec![0, 0, 0, 0, u8::try_from(instance.len()).expect("a short name")];
+    message.extend(instance.as_bytes());
+    let trailers = HeaderMap::from_iter([
+        (http::HeaderName::from_static("grpc-status"), HeaderValue::from(status)),
+        (http::HeaderName::from_static("grpc-message"), HeaderValue::from_static("as asked")),
+    ]);
+    let body = Full::new(Bytes::from(message)).with_trailers(std::future::ready(Some(Ok(trailers))));
+    response.body(body.boxed()).expect("a response")
 }

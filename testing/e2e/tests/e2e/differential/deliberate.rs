@@ -36,7 +36,15 @@ pub(super) struct Deliberate {
     covers: fn(&Case, &Fate, &Fate) -> bool,
 }
 
-const DELIBERATE: [Deliberate; 20] = [
+const DELIBERATE: [Deliberate; 21] = [
+    Deliberate {
+        what: "a call of gRPC over HTTP/1.1 that is no request",
+        why: "Envoy answers in terms of gRPC, which is spoken over HTTP/2 only; what is no request is answered 400",
+        covers: |case, envoy, native| {
+            let in_its_terms = envoy.status == Some(200) && envoy.rpc_status.as_deref() == Some("13");
+            case.called == "remote" && case.http2().is_none() && in_its_terms && native.status == Some(400)
+        },
+    },
     Deliberate {
         what: "a method that is not registered",
         why: "Envoy's HTTP/1 codec takes those of a list; a method is a token, and policies compare it as written",
@@ -46,7 +54,9 @@ const DELIBERATE: [Deliberate; 20] = [
         what: "a query outside the grammar, over HTTP/2",
         why: "Envoy passes it on, and an application's reader of HTTP/2 may refuse it; here it is escaped",
         covers: |case, envoy, _| {
-            case.called == "modern" && case.target.contains(['"', '<', '>']) && envoy.status == Some(502)
+            let speaks_http2 = ["modern", "remote"].contains(&case.called);
+            let broken = envoy.status == Some(502) || envoy.rpc_status.as_deref() == Some("14");
+            speaks_http2 && case.target.contains(['"', '<', '>']) && broken && envoy.seen.is_empty()
         },
     },
     Deliberate {
@@ -181,9 +191,10 @@ fn named_otherwise(case: &Case) -> bool {
         || !host.eq_ignore_ascii_case(authority)
 }
 
-/// Native has called it no request.
+/// Native has called it no request, in terms of HTTP or of gRPC.
 fn refused(native: &Fate) -> bool {
-    native.status == Some(400) && native.seen.is_empty()
+    let in_terms_of_grpc = native.status == Some(200) && native.rpc_status.as_deref() == Some("13");
+    (native.status == Some(400) || in_terms_of_grpc) && native.seen.is_empty()
 }
 
 /// The difference that these two fates are, if it is meant.

@@ -7,13 +7,19 @@ use fastrand::Rng;
 use http::Request;
 use http_body_util::Full;
 
-use super::planes::{CALLED, CALLERS, PATHS};
+use super::planes::{CALLED, CALLERS, EDGE, PATHS};
 
 /// The field by which an application's notes are found again.
 pub(super) const CASE: &str = "x-case";
 
 /// The field that asks the application for a status.
 pub(super) const ANSWER: &str = "x-answer";
+
+/// The field that asks the application to fail the first so many tries.
+pub(super) const FAILURES: &str = "x-fail";
+
+/// The field that asks the application for a status of gRPC, `late-` for one that comes after a message.
+pub(super) const RPC_ANSWER: &str = "x-rpc-answer";
 
 /// One request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +63,9 @@ impl Case {
             Request::builder().method(&*self.method).uri(format!("http://{}{}", host.trim(), self.target));
         for (name, value) in self.fields.iter().filter(|(name, _)| !OF_HTTP1.contains(&&*name.to_ascii_lowercase())) {
             request = request.header(name, value.trim_matches([' ', '\t']));
+        }
+        if self.called == "remote" {
+            request = request.header("te", "trailers");
         }
         let chunked = self.values("transfer-encoding").next().is_some();
         let body = if chunked { String::new() } else { self.body.clone() };
@@ -128,6 +137,24 @@ const HOSTS: [&str; 16] = [
     "shop:",
 ];
 
+/// Hosts that the gateway knows, nearly knows, or finds by their end.
+const EDGE_HOSTS: [&str; 14] = [
+    "shop.example.com",
+    "shop.example.com",
+    "SHOP.example.COM:8080",
+    "shop.example.com.",
+    "www.example.com",
+    "a.b.example.com",
+    "example.com",
+    ".example.com",
+    "xexample.com",
+    "deep.shop.example.com",
+    "alias.internal",
+    "other.internal",
+    "127.0.0.1",
+    "nobody.test",
+];
+
 /// Those of them that are none.
 const HOSTS_OF_NOBODY: [&str; 4] = ["", "a b", "user@shop", "shop/x"];
 
@@ -165,7 +192,7 @@ const QUERIES: [&str; 27] = [
 const TESTED: [&str; 6] = ["x-key", "X-Key", "x-key", "x-mode", "x-mode", "X-PRESENT"];
 
 /// Names of fields that the plan edits, that proxies treat in a way of their own, and that mean nothing.
-const NAMES: [&str; 26] = [
+const NAMES: [&str; 36] = [
     "accept",
     "cookie",
     "cookie",
@@ -180,6 +207,16 @@ const NAMES: [&str; 26] = [
     "x-envoy-original-path",
     "x-envoy-upstream-rq-timeout-ms",
     "X-Envoy-Retry-On",
+    "x-envoy-max-retries",
+    "x-envoy-retriable-status-codes",
+    "x-envoy-internal",
+    "x-envoy-external-address",
+    "x-envoy-attempt-count",
+    "x-starling-anything",
+    "forwarded",
+    "x-real-ip",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
     "x-request-id",
     "x_under",
     "x-removed",
@@ -299,9 +336,14 @@ impl Grammar {
         } else if self.one_in(80) {
             case.method = self.of(&ODD_METHODS).to_owned();
         }
-        let host = if self.one_in(6) { self.of(&HOSTS) } else { "shop.example.com" };
+        if self.one_in(8) {
+            (case.caller, case.called) = (EDGE, EDGE);
+        }
+        let host = if case.called == EDGE && !self.one_in(6) { self.of(&EDGE_HOSTS) } else { "shop.example.com" };
+        let host = if self.one_in(6) { self.of(&HOSTS) } else { host };
         // An application of HTTP/2 may answer such hosts by ending the connection, with every other request on it.
-        let host = if case.called == "modern" && HOSTS_OF_NOBODY.contains(&host) { "shop" } else { host };
+        let host =
+            if ["modern", "remote"].contains(&case.called) && HOSTS_OF_NOBODY.contains(&host) { "shop" } else { host };
         case.target = self.target(&case.method, host);
         if !self.one_in(200) {
             let name = if self.one_in(20) { "HOST" } else { "host" };
@@ -322,14 +364,23 @@ impl Grammar {
         case
     }
 
-    /// Gives a request under a path of [`TESTING`] what is looked at there, or nearly.
+    /// Gives a request under a path of [`TESTING`] what is looked at there, or nearly, and a call of gRPC what makes it one.
     fn aim(&mut self, case: &mut Case) {
+        if case.target.contains("/retry") || case.target.contains("/again") {
+            case.fields.push((FAILURES.to_owned(), self.of(&["1", "1", "2", "3", "4"]).to_owned()));
+        }
         if case.target.contains("/h/") && self.rng.bool() {
             let value = self.of(&["abc", "ABC", "prefix-1", "-suffix", "1-suffix", "aab1", "xbcx"]);
             case.fields.push(("x-key".to_owned(), value.to_owned()));
         }
         if case.target.contains("/m") && self.rng.bool() {
             case.method = self.of(&["PUT", "DELETE", "HEAD"]).to_owned();
+        }
+        if case.called == "remote" {
+            case.over_http2 = true;
+            "POST".clone_into(&mut case.method);
+            case.fields.push(("content-type".to_owned(), "application/grpc".to_owned()));
+            case.fields.push((RPC_ANSWER.to_owned(), self.of(&["0", "5", "14", "late-14", "late-3"]).to_owned()));
         }
     }
 
@@ -417,6 +468,11 @@ impl Grammar {
             "x-forwarded-for" => self.of(&["10.0.0.1", "10.0.0.1, 192.0.2.7", "nonsense"]),
             "x-forwarded-proto" => self.of(&["http", "https", "ftp"]),
             "x-envoy-original-path" => "/private",
+            "X-Envoy-Retry-On" => self.of(&["5xx", "retriable-status-codes", "reset", "nonsense"]),
+            "x-envoy-max-retries" => self.of(&["0", "1", "9", "nonsense"]),
+            "x-envoy-retriable-status-codes" => "503,404",
+            "x-envoy-upstream-rq-timeout-ms" => self.of(&["10000", "nonsense"]),
+            "x-envoy-internal" => "true",
             "keep-alive" => "timeout=5",
             _ => self.of(&VALUES),
         };

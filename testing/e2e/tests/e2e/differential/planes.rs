@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use starling_e2e::{Mesh, MeshOptions, Plane, Served, Xds, eventually, free_port};
+use starling_e2e::{Mesh, MeshOptions, OwnProxy, Plane, Served, Sidecar, Xds, eventually, free_port};
 
 use super::app::{self, Notes, Speaks};
 
@@ -12,15 +12,20 @@ use super::app::{self, Notes, Speaks};
 pub(super) const CALLERS: [&str; 3] = ["web", "cron", "guest"];
 
 /// Who is called: a service of two subsets with a router; one without any; one that is another's subset; a split;
-/// and one that speaks HTTP/2.
-pub(super) const CALLED: [&str; 7] = ["shop", "shop", "shop", "admin", "alias", "split", "modern"];
+/// one that speaks HTTP/2; and one that speaks gRPC.
+pub(super) const CALLED: [&str; 8] = ["shop", "shop", "shop", "admin", "alias", "split", "modern", "remote"];
+
+/// The gateway, in the place both of who calls and of who is called.
+pub(super) const EDGE: &str = "edge";
 
 /// Paths that entries below name, or nearly name.
-pub(super) const PATHS: [&str; 36] = [
+pub(super) const PATHS: [&str; 40] = [
     "/",
     "/exact",
     "/Case",
     "/case",
+    "/case",
+    "/CASE",
     "/admin/",
     "/admin",
     "/admin/users",
@@ -53,6 +58,8 @@ pub(super) const PATHS: [&str; 36] = [
     "/public",
     "/open/x",
     "/edited",
+    "/retry",
+    "/again/x",
 ];
 
 /// One data plane, all of it running.
@@ -77,7 +84,11 @@ impl DataPlane {
         let notes = Notes::default();
         let (mut sidecars, mut ports) = (Vec::new(), BTreeMap::new());
         for (instance, service, version) in INSTANCES {
-            let speaks = if service == "modern" { Speaks::Http2 } else { Speaks::Http1 };
+            let speaks = match service {
+                "modern" => Speaks::Http2,
+                "remote" => Speaks::Grpc,
+                _ => Speaks::Http1,
+            };
             let app = app::start(instance, speaks, &notes).await;
             let public = free_port();
             mesh.register(&json!({
@@ -89,7 +100,7 @@ impl DataPlane {
         }
         for caller in CALLERS {
             let public = free_port();
-            let called = ["shop", "admin", "alias", "split", "modern"].map(|called| (called, free_port()));
+            let called = ["shop", "admin", "alias", "split", "modern", "remote"].map(|called| (called, free_port()));
             let upstream = |(name, port)| json!({"DestinationName": name, "LocalBindPort": port});
             mesh.register(&json!({
                 "ID": caller, "Name": caller, "Address": "127.0.0.1", "Port": free_port(),
@@ -100,6 +111,14 @@ impl DataPlane {
             sidecars.push(Served::start(&mesh, plane, caller, &listens, Xds::default()).await);
             ports.extend(called.map(|(called, port)| ((caller, called), port)));
         }
+        let edge = free_port();
+        last = last.max(mesh.config(&gateway(edge)).await.index());
+        let gateway = match plane {
+            Plane::Envoy => Served::ByEnvoy(Sidecar::gateway(&mesh, EDGE, &[edge]).await),
+            Plane::Native | Plane::Own => Served::ByOwn(OwnProxy::gateway(&mesh, EDGE, &[edge]).await),
+        };
+        sidecars.push(gateway);
+        ports.insert((EDGE, EDGE), edge);
         mesh.settled(last).await;
         for (_, service, _) in INSTANCES {
             let expected = INSTANCES.iter().filter(|(_, of, _)| *of == service).count();
@@ -124,8 +143,23 @@ impl DataPlane {
 }
 
 /// Instances by id, with their service and version.
-const INSTANCES: [(&str, &str, &str); 4] =
-    [("shop-v1", "shop", "v1"), ("shop-v2", "shop", "v2"), ("admin-1", "admin", "v1"), ("modern-1", "modern", "v1")];
+const INSTANCES: [(&str, &str, &str); 5] = [
+    ("shop-v1", "shop", "v1"),
+    ("shop-v2", "shop", "v2"),
+    ("admin-1", "admin", "v1"),
+    ("modern-1", "modern", "v1"),
+    ("remote-1", "remote", "v1"),
+];
+
+/// What comes in from outside, by host.
+fn gateway(port: u16) -> Value {
+    let services = json!([
+        {"Name": "shop", "Hosts": ["shop.example.com"], "RequestHeaders": edits("edge")},
+        {"Name": "admin", "Hosts": ["*.example.com", "127.0.0.1"], "ResponseHeaders": edits("edge")},
+        {"Name": "alias", "Hosts": ["alias.internal"]},
+    ]);
+    json!({"Kind": "ingress-gateway", "Name": EDGE, "Listeners": [{"Port": port, "Protocol": "http", "Services": services}]})
+}
 
 /// Everything that is written, in the order of writing.
 fn entries() -> Vec<Value> {
@@ -138,6 +172,13 @@ fn entries() -> Vec<Value> {
             {"Match": {"HTTP": {"PathPrefix": "/edited"}},
                 "Destination": {"RequestHeaders": edits("route"), "ResponseHeaders": edits("route")}},
             {"Match": {"HTTP": {"PathPrefix": "/rewrite"}}, "Destination": {"PrefixRewrite": "/new/base"}},
+            {"Match": {"HTTP": {"PathPrefix": "/retry"}}, "Destination": retries(json!({"RetryOnStatusCodes": [503]}))},
+            {"Match": {"HTTP": {"PathPrefix": "/again"}}, "Destination": retries(json!({"RetryOn": ["5xx"]}))},
+        ]}),
+        json!({"Kind": "service-defaults", "Name": "remote", "Protocol": "grpc"}),
+        json!({"Kind": "service-router", "Name": "remote", "Routes": [
+            {"Match": {"HTTP": {"PathPrefix": "/retry"}}, "Destination": retries(json!({"RetryOn": ["unavailable"]}))},
+            {"Match": {"HTTP": {"PathPrefix": "/again"}}, "Destination": retries(json!({"RetryOn": ["cancelled"]}))},
         ]}),
         // What a failed test prints is what differed.
         json!({"Kind": "proxy-defaults", "Name": "global", "AccessLogs": {"Enabled": false}}),
@@ -165,8 +206,16 @@ fn edits(by: &str) -> Value {
     json!({"Remove": ["x-removed"], "Set": {"x-set": by, format!("x-by-{by}"): "1"}, "Add": {"x-added": by}})
 }
 
+/// Up to two more tries, however many others are tried again at the same time.
+fn retries(on: Value) -> Value {
+    let mut to = on;
+    to["NumRetries"] = json!(2);
+    to["RetryBudget"] = json!({"Percent": 100, "MinConcurrency": 100});
+    to
+}
+
 /// Routes of shop that have a destination.
-pub(super) const ROUTES: usize = 29;
+pub(super) const ROUTES: usize = 31;
 
 /// The one of them that nobody arrives by.
 pub(super) const FAULT: usize = 6;
@@ -217,6 +266,8 @@ fn routes() -> Value {
         (json!({"Header": [{"Name": "host", "Suffix": ":80"}]}), json!({"Service": "admin"})),
         (json!({"PathPrefix": "/q", "Header": [{"Name": "host", "Exact": "shop.example.com"}]}), v2()),
         (json!({"Header": [{"Name": "x-mode", "Exact": "a1b2"}]}), json!({"Service": "admin"})),
+        (json!({"PathPrefix": "/retry"}), retries(json!({"RetryOnStatusCodes": [503]}))),
+        (json!({"PathPrefix": "/again"}), retries(json!({"RetryOn": ["5xx"]}))),
     ];
     let mut routes: Vec<_> =
         to.into_iter().map(|(http, to)| json!({"Match": {"HTTP": http}, "Destination": to})).collect();
@@ -253,7 +304,7 @@ fn intentions() -> Vec<Value> {
         ),
         permission("deny", json!({"PathPrefix": "/guarded", "Header": key(json!({"Contains": "refix"}))})),
         permission("deny", json!({"PathPrefix": "/open", "Header": key(json!({"Present": true}))})),
-        permission("allow", json!({"PathRegex": "/(public|open|v[0-9]+)(/.*)?"})),
+        permission("allow", json!({"PathRegex": "/(public|open|retry|again|edited|v[0-9]+)(/.*)?"})),
         permission(
             "deny",
             json!({"PathExact": "/h/exact", "Header": [{"Name": "x-mode", "Present": true, "Invert": true}]})
@@ -284,10 +335,16 @@ fn intentions() -> Vec<Value> {
             {"Name": "web", "Permissions": web},
             {"Name": "cron", "Permissions": cron},
             {"Name": "guest", "Action": "deny"},
+            {"Name": EDGE, "Permissions": web},
         ]}),
         json!({"Kind": "service-intentions", "Name": "modern", "Sources": [
             {"Name": "web", "Permissions": web},
             {"Name": "cron", "Action": "allow"},
+        ]}),
+        json!({"Kind": "service-intentions", "Name": "remote", "Sources": [
+            {"Name": "web", "Permissions": web},
+            {"Name": "cron", "Action": "allow"},
+            {"Name": "guest", "Action": "deny"},
         ]}),
         json!({"Kind": "service-intentions", "Name": "admin", "Sources": [
             {"Name": "*", "Permissions": anybody},

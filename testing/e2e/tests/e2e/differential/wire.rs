@@ -142,7 +142,7 @@ fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
 pub(super) struct Response {
     /// `None` if the connection ended, or time was up, without an answer.
     pub(super) status: Option<u16>,
-    /// Names in lower case and values, in the order of names.
+    /// Names in lower case and values, in the order of names, those of trailers among them.
     pub(super) fields: Vec<(String, String)>,
     pub(super) body: String,
 }
@@ -206,9 +206,11 @@ impl Client {
             }
         };
         let (head, body) = sender.send_request(request).await.ok()?.into_parts();
-        let body = body.collect().await.ok()?.to_bytes();
-        let body = String::from_utf8_lossy(&body).into_owned();
-        Some(Response { status: Some(head.status.as_u16()), fields: fields_of(&head.headers), body })
+        let collected = body.collect().await.ok()?;
+        let mut headers = head.headers;
+        headers.extend(collected.trailers().cloned().unwrap_or_default());
+        let body = String::from_utf8_lossy(&collected.to_bytes()).into_owned();
+        Some(Response { status: Some(head.status.as_u16()), fields: fields_of(&headers), body })
     }
 }
 
