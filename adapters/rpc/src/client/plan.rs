@@ -208,3 +208,38 @@ impl PlanStream {
 fn request() -> DeltaDiscoveryRequest {
     DeltaDiscoveryRequest { type_url: ResourceType::PlanPart.type_url().to_owned(), ..DeltaDiscoveryRequest::default() }
 }
+
+#[cfg(test)]
+mod tests {
+    use envoy_types::pb::google::protobuf::Any;
+
+    use super::*;
+
+    fn resource(name: &str, value: impl Into<Vec<u8>>) -> Resource {
+        let value = Any { value: value.into(), ..Any::default() };
+        Resource { name: name.to_owned(), version: "1".to_owned(), resource: Some(value), ..Resource::default() }
+    }
+
+    fn response(resources: Vec<Resource>) -> DeltaDiscoveryResponse {
+        DeltaDiscoveryResponse { resources, system_version_info: "7".to_owned(), ..DeltaDiscoveryResponse::default() }
+    }
+
+    #[test]
+    fn what_comes_beside_what_is_not_understood_is_not_taken_for_had() {
+        let whose = r#"{"proxy":{"proxy":{"node":"n1","id":"web"},"service":"web"}}"#;
+        let proxy = || resource("proxy", whose);
+        let leaf = || resource("leaf", r#"{"certificate_chain_pem":"a","private_key_pem":"b"}"#);
+        let mut mirror = PlanMirror::default();
+        for odd in [resource("later/x", r#"{"later":{}}"#), resource("trust", "{"), resource("trust", whose)] {
+            let name = odd.name.clone();
+            let error = mirror.take(response(vec![proxy(), odd, leaf()])).expect_err("not understood");
+            assert_eq!(error.name, name);
+            // The next stream says what is there; the agent sends whatever is not.
+            assert!(mirror.versions.is_empty() && mirror.leaf.is_none(), "{mirror:?}");
+            assert_eq!(mirror.revision, Revision(0));
+        }
+        mirror.take(response(vec![proxy(), leaf()])).expect("understood");
+        assert_eq!(mirror.versions.keys().collect::<Vec<_>>(), ["leaf", "proxy"]);
+        assert_eq!((mirror.leaf.is_some(), mirror.revision), (true, Revision(7)));
+    }
+}

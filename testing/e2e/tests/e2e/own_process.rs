@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use serde_json::json;
-use starling_e2e::{Connection, Mesh, MeshOptions, OwnProxy, Plane, Traffic, Workload, eventually, http};
+use serde_json::{Value, json};
+use starling_e2e::{
+    Connection, Instance, Mesh, MeshOptions, OwnProxy, Plane, Program, Served, Traffic, Workload, eventually, http,
+};
 
+use crate::apart;
 use crate::passing::Passing;
 
 /// An address of the documentation's (RFC 5737), so of no machine.
@@ -192,4 +195,106 @@ async fn mistakes_are_said_with_what_to_do() {
         assert_ne!(said.code, 0, "{arguments:?}: {said}");
         assert!(said.stderr.contains(expected), "{arguments:?}: {said}");
     }
+}
+
+/// Registers web with a listener that nobody can have.
+async fn break_listener(mesh: &Mesh, web: &Instance<Served>) -> Value {
+    let mut broken = web.registration.clone();
+    let upstreams = &mut broken["Connect"]["SidecarService"]["Proxy"]["Upstreams"];
+    upstreams.as_array_mut().expect("upstreams").push(json!({
+        "DestinationName": "elsewhere", "LocalBindAddress": NOBODYS_ADDRESS, "LocalBindPort": 9_999,
+    }));
+    let _ = mesh.register(&broken).await;
+    broken
+}
+
+/// Waits until a refusal of the listener stands, or none does.
+async fn refuses(mesh: &Mesh, expected: bool, when: &str) {
+    eventually(&format!("refused is {expected} when {when}"), async || {
+        let [nodes, proxies] = ["/starling/v1/nodes", "/starling/v1/proxies"].map(|target| mesh.get(target));
+        let known = nodes.await.success().text() + &proxies.await.success().text();
+        anyhow::ensure!(known.contains(NOBODYS_ADDRESS) == expected, "{known}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_refused_before_a_reconnect_is_not_had_after_it() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    let (web, _api) = tokio::join!(
+        Workload::new("web").calls("api").start_on(&mesh, Plane::Own),
+        Workload::new("api").start_on(&mesh, Plane::Own),
+    );
+    let broken = break_listener(&mesh, &web).await;
+    refuses(&mesh, true, "the listener is nobody's").await;
+    mesh.kill9();
+    mesh.restart().await;
+    // Receipts begin anew with the server: this is what the proxy says now.
+    refuses(&mesh, true, "the agent is back").await;
+    // And so it is with whatever else comes: nothing of it is taken for applied.
+    let more = mesh.put("/v1/agent/service/register?until=applied:all&wait=20s", &broken).await.success();
+    assert_ne!(more.header("x-starling-until"), Some("applied"), "{:?}", more.headers);
+    let _ = mesh.register(&web.registration).await;
+    refuses(&mesh, false, "it is asked for no more").await;
+    mesh.settled(mesh.revision().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_refused_on_a_node_stands_when_its_server_is_back() {
+    let mut server =
+        Mesh::start(MeshOptions { program: Program::Server(String::new()), ..MeshOptions::default() }).await;
+    let token = apart::token(&server, &[]).await;
+    let options = MeshOptions { native: true, ..apart::node(&server, "n1", Some(&token)) };
+    let agent = Mesh::start(options).await;
+    let web = Workload::new("web").calls("api").start_on(&agent, Plane::Native).await;
+    let _ = break_listener(&agent, &web).await;
+    refuses(&server, true, "the agent has said so").await;
+    server.kill9();
+    server.restart().await;
+    apart::connected(&server, "n1", true).await;
+    refuses(&server, true, "the server is back").await;
+    let _ = agent.register(&web.registration).await;
+    refuses(&server, false, "it is asked for no more").await;
+}
+
+/// Routes of each of the services below, and characters of each path: half a message's worth in each of the four.
+const LARGE_ROUTES: usize = 1_000;
+const LARGE_PATH: usize = 500;
+
+/// A router of which the plan is larger than what an agent sends at once.
+fn large_router(service: &str) -> Value {
+    let route = |number: usize| {
+        let path = format!("/{number}/{}", "x".repeat(LARGE_PATH));
+        json!({"Match": {"HTTP": {"PathExact": path}}, "Destination": {"Fault": {"Abort": {"Status": 418}}}})
+    };
+    json!({"Kind": "service-router", "Name": service, "Routes": (0..LARGE_ROUTES).map(route).collect::<Vec<_>>()})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plan_that_takes_several_messages_arrives_whole() {
+    let mesh = Mesh::start(MeshOptions::default()).await;
+    let called = ["api", "shop", "cart", "mail"];
+    for service in called {
+        mesh.protocol(service, "http").await;
+        mesh.config(&large_router(service)).await;
+    }
+    let web = called.iter().fold(Workload::new("web"), |web, service| web.calls(service));
+    let mut web = web.start_on(&mesh, Plane::Own).await;
+    mesh.settled(mesh.revision().await).await;
+    for service in called {
+        for (number, status) in [(0, 418), (LARGE_ROUTES - 1, 418), (LARGE_ROUTES, 503)] {
+            let path = format!("/{number}/{}", "x".repeat(LARGE_PATH));
+            let answer = http::get(&web.upstream(service), &path).await.expect("an answer");
+            assert_eq!(answer.status, status, "{service} {number}");
+        }
+    }
+    let shown = web.sidecar.own().get("/config").await.text();
+    assert!(shown.len() > 2 << 20, "{} bytes", shown.len());
+    // A change of one part, while the others stay.
+    let change = mesh.config(&json!({"Kind": "service-router", "Name": "api", "Routes": []})).await.index();
+    mesh.settled(change).await;
+    let path = format!("/0/{}", "x".repeat(LARGE_PATH));
+    let statuses = [http::get(&web.upstream("api"), &path).await, http::get(&web.upstream("shop"), &path).await];
+    assert_eq!(statuses.map(|answer| answer.expect("an answer").status), [503, 418]);
 }
