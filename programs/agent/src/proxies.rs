@@ -12,7 +12,7 @@ use starling_catalog::{MeshRead, Refused, Subject};
 use starling_identity::Identity;
 use starling_model::ingress::certificate_names;
 use starling_model::{InstanceId, InstanceKey, Revision, ServiceName};
-use starling_plan::{Diagnostic, MeshSettings, Plan, PlanError, Planned, Planner};
+use starling_plan::{Diagnostic, MeshSettings, Object, Plan, PlanError, Planned, Planner, Severity};
 use starling_rpc::{AttachError, NATIVE_PROXY, Peer, ProxyFeed, ProxySource};
 use starling_tls::dns_names;
 use starling_xds::{Leaf as RenderedLeaf, MeshNames, ProxyNode, Renderer, Report, ResourceSet};
@@ -122,12 +122,13 @@ impl Inner {
     }
 
     /// Plans a proxy at the newest snapshot.
-    fn plan(&self, feed: u64, proxy: &InstanceKey) -> Result<Planned, PlanError> {
+    fn plan(&self, feed: u64, proxy: &InstanceKey, rendering: &impl Rendering) -> Result<Planned, PlanError> {
         let mut shared = self.lock();
         // Read under the lock: the planner must never see the mesh go back.
         let mesh = self.view.mesh();
         let planned = shared.planner.plan(&*mesh, proxy)?;
-        shared.diagnostics.insert(feed, planned.diagnostics.clone());
+        let diagnostics = planned.diagnostics.iter().cloned().chain(rendering.cannot(&planned.plan));
+        shared.diagnostics.insert(feed, diagnostics.collect());
         Ok(planned)
     }
 
@@ -148,6 +149,11 @@ trait Rendering: Send + Sync + 'static {
     type Form: Send + Sync + 'static;
 
     fn render(&self, proxies: &Inner, plan: &Plan, leaf: &Arc<Leaf>) -> Arc<Self::Form>;
+
+    /// What of a plan whoever it feeds cannot do.
+    fn cannot(&self, _plan: &Plan) -> Option<Diagnostic> {
+        None
+    }
 }
 
 impl Rendering for Client {
@@ -165,6 +171,23 @@ impl Rendering for Client {
                 let leaf = shared.rendered_leaf(leaf);
                 shared.renderer.render_for_native(plan, &leaf)
             }
+        })
+    }
+
+    fn cannot(&self, plan: &Plan) -> Option<Diagnostic> {
+        let who = match self {
+            Self::Native => return None,
+            Self::Envoy => "an Envoy serves it, and Envoys",
+            Self::Grpc => "a gRPC library serves it, and they",
+        };
+        plan.capture.as_ref().map(|_| Diagnostic {
+            object: Object::Instance(plan.proxy.clone()),
+            field: "Proxy.Mode".to_owned(),
+            reason: format!(
+                "it is transparent, but {who} do not capture, so connections that are led to it are refused"
+            ),
+            fix: "leave it to the native data plane, or register it as direct and its upstreams with ports".to_owned(),
+            severity: Severity::Error,
         })
     }
 }
@@ -452,7 +475,7 @@ impl<R: Rendering> Feed<R> {
     /// Plans, and again if that subscribed to something new: a change of it may have come before the subscription.
     async fn plan(&mut self) -> Result<Plan, PlanError> {
         loop {
-            let Planned { plan, subjects, .. } = self.proxies.plan(self.number, &self.key)?;
+            let Planned { plan, subjects, .. } = self.proxies.plan(self.number, &self.key, &self.rendering)?;
             if subjects == self.subjects {
                 return Ok(plan);
             }

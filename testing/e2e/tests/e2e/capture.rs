@@ -6,10 +6,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustls::version::TLS13;
-use serde_json::json;
+use serde_json::{Value, json};
 use starling_e2e::namespace::{Neighbour, as_user, in_namespace, ip};
 use starling_e2e::tls::{self, Credentials};
-use starling_e2e::{DEADLINE, Mesh, MeshOptions, Output, Plane, Workload, eventually};
+use starling_e2e::{
+    DEADLINE, Mesh, MeshOptions, Output, OwnProxy, Plane, Sidecar, Workload, Xds, eventually, free_port,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsAcceptor;
 
@@ -29,22 +31,35 @@ const GREETING_TIME_MAX: Duration = Duration::from_millis(50);
 
 /// A mesh on a machine with a neighbour, to whom everything goes that is not local.
 async fn start() -> (Mesh, Neighbour) {
+    start_with(true).await
+}
+
+/// The same; the sidecars are the agent's if it is `native`, and else processes of their own.
+async fn start_with(native: bool) -> (Mesh, Neighbour) {
     let cable = "cable0";
     let ends = [HERE, THERE].map(|[v4, v6]| [format!("{v4}/24"), format!("{v6}/64")]);
     let [here, there] = ends.each_ref().map(|end| end.each_ref().map(String::as_str));
     let neighbour = Neighbour::join(cable, here, there).await;
     ip(&format!("route add default via {}", THERE[0]));
     ip(&format!("-6 route add default via {}", THERE[1]));
-    let mesh = Mesh::start(MeshOptions { native: true, default_policy: Some("deny"), ..MeshOptions::default() }).await;
+    let mesh = Mesh::start(MeshOptions { native, default_policy: Some("deny"), ..MeshOptions::default() }).await;
     (mesh, neighbour)
 }
 
-/// Registers `web` with its calls, and what it is sent, captured.
-async fn register_web(mesh: &Mesh, mode: &str) {
+/// `web` with its calls, and what it is sent, captured.
+fn web(mode: &str) -> Value {
     let proxy = json!({"Mode": "transparent", "MutualTLSMode": mode});
     let connect = json!({"SidecarService": {"Port": 21_000, "Proxy": proxy}});
-    let web = json!({"Name": "web", "Address": "127.0.0.1", "Port": 8_080, "Connect": connect});
-    let registered = mesh.register(&web).await.index();
+    json!({"Name": "web", "Address": "127.0.0.1", "Port": 8_080, "Connect": connect})
+}
+
+async fn register_web(mesh: &Mesh, mode: &str) {
+    let registered = mesh.register(&web(mode)).await.index();
+    web_captures(mesh, registered).await;
+}
+
+/// Waits until the sidecar of web is there, as registered.
+async fn web_captures(mesh: &Mesh, registered: u64) {
     eventually("the sidecar of web takes what is captured", async || {
         for address in ["127.0.0.1:15001", "[::1]:15001", "127.0.0.1:15006", "[::1]:15006", "127.0.0.1:21000"] {
             tokio::net::TcpStream::connect(address).await?;
@@ -161,6 +176,10 @@ fn at(address: &str, port: u16) -> SocketAddr {
 /// How often a connection had this outcome.
 async fn outcomes(mesh: &Mesh, direction: &str, outcome: &str) -> u64 {
     let metrics = mesh.get("/v1/agent/metrics?format=prometheus").await.success().text();
+    outcomes_in(&metrics, direction, outcome)
+}
+
+fn outcomes_in(metrics: &str, direction: &str, outcome: &str) -> u64 {
     let labels = [format!("direction=\"{direction}\""), format!("outcome=\"{outcome}\"")];
     let lines = metrics.lines().filter(|line| line.starts_with("starling_proxy_captured_connections_total"));
     let mut lines = lines.filter(|line| labels.iter().all(|label| line.contains(label)));
@@ -433,4 +452,70 @@ fn an_endpoint_that_is_called_by_its_own_address_is_called_over_the_mesh() {
         assert!(!captured.direct);
         assert_eq!(outcomes(&mesh, "outbound", "mesh").await, 1);
     });
+}
+
+#[test]
+fn a_proxy_in_a_process_of_its_own_is_led_to_as_the_agent_is() {
+    in_namespace(async || {
+        let (mesh, neighbour) = start_with(false).await;
+        mesh.protocol("api", "http").await;
+        greet("127.0.0.1:8080");
+        greet("[::]:9000");
+        neighbour.run(|| greet("[::]:3306")).await;
+        let registered = mesh.register(&web("strict")).await.index();
+        let proxy = OwnProxy::spawn(&mesh, "web", &[]);
+        let (api, ()) = tokio::join!(Workload::new("api").start_on(&mesh, Plane::Own), web_captures(&mesh, registered));
+        let open = json!([{"Action": "allow", "HTTP": {"PathPrefix": "/open"}}]);
+        let allowed = mesh.permissions("web", "api", &open).await.index();
+        mesh.settled(allowed).await;
+        install(&mesh, &[]).await;
+        for address in addresses(&mesh, "api") {
+            for (path, status) in [("/open", 200), ("/closed", 403)] {
+                let to = SocketAddr::new(address, 80);
+                let heard = as_user(USER, move || exchange(to, &get(path), 1_000)).await;
+                let heard = heard.unwrap_or_else(|error| panic!("{to}{path}: {error}"));
+                assert!(heard.starts_with(&format!("HTTP/1.1 {status} ")), "{to}{path}: {heard}");
+                assert_eq!(heard.contains(&api.id), status == 200, "{heard}");
+            }
+        }
+        for there in THERE {
+            let greeting = as_user(USER, move || listen_to(at(there, DATABASE))).await.expect("a greeting");
+            assert!(!greeting.direct, "{there} was not captured");
+        }
+        let nobody = as_user(USER, || exchange(at("240.0.0.1", 80), &get("/open"), 1_000)).await;
+        assert!(nobody.is_err(), "{nobody:?}");
+
+        let allowed = mesh.intention("api", "web", "allow").await.index();
+        mesh.settled(allowed).await;
+        let leaf = mesh.get("/v1/agent/connect/ca/leaf/api").await.success().json();
+        let identity = Credentials::of_leaf(&leaf);
+        for address in HERE {
+            let heard = calls_from(&neighbour, address, &identity).await;
+            assert_eq!(heard.mesh.unwrap_or_else(|error| panic!("{address}: {error:#}")), "hello ");
+            assert!(heard.application.is_err() && heard.other_port.is_err(), "{address}: it is strict");
+        }
+        let stats = proxy.get("/stats").await.text();
+        let counted = [("mesh", 4), ("passed", 2), ("no_service", 1)];
+        assert_eq!(counted.map(|(outcome, _)| (outcome, outcomes_in(&stats, "outbound", outcome))), counted, "{stats}");
+        assert_eq!(outcomes(&mesh, "outbound", "mesh").await, 0, "the agent has no part in it");
+    });
+}
+
+#[tokio::test]
+async fn whoever_has_an_envoy_capture_is_told_that_it_does_not() {
+    let mesh = Mesh::start(MeshOptions::default()).await;
+    let port = free_port();
+    let web = |mode: &str| {
+        let proxy = json!({"Mode": mode});
+        json!({"Name": "web", "Port": free_port(), "Connect": {"SidecarService": {"Port": port, "Proxy": proxy}}})
+    };
+    let _ = mesh.register(&web("transparent")).await;
+    let _sidecar = Sidecar::start(&mesh, "web", &[port], Xds::default()).await;
+    let status = mesh.cli(&["status"]).await.success();
+    assert!(status.stdout.contains("web-sidecar-proxy: Proxy.Mode: it is transparent"), "{status}");
+    assert!(status.stdout.contains("leave it to the native data plane"), "{status}");
+    let direct = mesh.register(&web("direct")).await.index();
+    mesh.settled(direct).await;
+    let status = mesh.cli(&["status"]).await.success();
+    assert!(!status.stdout.contains("Proxy.Mode"), "{status}");
 }
