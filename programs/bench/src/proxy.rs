@@ -39,8 +39,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 5, value_parser = value_parser!(u32).range(1..=100))]
     rounds: u32,
     /// How long each measurement under load takes
-    #[arg(long, default_value_t = 3, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..=600))]
-    seconds: u64,
+    #[arg(long, default_value = "3", value_name = "SECONDS", value_parser = seconds)]
+    seconds: f64,
     /// Measure these rows alone
     #[arg(long, value_enum, value_name = "ROW", value_delimiter = ',')]
     only: Vec<Row>,
@@ -56,6 +56,12 @@ pub(crate) struct Args {
     /// Leave the folder with data and logs behind, and say where it is
     #[arg(long)]
     keep: bool,
+}
+
+/// A tenth of a second shows that all works; figures to be believed take longer.
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().map_err(|error| error.to_string())?;
+    if (0.1..=600.0).contains(&seconds) { Ok(seconds) } else { Err("it is 0.1 to 600".to_owned()) }
 }
 
 /// What is measured.
@@ -105,7 +111,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         native,
         envoy: envoys,
         application,
-        seconds: Duration::from_secs(args.seconds),
+        seconds: Duration::from_secs_f64(args.seconds),
         idle_connections: args.idle_connections,
         services: args.services,
         readings: Vec::new(),

@@ -1,13 +1,18 @@
 //! `starling bench` from outside: what is left when it is killed.
 
+use std::collections::BTreeSet;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 
 /// Longer than anything here takes; a test that reaches it has failed.
 const DEADLINE: Duration = Duration::from_secs(20);
+
+/// The same for a bench that brings up both planes.
+const BENCH_DEADLINE: Duration = Duration::from_secs(120);
 
 #[test]
 fn a_killed_bench_leaves_no_process() {
@@ -28,6 +33,53 @@ fn a_killed_bench_leaves_no_process() {
     bench.0.wait().expect("it was killed");
     let server = Orphan(server.id);
     within(|| !server.is_there());
+}
+
+/// Figures of the rows below, each of both planes.
+const FIGURES: [&str; 6] = [
+    "requests_per_second",
+    "cpu_per_request_us",
+    "added_p50_ms",
+    "added_p99_ms",
+    "memory_idle_mb",
+    "memory_under_load_mb",
+];
+
+/// What the bars make of it is not asked: this is a debug build on a machine that does other things.
+#[test]
+fn a_short_bench_of_the_proxies_reports_every_figure_of_both() {
+    let temporary = tempfile::tempdir().expect("a directory");
+    let (json, log) = (temporary.path().join("report.json"), temporary.path().join("log"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_starling"));
+    command.args(["bench", "proxy", "--rounds", "1", "--seconds", "0.2", "--only", "throughput,latency,memory"]);
+    command.arg("--json").arg(&json).env("TMPDIR", temporary.path());
+    let open = || std::fs::File::create(&log).expect("a file");
+    command.stdin(Stdio::null()).stdout(open()).stderr(open());
+    let mut bench = Killed(command.spawn().expect("the binary"));
+    let mut ended = None;
+    within_time(BENCH_DEADLINE, || {
+        ended = bench.0.try_wait().expect("its child");
+        ended.is_some()
+    });
+    let said = || std::fs::read_to_string(&log).unwrap_or_default();
+    // 1 is a bar that was missed, or a figure that may not be believed.
+    let code = ended.and_then(|status| status.code());
+    assert!(matches!(code, Some(0 | 1)), "{code:?}: {}", said());
+    let report = std::fs::read(&json).unwrap_or_else(|error| panic!("no report: {error}: {}", said()));
+    let report: Value = serde_json::from_slice(&report).expect("JSON");
+    let figures = report["figures"].as_array().expect("figures");
+    let names: BTreeSet<_> = figures.iter().filter_map(|figure| figure["figure"].as_str()).collect();
+    assert_eq!(names, BTreeSet::from(FIGURES), "{report:#}");
+    for figure in figures {
+        for plane in ["native", "envoy"] {
+            assert!(figure[plane].is_number(), "{plane}: {figure:#}");
+            assert_eq!(figure[format!("{plane}_rounds")].as_array().map(Vec::len), Some(1), "{figure:#}");
+        }
+        assert!(figure["met"].is_boolean() && figure["bar"].is_object() && figure["name"].is_string(), "{figure:#}");
+    }
+    assert_eq!((&report["rounds"], &report["seconds"]), (&Value::from(1), &Value::from(0.2)));
+    assert!(report["problems"].is_array() && report["machine"].is_object(), "{report:#}");
+    assert!(report["versions"]["envoy"].as_str().is_some_and(|version| version.starts_with('1')), "{report:#}");
 }
 
 /// What a killed bench may have left; killed at the end if it did.
@@ -84,10 +136,14 @@ fn processes() -> impl Iterator<Item = Process> {
     })
 }
 
-fn within(mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + DEADLINE;
+fn within(holds: impl FnMut() -> bool) {
+    within_time(DEADLINE, holds);
+}
+
+fn within_time(time: Duration, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + time;
     while !holds() {
-        assert!(Instant::now() < deadline, "not within {DEADLINE:?}");
+        assert!(Instant::now() < deadline, "not within {time:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -21,7 +21,7 @@ The exit code is 1 when a bar was missed, or a figure may not be believed.";
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Findings {
     rounds: u32,
-    seconds: u64,
+    seconds: f64,
     figures: Vec<Line>,
     readings: Vec<Reading>,
     problems: Vec<String>,
@@ -70,7 +70,7 @@ impl Findings {
         bench: &Bench,
         rows: &[Row],
         rounds: u32,
-        seconds: u64,
+        seconds: f64,
         machine: Machine,
         versions: Versions,
     ) -> Self {
