@@ -110,7 +110,7 @@ impl Captured {
                 Ok(sockets) => {
                     doors.insert(address, sockets);
                 }
-                Err(error) => turned.errors.push(ListenError { address, reason: error.to_string() }),
+                Err(error) => turned.errors.push(ListenError::nobody(address, error)),
             }
         }
         old.values().flatten().for_each(|(_, task)| task.abort());

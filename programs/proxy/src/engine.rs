@@ -13,11 +13,11 @@ use std::thread;
 
 use starling_model::InstanceId;
 use starling_telemetry::Registry;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::access_log::Sinks;
 use crate::door::Inherited;
-use crate::edge::certificates::{EdgeConfigs, FileCertificates, Prepared};
+use crate::edge::certificates::{EdgeConfigs, FileCertificates, Prepared, renewals};
 use crate::keys::Keys;
 use crate::metrics::{Ledger, WorkerMetrics};
 use crate::snapshot::WorkerSnapshot;
@@ -35,7 +35,9 @@ pub struct Engine {
     /// Connections of peers to each workload, counted by all workers together as their limit is one.
     connections: Mutex<BTreeMap<InstanceId, Arc<AtomicU32>>>,
     /// How the ports of each gateway are encrypted.
-    edges: Mutex<BTreeMap<InstanceId, Prepared>>,
+    edges: Arc<Mutex<BTreeMap<InstanceId, Prepared>>>,
+    /// Told when files of certificates turn out not to fit, or fit again.
+    files: Arc<watch::Sender<()>>,
 }
 
 impl Engine {
@@ -75,8 +77,8 @@ impl Engine {
             Ok(orders)
         };
         let workers = (0..workers.max(1)).map(start).collect::<io::Result<_>>()?;
-        let (connections, edges) = (Mutex::default(), Mutex::default());
-        Ok(Self { workers, ledger, sinks, inherited, connections, edges })
+        let (connections, edges, files) = (Mutex::default(), Arc::default(), Arc::default());
+        Ok(Self { workers, ledger, sinks, inherited, connections, edges, files })
     }
 
     /// Serves a workload, in place of what was served under its name; returns when the next request of every connection is
@@ -103,7 +105,7 @@ impl Engine {
         if ended > 0 {
             let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
             let reason = format!("{ended} of {} workers have ended", self.workers.len());
-            errors.push(ListenError { address, reason });
+            errors.push(ListenError::nobody(address, reason));
         }
         errors.sort_by_key(|error| error.address);
         errors.dedup();
@@ -122,9 +124,9 @@ impl Engine {
         if workload.plan.edges.iter().all(|edge| edge.tls.is_none()) {
             return (Arc::default(), Vec::new());
         }
-        let (workload, keys) = (Arc::clone(workload), Arc::clone(keys));
+        let (workload, keys, told) = (Arc::clone(workload), Arc::clone(keys), Arc::clone(&self.files));
         let preparing = tokio::task::spawn_blocking(move || {
-            let (configs, errors) = prepared.prepare(&workload.plan.edges, &keys);
+            let (configs, errors) = prepared.prepare(&workload.plan.edges, &keys, &told);
             (prepared, configs, errors)
         });
         match preparing.await {
@@ -136,7 +138,7 @@ impl Engine {
             // It has panicked, or the process ends: nothing is served that way.
             Err(error) => {
                 let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-                (Arc::default(), vec![ListenError { address, reason: error.to_string() }])
+                (Arc::default(), vec![ListenError::nobody(address, error)])
             }
         }
     }
@@ -194,8 +196,20 @@ impl Engine {
 
     /// Shows what is counted among the metrics of the process.
     pub fn register(&self, registry: &Registry) {
-        let (ledger, sinks) = (Arc::clone(&self.ledger), Arc::clone(&self.sinks));
-        registry.register_measured(move || ledger.families(&sinks));
+        let (ledger, sinks, edges) = (Arc::clone(&self.ledger), Arc::clone(&self.sinks), Arc::clone(&self.edges));
+        registry.register_measured(move || {
+            let mut families = ledger.families(&sinks);
+            let edges = edges.lock().unwrap_or_else(PoisonError::into_inner);
+            families.push(renewals(edges.values()));
+            families
+        });
+    }
+
+    /// Changes whenever files of certificates that are in force turn out not to fit any more, or fit again: serving the same
+    /// again tells which.
+    #[must_use]
+    pub fn files(&self) -> watch::Receiver<()> {
+        self.files.subscribe()
     }
 
     /// Gives every worker an order and waits for all answers.

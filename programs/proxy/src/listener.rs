@@ -85,11 +85,14 @@ impl Listening {
             Side::Outbound(outbound) => Some(outbound.part.service.clone()),
         };
         let (standing, connections) = self.standing.first(CONNECTIONS_SHOWN_MAX, ConnectionSnapshot::of);
-        let certificates = match &*side {
-            Side::Edge(edge) => edge.tls.as_ref().map(|tls| tls.snapshot()).unwrap_or_default(),
-            Side::Inbound(_) | Side::Outbound(_) => Vec::new(),
+        let tls = match &*side {
+            Side::Edge(edge) => edge.tls.as_ref(),
+            Side::Inbound(_) | Side::Outbound(_) => None,
         };
-        ListenerSnapshot { address, upstream, protocol: side.protocol(), standing, connections, certificates }
+        let certificates = tls.map(|tls| tls.snapshot()).unwrap_or_default();
+        let files_refused = tls.and_then(|tls| tls.refused());
+        let protocol = side.protocol();
+        ListenerSnapshot { address, upstream, protocol, standing, connections, certificates, files_refused }
     }
 
     /// Connections are to end with the request that they carry.

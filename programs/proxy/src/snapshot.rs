@@ -53,6 +53,8 @@ pub struct ListenerSnapshot {
     pub connections: Vec<ConnectionSnapshot>,
     /// Certificates from files that are shown to callers from outside.
     pub certificates: Vec<CertificateSnapshot>,
+    /// Why they are not those of the files, which have changed since.
+    pub files_refused: Option<Arc<String>>,
 }
 
 /// A certificate from a file.

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -57,12 +58,30 @@ pub(crate) enum Order {
 
 /// Why a workload is not served where it should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("cannot listen on {address}: {reason}")]
 pub struct ListenError {
     /// The address.
     pub address: SocketAddr,
-    /// The system's reason.
+    /// Whether there is served nevertheless what was served before.
+    pub listens: bool,
+    /// The system's reason, or what is wrong with files.
     pub reason: String,
+}
+
+impl fmt::Display for ListenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, listens, reason } = self;
+        match listens {
+            true => write!(f, "{address} goes on as it was: {reason}"),
+            false => write!(f, "cannot listen on {address}: {reason}"),
+        }
+    }
+}
+
+impl ListenError {
+    /// Nobody listens there.
+    pub(crate) fn nobody(address: SocketAddr, reason: impl ToString) -> Self {
+        Self { address, listens: false, reason: reason.to_string() }
+    }
 }
 
 struct Deployed {
@@ -130,7 +149,7 @@ impl Worker {
                 let errors = self.serve(&id, workload, keys, (&connections, asking)).unwrap_or_else(|error| {
                     tracing::warn!(%id, error = %format!("{error:#}"), "a workload cannot be served");
                     // It must not pass for served.
-                    address.map(|address| ListenError { address, reason: format!("{error:#}") }).into_iter().collect()
+                    address.map(|address| ListenError::nobody(address, format!("{error:#}"))).into_iter().collect()
                 });
                 let _ = done.send(errors);
             }
@@ -205,7 +224,7 @@ impl Worker {
                 Ok(door) => {
                     doors.insert(address, door);
                 }
-                Err(error) => errors.push(ListenError { address, reason: error.to_string() }),
+                Err(error) => errors.push(ListenError::nobody(address, error)),
             }
         }
         let captured = if self.draining {

@@ -124,6 +124,9 @@ pub(super) fn certificates(workers: &[WorkerSnapshot]) -> Value {
             let of_file = |it: &CertificateSnapshot| json!({"names": it.names, "valid": it.validity.map(valid)});
             let files: Vec<_> = listener.certificates.iter().map(of_file).collect();
             value["files"][listener.address.to_string()] = files.into();
+            if let Some(reason) = &listener.files_refused {
+                value["files_refused"][listener.address.to_string()] = reason.as_str().into();
+            }
         }
         (id.to_string(), value)
     };

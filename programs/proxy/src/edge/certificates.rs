@@ -1,6 +1,7 @@
 //! Certificates on the gateway's machine: read when they are put in force, and again when their files change.
 //!
-//! Workers share what was read. What cannot be read any more stays in force as it was; whoever looks is told.
+//! Workers share what was read. What cannot be read any more stays in force as it was; whoever looks is told, and whoever
+//! serves hears of it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,13 +11,15 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::Context;
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use starling_model::{CertificateFiles, IngressTls};
 use starling_plan::Edge;
+use starling_telemetry::{Measure, MeasureFamily, Measurement};
 use starling_tls::{Alpn, EdgeCertificate, EdgeCertificates, edge_server_config};
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::keys::Keys;
@@ -37,12 +40,12 @@ pub(crate) struct EdgeTls {
 }
 
 impl EdgeTls {
-    fn new(tls: &IngressTls, is_l7: bool, keys: &Keys) -> anyhow::Result<Self> {
+    fn new(tls: &IngressTls, is_l7: bool, keys: &Keys, told: &Arc<watch::Sender<()>>) -> anyhow::Result<Self> {
         let alpn = if is_l7 { Alpn::AnyHttp } else { Alpn::Opaque };
         let (files, resolver): (_, Arc<dyn ResolvesServerCert>) = if tls.certificates.is_empty() {
             (None, keys.resolver())
         } else {
-            let files = Arc::new(FileCertificates::read(&tls.certificates)?);
+            let files = Arc::new(FileCertificates::read(&tls.certificates, told)?);
             (Some(Arc::clone(&files)), files)
         };
         Ok(Self { config: Arc::new(edge_server_config(resolver, tls.min_version, alpn)?), files })
@@ -54,6 +57,11 @@ impl EdgeTls {
         let loaded = files.loaded.load();
         let shown = |it: &EdgeCertificate| CertificateSnapshot { names: it.names().to_vec(), validity: it.validity() };
         loaded.certificates.iter().map(shown).collect()
+    }
+
+    /// Why files that have changed since are not what is shown.
+    pub(crate) fn refused(&self) -> Option<Arc<String>> {
+        self.files.as_ref()?.refused()
     }
 
     /// Whether two hosts have certificates, and not the same.
@@ -84,7 +92,12 @@ struct Made {
 impl Prepared {
     /// What the ports of a plan need: what is there already, else made anew. Where that fails what was there stays, and the
     /// reason is told. Reads files.
-    pub(crate) fn prepare(&mut self, edges: &[Arc<Edge>], keys: &Arc<Keys>) -> (EdgeConfigs, Vec<ListenError>) {
+    pub(crate) fn prepare(
+        &mut self,
+        edges: &[Arc<Edge>],
+        keys: &Arc<Keys>,
+        told: &Arc<watch::Sender<()>>,
+    ) -> (EdgeConfigs, Vec<ListenError>) {
         let (mut next, mut errors) = (Vec::new(), Vec::new());
         for edge in edges {
             let Some(tls) = &edge.tls else { continue };
@@ -95,14 +108,19 @@ impl Prepared {
                 (&old.tls, old.is_l7) == (tls, is_l7) && (old.made.files.is_some() || Arc::ptr_eq(&old.keys, keys))
             }) {
                 old.made.files.iter().for_each(|files| files.refresh());
+                let refused = old.made.refused().map(|reason| reason.to_string());
+                errors.extend(refused.map(|reason| ListenError { address: edge.bind, listens: true, reason }));
             } else {
-                match EdgeTls::new(tls, is_l7, keys) {
+                match EdgeTls::new(tls, is_l7, keys, told) {
                     Ok(made) => {
                         let (tls, keys) = (tls.clone(), Arc::clone(keys));
                         next.push(Made { bind: edge.bind, tls, is_l7, keys, made: Arc::new(made) });
                         continue;
                     }
-                    Err(error) => errors.push(ListenError { address: edge.bind, reason: format!("{error:#}") }),
+                    Err(error) => {
+                        let (listens, reason) = (old.is_some(), format!("{error:#}"));
+                        errors.push(ListenError { address: edge.bind, listens, reason });
+                    }
                 }
             }
             next.extend(old);
@@ -117,13 +135,29 @@ impl Prepared {
     }
 }
 
+/// By port, whether the files of its certificates were renewed by some that do not fit.
+pub(crate) fn renewals<'a>(all: impl Iterator<Item = &'a Prepared>) -> MeasureFamily {
+    let of_port = |made: &Made| {
+        let files = made.made.files.as_ref()?;
+        let measure = Measure::Gauge(if files.refused().is_some() { 1.0 } else { 0.0 });
+        Some(Measurement { labels: vec![("listener", made.bind.to_string())], measure })
+    };
+    let series = all.flat_map(|prepared| prepared.0.iter().filter_map(of_port)).collect();
+    let help = "1 while renewed files of certificates do not fit, and the former are shown on";
+    MeasureFamily { name: "proxy_certificate_files_refused", help, series }
+}
+
 /// Certificates that were read from files.
 #[derive(Debug)]
 pub(crate) struct FileCertificates {
     files: Vec<CertificateFiles>,
     loaded: ArcSwap<Loaded>,
-    /// What was last told of files that cannot be read; who holds it reads.
-    told: Mutex<Option<String>>,
+    /// Who holds it reads.
+    reading: Mutex<()>,
+    /// Why files that have changed since cannot be read anew.
+    refused: ArcSwapOption<String>,
+    /// Told when that changes.
+    told: Arc<watch::Sender<()>>,
     watched: std::sync::atomic::AtomicBool,
 }
 
@@ -138,31 +172,44 @@ struct Loaded {
 type Look = Option<(i64, i64, u64, u64)>;
 
 impl FileCertificates {
-    fn read(files: &[CertificateFiles]) -> anyhow::Result<Self> {
+    fn read(files: &[CertificateFiles], told: &Arc<watch::Sender<()>>) -> anyhow::Result<Self> {
         let loaded = ArcSwap::from_pointee(Loaded::read(files)?);
-        Ok(Self { files: files.to_vec(), loaded, told: Mutex::default(), watched: false.into() })
+        let (reading, refused, told) = (Mutex::default(), ArcSwapOption::empty(), Arc::clone(told));
+        Ok(Self { files: files.to_vec(), loaded, reading, refused, told, watched: false.into() })
+    }
+
+    fn refused(&self) -> Option<Arc<String>> {
+        self.refused.load_full()
     }
 
     /// Reads files that have changed.
     pub(crate) fn refresh(&self) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         if look_at(&self.files) == self.loaded.load().seen {
+            self.refuse(None);
             return;
         }
         match Loaded::read(&self.files) {
             Ok(loaded) => {
                 self.loaded.store(Arc::new(loaded));
-                *told = None;
                 tracing::info!(files = self.files.len() * 2, "certificates were read anew");
+                self.refuse(None);
             }
-            Err(error) => {
-                let text = format!("{error:#}");
-                if told.as_ref() != Some(&text) {
-                    tracing::warn!(error = text, "certificates cannot be read anew; those read before stay in force");
-                    *told = Some(text);
-                }
-            }
+            Err(error) => self.refuse(Some(format!("renewed certificates do not fit: {error:#}"))),
         }
+    }
+
+    /// Remembers why files cannot be read anew, if they cannot, and says so once.
+    fn refuse(&self, reason: Option<String>) {
+        let before = self.refused.load();
+        if before.as_deref() == reason.as_ref() {
+            return;
+        }
+        if let Some(error) = &reason {
+            tracing::warn!(error, "certificates cannot be read anew; those read before stay in force");
+        }
+        self.refused.store(reason.map(Arc::new));
+        self.told.send_replace(());
     }
 
     /// Looks at the files from time to time, for as long as somebody holds this.
@@ -244,7 +291,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn files_that_change_are_found_by_themselves() {
         let folder = tempfile::tempdir().expect("a folder");
-        let files = Arc::new(FileCertificates::read(&[make(folder.path(), "one.example")]).expect("certificates"));
+        let files = Arc::new(
+            FileCertificates::read(&[make(folder.path(), "one.example")], &Arc::default()).expect("certificates"),
+        );
         FileCertificates::watch(&files);
         assert_eq!(names(&files), ["one.example"]);
         make(folder.path(), "two.example");
@@ -255,6 +304,15 @@ mod tests {
             // The reading itself takes time that is not paused.
             tokio::task::spawn_blocking(std::thread::yield_now).await.expect("an end");
         }
+        let mut told = files.told.subscribe();
+        std::fs::write(folder.path().join("a.key"), KeyPair::generate().expect("a key").serialize_pem())
+            .expect("a file");
+        told.changed().await.expect("it lives");
+        assert!(files.refused().is_some_and(|reason| reason.contains("a.crt")), "it says which");
+        assert_eq!(names(&files), ["two.example"], "what was read before stays");
+        make(folder.path(), "three.example");
+        told.changed().await.expect("it lives");
+        assert_eq!((files.refused(), names(&files)), (None, vec!["three.example".to_owned()]));
         let held = Arc::downgrade(&files);
         drop(files);
         sleep(2 * LOOK_EVERY).await;
