@@ -96,6 +96,12 @@ impl Assembly {
         self.parts.remove(name);
     }
 
+    /// Whether nothing is there.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
     /// The plan; `None` for as long as it is not whole: it is not known whose it is or whom it trusts, or what belongs together
     /// has come in part only.
     #[must_use]

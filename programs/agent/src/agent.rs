@@ -333,6 +333,12 @@ impl Agent {
         self.shared.lock().registrations.services().get(id).map(local_service)
     }
 
+    /// Whether an instance of this ID is registered here.
+    #[must_use]
+    pub fn has_service(&self, id: &InstanceId) -> bool {
+        self.shared.lock().registrations.services().contains_key(id)
+    }
+
     /// The checks of this node, by id.
     #[must_use]
     pub fn checks(&self) -> Vec<LocalCheck> {

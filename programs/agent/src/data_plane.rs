@@ -1,7 +1,8 @@
 //! The native data plane of this node: every sidecar that has no proxy of its own is served in the agent's process.
 //!
 //! One task a sidecar: it takes each newer state of the sidecar's feed, puts it in force in the engine, and reports that.
-//! Whoever attaches from outside for a sidecar, an Envoy or a proxy process, takes it over until the agent ends.
+//! Whoever attaches from outside for a sidecar, an Envoy or a proxy process, takes it over until the agent ends, or the sidecar
+//! is deregistered and nobody is attached for it any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,18 +20,19 @@ use crate::proxies::{NativeFeed, Proxies};
 /// After a certificate that could not be had, or a listener that somebody else holds.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// After the first certificate that could not be had: a registration that is new here is on its way to the server, who issues
-/// none before it is there. Doubled each time, up to [`AGAIN_AFTER`].
+/// After a feed that has ended, or never began: another stream came, or the sidecar has another identity now. Doubled after
+/// each that never began.
 const AGAIN_FIRST: Duration = Duration::from_millis(10);
 
 /// Serves the sidecars of this node; returns when the agent does not change any more.
 pub async fn run(agent: Arc<Agent>, proxies: Proxies, engine: Arc<Engine>) {
     let mut changes = agent.changes();
-    let mut outside = proxies.attached_outside();
+    let mut outside = proxies.outside().subscribe();
     let mut served: BTreeMap<InstanceId, Sidecar> = BTreeMap::new();
     loop {
         changes.borrow_and_update();
-        let taken: BTreeSet<_> = outside.borrow_and_update().clone();
+        proxies.outside().forget_gone(|id| agent.has_service(id));
+        let taken: BTreeSet<_> = outside.borrow_and_update().keys().cloned().collect();
         let sidecars = agent.services().into_iter().filter(|local| local.instance.sidecar().is_some());
         let wanted: BTreeSet<_> =
             sidecars.map(|local| local.instance.key.id).filter(|id| !taken.contains(id)).collect();
@@ -69,23 +71,22 @@ impl Sidecar {
     fn start(id: InstanceId, agent: &Arc<Agent>, proxies: &Proxies, engine: &Arc<Engine>) -> Self {
         let (agent, proxies, engine) = (Arc::clone(agent), proxies.clone(), Arc::clone(engine));
         Self(tokio::spawn(async move {
-            let mut again_after = AGAIN_FIRST;
+            let mut pause = AGAIN_FIRST;
             loop {
                 match proxies.attach_native(&id).await {
                     Ok(feed) => {
                         follow(&id, &agent, feed, &engine).await;
-                        again_after = AGAIN_AFTER;
+                        pause = AGAIN_FIRST;
                     }
                     // Deregistered meanwhile.
                     Err(AttachError::Unknown { .. } | AttachError::Refused { .. }) => {}
                     Err(error @ AttachError::Unavailable { .. }) => {
-                        if again_after == AGAIN_AFTER {
-                            tracing::warn!(sidecar = %id, %error, "no certificate for a sidecar yet; trying again");
-                        }
+                        tracing::warn!(sidecar = %id, %error, "a sidecar cannot be served yet; trying again");
+                        pause = AGAIN_AFTER;
                     }
                 }
-                sleep(again_after).await;
-                again_after = (again_after * 2).min(AGAIN_AFTER);
+                sleep(pause).await;
+                pause = (pause * 2).min(AGAIN_AFTER);
             }
         }))
     }

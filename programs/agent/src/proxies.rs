@@ -5,6 +5,7 @@
 //! one rebuilt part plus, for each proxy concerned, a walk over pointers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -20,6 +21,12 @@ use tokio::sync::watch;
 
 use crate::agent::Agent;
 use crate::leaves::Leaf;
+
+mod committed;
+mod outside;
+
+use committed::watch_committed;
+pub(crate) use outside::Outside;
 
 /// The catalog as the feeds need it: the whole of it in a server's process, a replica of what concerns the node elsewhere.
 pub trait MeshView: Send + Sync + 'static {
@@ -71,8 +78,7 @@ pub struct Proxies(Arc<Inner>);
 struct Inner {
     view: Arc<dyn MeshView>,
     agent: Arc<Agent>,
-    /// Sidecars that a proxy of their own has attached for.
-    outside: watch::Sender<BTreeSet<InstanceId>>,
+    outside: Outside,
     shared: Mutex<Shared>,
 }
 
@@ -103,7 +109,7 @@ impl Proxies {
             next_feed: 0,
             diagnostics: BTreeMap::new(),
         };
-        let outside = watch::Sender::default();
+        let outside = Outside::default();
         Self(Arc::new(Inner { view, agent, outside, shared: Mutex::new(shared) }))
     }
 
@@ -154,6 +160,11 @@ trait Rendering: Send + Sync + 'static {
     fn cannot(&self, _plan: &Plan) -> Option<Diagnostic> {
         None
     }
+
+    /// What it is given while it is not registered, if it is told so. Nobody else may have its ports before it gives them up.
+    fn withdrawn(&self, _last: &Plan) -> Option<Arc<Self::Form>> {
+        None
+    }
 }
 
 impl Rendering for Client {
@@ -189,6 +200,14 @@ impl Rendering for Client {
             fix: "leave it to the native data plane, or register it as direct and its upstreams with ports".to_owned(),
             severity: Severity::Error,
         })
+    }
+
+    fn withdrawn(&self, last: &Plan) -> Option<Arc<ResourceSet>> {
+        match self {
+            // It has no way to listen no more and to stay.
+            Self::Envoy | Self::Grpc => None,
+            Self::Native => Some(Arc::new(ResourceSet::new(last.revision, Vec::new()))),
+        }
     }
 }
 
@@ -255,8 +274,8 @@ impl Shared {
 
 impl Proxies {
     /// The sidecars that have a proxy of their own: the native data plane leaves them to it.
-    pub(crate) fn attached_outside(&self) -> watch::Receiver<BTreeSet<InstanceId>> {
-        self.0.outside.subscribe()
+    pub(crate) fn outside(&self) -> &Outside {
+        &self.0.outside
     }
 
     /// Feeds the native data plane with one sidecar of this node.
@@ -264,7 +283,7 @@ impl Proxies {
         let service = service_of(&self.0, id)?;
         let feed = Feed::attach(&self.0, id, &service, Native).await?;
         let reports = Arc::clone(&feed.reports);
-        let states = feed.open().await.map_err(|error| AttachError::Refused { reason: error.to_string() })?;
+        let states = feed.open().await.map_err(unplanned)?;
         Ok(NativeFeed { states, reports })
     }
 }
@@ -297,13 +316,14 @@ impl ProxySource for Proxies {
         let unknown = || AttachError::Unknown { id: node.id.clone() };
         let id = InstanceId::new(&node.id).map_err(|_| unknown())?;
         let feed = Feed::of_client(&self.0, &id, &peer, Client::of(&node)).await?;
-        let (agent, reports) = (Arc::clone(&self.0.agent), Arc::clone(&feed.reports));
-        let resources = feed.open().await.map_err(|error| AttachError::Refused { reason: error.to_string() })?;
+        let (agent, reports, returned) =
+            (Arc::clone(&self.0.agent), Arc::clone(&feed.reports), Arc::clone(&feed.returned));
+        let resources = feed.open().await.map_err(unplanned)?;
         // Whoever is fed from outside, a gRPC library included, is the sidecar's only proxy: two would supersede each other.
-        self.0.outside.send_if_modified(|outside| outside.insert(id.clone()));
-        let mut listening = false;
+        let attached = self.0.outside.attach(&id);
         let on_report = Box::new(move |report| {
-            if matches!(report, Report::Applied { .. }) && !std::mem::replace(&mut listening, true) {
+            let _attached = &attached;
+            if matches!(report, Report::Applied { .. }) && returned.swap(false, Ordering::Relaxed) {
                 // Its listeners are up now: the check of them need not wait for its interval.
                 agent.check_now(&id);
             }
@@ -353,6 +373,8 @@ struct Feed<R> {
     subjects: BTreeSet<Subject>,
     /// DNS names that its leaf was last wanted with.
     names: BTreeSet<String>,
+    /// Whether what comes next is the first that it listens for, since it attached or was registered again.
+    returned: Arc<AtomicBool>,
 }
 
 impl Feed<Client> {
@@ -366,6 +388,15 @@ impl Feed<Client> {
         let service = service_of(proxies, id)?;
         admit(peer, client, &service)?;
         Self::attach(proxies, id, &service, client).await
+    }
+}
+
+fn unplanned(error: PlanError) -> AttachError {
+    let reason = error.to_string();
+    match error {
+        // The catalog has just lost it again.
+        PlanError::UnknownProxy(_) => AttachError::Unavailable { reason },
+        PlanError::NotAProxy(_) => AttachError::Refused { reason },
     }
 }
 
@@ -393,10 +424,10 @@ impl<R: Rendering> Feed<R> {
         service: &ServiceName,
         rendering: R,
     ) -> Result<Self, AttachError> {
+        let key = InstanceKey { node: proxies.agent.node().name.clone(), id: id.clone() };
+        let watch = watch_committed(proxies, &key).await?;
         let leaves = proxies.agent.leaves().leaf(service).await;
         let leaves = leaves.map_err(|error| AttachError::Unavailable { reason: error.to_string() })?;
-        let key = InstanceKey { node: proxies.agent.node().name.clone(), id: id.clone() };
-        let watch: Arc<dyn ProxyWatch> = proxies.view.attach(&key).into();
         let reports = Arc::new(Mutex::new(Arc::clone(&watch)));
         let (number, proxies) = (proxies.feed_number(), Arc::clone(proxies));
         Ok(Self {
@@ -409,6 +440,7 @@ impl<R: Rendering> Feed<R> {
             proxies,
             subjects: BTreeSet::new(),
             names: BTreeSet::new(),
+            returned: Arc::new(AtomicBool::new(true)),
         })
     }
 
@@ -423,46 +455,77 @@ impl<R: Rendering> Feed<R> {
     }
 
     async fn run(mut self, mut plan: Plan, mut leaf: Arc<Leaf>, sender: watch::Sender<Arc<R::Form>>) {
+        let mut registrations = self.proxies.agent.changes();
         loop {
-            tokio::select! {
+            let next = tokio::select! {
+                next = self.watch.next() => Some(next),
+                changed = registrations.changed() => match changed {
+                    Ok(()) if self.is_registered() => continue,
+                    Ok(()) => Some(ProxyNext::Deregistered),
+                    Err(_) => break,
+                },
+                renewed = self.leaves.changed() => match renewed {
+                    Ok(()) => None,
+                    Err(_) => break,
+                },
+                () = sender.closed() => break,
+            };
+            match next {
+                None => leaf = self.leaf(),
                 // The session ends with the sender, and the proxy keeps what it has. One with another identity has to
                 // introduce itself anew.
-                next = self.watch.next() => match self.newer(next, &sender).await {
+                Some(next) => match self.newer(next, &plan, &sender).await {
                     Some(newer) if newer.service == plan.service => {
                         self.name_leaf(&newer, &leaf);
                         plan = newer;
                     }
                     Some(_) | None => break,
                 },
-                renewed = self.leaves.changed() => match renewed {
-                    Ok(()) => leaf = self.leaf(),
-                    Err(_) => break,
-                },
-                () = sender.closed() => break,
             }
             sender.send_replace(self.rendering.render(&self.proxies, &plan, &leaf));
         }
     }
 
-    /// The plan after `next`; `None` if there is none to come. While the proxy is deregistered its stream stays open and
-    /// it serves what it has, so that it is there at once when it is registered again.
-    async fn newer(&mut self, mut next: ProxyNext, sender: &watch::Sender<Arc<R::Form>>) -> Option<Plan> {
+    /// The plan after `next`; `None` if there is none to come. While the proxy is deregistered its stream stays open, so that
+    /// it is there at once when it is registered again; until then it serves what it has, or nothing where it can be told so.
+    async fn newer(&mut self, mut next: ProxyNext, last: &Plan, sender: &watch::Sender<Arc<R::Form>>) -> Option<Plan> {
+        let mut registrations = self.proxies.agent.changes();
+        let mut told = false;
         loop {
             match next {
                 ProxyNext::Changed => {}
                 ProxyNext::Deregistered => self.await_registration(),
                 ProxyNext::Superseded => return None,
             }
-            match self.plan().await {
-                Ok(plan) => return Some(plan),
-                Err(PlanError::NotAProxy(_)) => return None,
-                Err(PlanError::UnknownProxy(_)) => {}
+            registrations.borrow_and_update();
+            if self.is_registered() {
+                match self.plan().await {
+                    Ok(plan) => {
+                        self.returned.fetch_or(told, Ordering::Relaxed);
+                        return Some(plan);
+                    }
+                    Err(PlanError::NotAProxy(_)) => return None,
+                    Err(PlanError::UnknownProxy(_)) => {}
+                }
+            } else if !std::mem::replace(&mut told, true)
+                && let Some(withdrawn) = self.rendering.withdrawn(last)
+            {
+                sender.send_replace(withdrawn);
             }
-            tokio::select! {
-                following = self.watch.next() => next = following,
+            next = tokio::select! {
+                next = self.watch.next() => next,
+                changed = registrations.changed() => match changed {
+                    Ok(()) => ProxyNext::Changed,
+                    Err(_) => return None,
+                },
                 () = sender.closed() => return None,
-            }
+            };
         }
+    }
+
+    /// Whether the agent has it: it decides, and the catalog follows.
+    fn is_registered(&self) -> bool {
+        self.proxies.agent.has_service(&self.key.id)
     }
 
     fn await_registration(&mut self) {

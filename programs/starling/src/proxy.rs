@@ -31,7 +31,7 @@ use crate::role::arguments::proxy_workers;
 use crate::role::{self, Interrupts, Role};
 use dial::Dial;
 use follow::Follower;
-use handover::{Incumbent, Meeting, Successor, Visitor};
+use handover::{Incumbent, Meeting, Starting, Successor, Visitor};
 
 pub(crate) use arguments::ProxyArgs;
 
@@ -40,7 +40,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 pub(crate) async fn run(args: ProxyArgs, surroundings: &Surroundings) -> anyhow::Result<()> {
     let interrupts = Interrupts::listen()?;
-    let stop_within = args.drain_time() + role::STOP_WITHIN;
+    let stop_within = args.drain_time + role::STOP_WITHIN;
     role::run_within(interrupts, stop_within, start(args, surroundings)).await
 }
 
@@ -57,48 +57,53 @@ async fn start(args: ProxyArgs, surroundings: &Surroundings) -> anyhow::Result<O
     };
     let dial = Dial::new(Xds::find(&args.xds, &client, &surroundings.environment, &agent)?)?;
     let id = InstanceId::new(&sidecar.id).context("the sidecar's ID")?;
-    let (meeting, taken) = meet(&args, &dial, &id).await?;
-    let (inherited, successor) = match taken {
-        Some((sockets, successor)) => (Inherited::new(sockets)?, Some(successor)),
-        None => (Inherited::default(), None),
-    };
-    let incumbent = match &meeting {
-        Some(meeting) if successor.is_none() => Some(meeting.wait().await.with_context(|| id.to_string())?),
-        Some(_) | None => None,
-    };
+    // By whatever name it is called, its node's ID is the same.
+    let agent = if agent.node_id.is_empty() { dial.to_string() } else { agent.node_id };
+    let Met { meeting, starting, incumbent, sockets, successor } = meet(&args, &agent, &id).await?;
+    let inherited = Inherited::new(sockets)?;
     let workers = proxy_workers(args.workers);
     let engine = Engine::succeed(workers, Timeouts::default(), inherited).context("starting the workers")?;
     let engine = Arc::new(engine);
     let follower = Follower::new(id, dial, client.token().map(str::to_owned), Arc::clone(&engine));
+    let follower = follower.of_gateway(args.gateway.is_some());
     let mut admin = Admin { address: args.admin_bind.clone(), task: None };
     admin.open(&engine).await?;
-    let place = Place { engine, admin, meeting, incumbent, successor, serves: false };
-    Ok(OwnProcess { follower, place, drain_time: args.drain_time(), left: false })
+    let place = Place { engine, admin, meeting, starting, incumbent, successor, serves: false };
+    Ok(OwnProcess { follower, place, drain_time: args.drain_time, left: false })
 }
 
-/// Where processes of this proxy meet, and what the one before hands over if this one is to take its place.
-async fn meet(
-    args: &ProxyArgs,
-    dial: &Dial,
-    id: &InstanceId,
-) -> anyhow::Result<(Option<Meeting>, Option<(Vec<OwnedFd>, Successor)>)> {
-    let meeting = args.runtime_dir().and_then(|folder| Meeting::at(&folder, &dial.to_string(), id.as_str()));
+/// How this process stands to others of the same proxy.
+#[derive(Default)]
+struct Met {
+    meeting: Option<Meeting>,
+    /// If this process takes over.
+    starting: Option<Starting>,
+    incumbent: Option<Incumbent>,
+    sockets: Vec<OwnedFd>,
+    successor: Option<Successor>,
+}
+
+/// Takes what the one before hands over if this process is to take its place, else its own place.
+async fn meet(args: &ProxyArgs, agent: &str, id: &InstanceId) -> anyhow::Result<Met> {
+    let meeting = args.runtime_dir().and_then(|folder| Meeting::at(&folder, agent, id.as_str()));
     let meeting = match meeting {
         Ok(meeting) => meeting,
         Err(error) if args.take_over => return Err(error.context("--take-over")),
         Err(error) => {
             tracing::warn!(error = format!("{error:#}"), "no other process will be able to take over");
-            return Ok((None, None));
+            return Ok(Met::default());
         }
     };
-    if !args.take_over {
-        return Ok((Some(meeting), None));
-    }
-    let taken = meeting.take_over().await?;
-    if taken.is_none() {
+    let starting = meeting.begin(args.take_over).await.with_context(|| id.to_string())?;
+    if args.take_over {
+        if let Some((sockets, successor)) = meeting.take_over().await? {
+            let (starting, successor) = (Some(starting), Some(successor));
+            return Ok(Met { meeting: Some(meeting), starting, incumbent: None, sockets, successor });
+        }
         tracing::info!(sidecar = %id, "nobody serves it here; starting anew");
     }
-    Ok((Some(meeting), taken))
+    let incumbent = Some(meeting.wait().await.with_context(|| id.to_string())?);
+    Ok(Met { meeting: Some(meeting), incumbent, ..Met::default() })
 }
 
 /// A proxy that is all that its process does.
@@ -116,6 +121,8 @@ struct Place {
     admin: Admin,
     /// Where processes of this proxy meet.
     meeting: Option<Meeting>,
+    /// This process, as far as it takes over.
+    starting: Option<Starting>,
     /// This process, as far as it waits there for the next one.
     incumbent: Option<Incumbent>,
     /// This process, as far as the one before waits for its word.
@@ -161,6 +168,7 @@ impl Place {
         if let Some(successor) = self.successor.take() {
             successor.serves().await?;
             self.wait_for_the_next().await;
+            self.starting = None;
         }
         Ok(())
     }
@@ -187,8 +195,7 @@ impl Place {
     async fn hand_over(&mut self, visitor: Visitor) -> anyhow::Result<()> {
         // The next one takes the same addresses.
         self.admin.close().await;
-        self.incumbent = None;
-        visitor.hand_over(self.engine.sockets().await?).await
+        visitor.hand_over(self.engine.sockets().await?, &mut self.incumbent).await
     }
 
     /// Waits for somebody who takes over. Safe to drop.
@@ -230,7 +237,9 @@ impl Role for OwnProcess {
                     if let Err(error) = place.admin.open(&place.engine).await {
                         tracing::warn!(error = format!("{error:#}"), "operators cannot be served any more");
                     }
-                    place.wait_for_the_next().await;
+                    if place.incumbent.is_none() {
+                        place.wait_for_the_next().await;
+                    }
                 }
             }
         }
@@ -238,14 +247,24 @@ impl Role for OwnProcess {
 
     async fn stop(self) {
         let Self { mut place, drain_time, left, .. } = self;
+        // Nobody who comes now shall find it.
+        place.incumbent = None;
         if left {
             place.engine.leave().await;
         } else {
             place.engine.drain().await;
         }
+        let mut standing = place.engine.standing().await;
+        let why = if left { "the next process serves" } else { "asked to end" };
+        tracing::info!("{why}; draining {standing} connections, for at most {drain_time:?}");
         let until = Instant::now() + drain_time;
-        while Instant::now() < until && place.engine.standing().await > 0 {
+        while Instant::now() < until && standing > 0 {
             sleep(LOOK_EVERY).await;
+            standing = place.engine.standing().await;
+        }
+        match standing {
+            0 => tracing::info!("drained; ending"),
+            cut => tracing::warn!("the drain time is over; ending, and cutting off {cut} connections"),
         }
         place.admin.close().await;
     }

@@ -104,7 +104,8 @@ pub(crate) async fn run(args: StatusArgs, surroundings: &Surroundings) -> anyhow
     show(&leader, &nodes, Proxies::deserialize(&proxies).context(unknown)?)?;
     for diagnostic in Vec::<Diagnostic>::deserialize(&diagnostics).context(unknown)? {
         let Diagnostic { object, field, reason, fix } = diagnostic;
-        print::line(&format!("\n{object}: {field}: {reason}\n  {fix}"))?;
+        let field = if field.is_empty() { field } else { format!("{field}: ") };
+        print::line(&format!("\n{object}: {field}{reason}\n  {fix}"))?;
     }
     Ok(Outcome::Done)
 }

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::client::Grpc;
 use tonic::metadata::MetadataValue;
-use tonic::{Request, Streaming};
+use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::Http2;
@@ -54,6 +54,8 @@ pub struct PlanMirror {
     /// With its name and its version.
     leaf: Option<(Leaf, String, String)>,
     revision: Revision,
+    /// Whether what came last left nothing.
+    withdrawn: bool,
 }
 
 impl fmt::Debug for PlanMirror {
@@ -73,7 +75,14 @@ impl PlanMirror {
         Some((self.assembly.plan(self.revision)?, leaf))
     }
 
+    /// Whether the agent has taken back all that it gave: the proxy is not registered any more.
+    #[must_use]
+    pub fn is_withdrawn(&self) -> bool {
+        self.withdrawn
+    }
+
     fn take(&mut self, response: DeltaDiscoveryResponse) -> Result<(), NativePartError> {
+        let brings_nothing = response.resources.is_empty();
         let decoded: Result<Vec<_>, _> = response.resources.into_iter().map(decode).collect();
         for (name, version, part) in decoded? {
             match part {
@@ -82,6 +91,11 @@ impl PlanMirror {
             }
         }
         response.removed_resources.iter().for_each(|name| self.assembly.remove(name));
+        self.withdrawn = brings_nothing && self.assembly.is_empty();
+        if self.withdrawn {
+            // A key is kept no longer than it may be shown.
+            self.leaf = None;
+        }
         self.revision = response.system_version_info.parse().map_or(self.revision, Revision);
         Ok(())
     }
@@ -105,6 +119,29 @@ fn decode(resource: Resource) -> Result<(String, String, NativePart), NativePart
     Ok((resource.name, resource.version, part))
 }
 
+/// Why a stream to the agent does not begin, or ends.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanStreamError {
+    /// The agent has no such proxy.
+    #[error("the agent says: {reason}")]
+    Unregistered {
+        /// The agent's words.
+        reason: String,
+    },
+    /// Anything else.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl From<Status> for PlanStreamError {
+    fn from(status: Status) -> Self {
+        match status.code() {
+            Code::NotFound => Self::Unregistered { reason: status.message().to_owned() },
+            _ => Self::Call(status.into()),
+        }
+    }
+}
+
 /// A stream to the agent.
 pub struct PlanStream {
     requests: mpsc::Sender<DeltaDiscoveryRequest>,
@@ -122,13 +159,13 @@ impl PlanStream {
     /// Asks for the plan of the proxy `id`, beyond what `mirror` has of it.
     ///
     /// # Errors
-    /// [`CallError`].
+    /// [`PlanStreamError`].
     pub async fn open(
         connection: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         id: &str,
         token: Option<&str>,
         mirror: &PlanMirror,
-    ) -> Result<Self, CallError> {
+    ) -> Result<Self, PlanStreamError> {
         let (http2, driver) = Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_AFTER)
@@ -169,16 +206,16 @@ impl PlanStream {
     /// nothing more comes. Safe to drop.
     ///
     /// # Errors
-    /// [`CallError`] when the stream is over, which it is also after what is not understood: the agent is told, and what came
+    /// [`PlanStreamError`] when the stream is over, which it is also after what is not understood: the agent is told, and what came
     /// beside it comes again on the next stream.
-    pub async fn next(&mut self, mirror: &mut PlanMirror) -> Result<(), CallError> {
+    pub async fn next(&mut self, mirror: &mut PlanMirror) -> Result<(), PlanStreamError> {
         let response = self.responses.message().await?;
         let response = response.ok_or_else(|| CallError::unavailable("the agent ended the stream"))?;
         self.nonce.clone_from(&response.nonce);
         mirror.take(response).or_else(|error| {
             let text = format!("{error}: {}", error.source);
             self.refuse(text.clone())?;
-            Err(CallError::refused(format!("the agent sent what this proxy does not understand: {text}")))
+            Err(CallError::refused(format!("the agent sent what this proxy does not understand: {text}")).into())
         })
     }
 

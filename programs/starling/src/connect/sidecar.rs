@@ -16,6 +16,8 @@ use crate::outcome::usage;
 pub(crate) struct Agent {
     /// The node on which it runs.
     pub(crate) node: String,
+    /// The node's UUID; empty if it says none.
+    pub(crate) node_id: String,
     /// Its datacentre.
     pub(crate) datacenter: String,
     /// Where it serves xDS in plaintext, if it does.
@@ -101,6 +103,8 @@ pub(crate) async fn agent(client: &Client) -> anyhow::Result<Agent> {
     #[serde(rename_all = "PascalCase")]
     struct Config {
         node_name: String,
+        #[serde(rename = "NodeID", default)]
+        node_id: String,
         datacenter: String,
     }
     #[derive(Deserialize)]
@@ -116,7 +120,7 @@ pub(crate) async fn agent(client: &Client) -> anyhow::Result<Agent> {
     let Own { config, xds } =
         client.read(Call::get("/v1/agent/self")).await.context("cannot ask the agent about itself")?;
     let xds_port = xds.map(|xds| xds.ports.plaintext).filter(|port| *port != 0);
-    Ok(Agent { node: config.node_name, datacenter: config.datacenter, xds_port })
+    Ok(Agent { node: config.node_name, node_id: config.node_id, datacenter: config.datacenter, xds_port })
 }
 
 /// Finds the sidecar at the agent.
@@ -226,6 +230,11 @@ fn choose(services: &Services, wanted: Wanted<'_>) -> anyhow::Result<Sidecar> {
             true => Err(usage(format!("{id:?} is a service, not a sidecar; --sidecar-for {id} finds its sidecar"))),
             false => bail!("no sidecar {id:?} is registered with this agent; it has {}", known(services)),
         },
+        ([], Wanted::SidecarFor(id)) if is_sidecar(services, id) => {
+            let beside = services[id].proxy.as_ref().and_then(|proxy| proxy.destination_service_id.as_deref());
+            let instead = beside.map_or_else(|| format!("--proxy-id {id}"), |beside| format!("--sidecar-for {beside}"));
+            Err(usage(format!("{id:?} is a sidecar itself, not a service that has one; give {instead}")))
+        }
         ([], Wanted::SidecarFor(id)) if services.contains_key(id) => bail!(
             "service {id:?} has no sidecar: give it `connect {{ sidecar_service {{}} }}` in its definition and \
              register it again (`starling services register FILE`)"
@@ -240,6 +249,10 @@ fn choose(services: &Services, wanted: Wanted<'_>) -> anyhow::Result<Sidecar> {
             Err(usage(format!("several sidecars fit: {}; choose one with --proxy-id", ids.join(", "))))
         }
     }
+}
+
+fn is_sidecar(services: &Services, id: &str) -> bool {
+    services.get(id).is_some_and(|service| service.kind == "connect-proxy")
 }
 
 /// Services that could have been meant.
@@ -300,6 +313,10 @@ mod tests {
             (Wanted::SidecarFor("api-1"), "api-blue, api-green; choose one with --proxy-id"),
             (Wanted::SidecarFor("db-1"), "connect { sidecar_service {} }"),
             (Wanted::SidecarFor("web"), "no service with the ID \"web\""),
+            (
+                Wanted::SidecarFor("web-1-sidecar-proxy"),
+                "a sidecar itself, not a service that has one; give --sidecar-for web-1",
+            ),
             (Wanted::Proxy("web-1"), "--sidecar-for web-1"),
             (Wanted::Proxy("gone"), "no sidecar \"gone\""),
             (Wanted::Gateway("gone"), "Give --register"),

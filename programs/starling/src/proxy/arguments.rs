@@ -3,12 +3,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use starling_http_api::parse::parse_duration;
 use starling_proxy::admin::AdminAddress;
 
 use crate::client::ApiArgs;
 use crate::connect::arguments::{SidecarArgs, XdsArgs};
 use crate::connect::gateway::RegisterArgs;
 use crate::role::arguments::LogArgs;
+
+/// The longest time for connections to finish: whoever waits longer for an end has forgotten it.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(3_600);
 
 /// Serve one workload of this node with the native data plane, in a process of its own, or be a gateway
 ///
@@ -40,9 +44,9 @@ pub(crate) struct ProxyArgs {
     #[arg(long)]
     pub(super) take_over: bool,
 
-    /// Seconds that connections have to finish what they carry at the end
-    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(..=3_600))]
-    drain_time: u64,
+    /// Time that connections have to finish what they carry at the end: 20s, 500ms, 2m; a mere number is of seconds
+    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = drain_time)]
+    pub(super) drain_time: Duration,
 
     /// Folder in which processes of one proxy find each other; this user's alone [default: starling below
     /// XDG_RUNTIME_DIR, /run for root, or else starling-UID below the folder for temporary files]
@@ -60,10 +64,6 @@ pub(crate) struct ProxyArgs {
 }
 
 impl ProxyArgs {
-    pub(super) fn drain_time(&self) -> Duration {
-        Duration::from_secs(self.drain_time)
-    }
-
     pub(super) fn runtime_dir(&self) -> anyhow::Result<PathBuf> {
         if let Some(folder) = &self.runtime_dir {
             return Ok(folder.clone());
@@ -74,5 +74,28 @@ impl ProxyArgs {
             _ if user.is_root() => PathBuf::from("/run/starling"),
             _ => std::env::temp_dir().join(format!("starling-{}", user.as_raw())),
         })
+    }
+}
+
+fn drain_time(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().map(Duration::from_secs);
+    let time = seconds.or_else(|| parse_duration(text)).filter(|time| *time <= DRAIN_TIME_MAX);
+    time.ok_or_else(|| "must be a number with a unit, such as 20s, 500ms or 2m, and at most 1h".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_drain_time_has_a_unit_or_is_of_seconds() {
+        for (text, millis) in
+            [("20", 20_000), ("20s", 20_000), ("500ms", 500), ("2m", 120_000), ("0", 0), ("1h", 3_600_000)]
+        {
+            assert_eq!(drain_time(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "-1", "soon", "3601", "61m", "20 s"] {
+            assert!(drain_time(text).is_err_and(|error| error.contains("20s, 500ms or 2m")), "{text}");
+        }
     }
 }

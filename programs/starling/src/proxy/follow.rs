@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use starling_model::InstanceId;
+use starling_model::{InstanceId, ServiceName};
 use starling_proxy::{Engine, LeafPem, Serving};
-use starling_rpc::{CallError, PlanMirror, PlanStream};
+use starling_rpc::{CallError, PlanMirror, PlanStream, PlanStreamError};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
@@ -23,6 +23,9 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Why a stream is left after a refusal: there is no way to take one back but to come anew with everything.
 const CURED: &str = "what was refused is in force now";
 
+/// Why a stream is left when what was in force is not as planned any more: all of it is to come again, and be refused.
+const SPOILT: &str = "what was in force is not as planned any more";
+
 /// The way from the agent to the engine.
 pub(super) struct Follower {
     id: InstanceId,
@@ -35,6 +38,14 @@ pub(super) struct Follower {
     refused: Option<String>,
     /// Whether all that has arrived is in force.
     settled: bool,
+    /// Whether the agent has said that this proxy is not registered any more, and nothing since.
+    withdrawn: bool,
+    /// Whether it is a gateway.
+    is_gateway: bool,
+    /// Changes when files of certificates turn out not to fit.
+    files: watch::Receiver<()>,
+    /// Whether it was said that nobody is let in at the gateway.
+    said_closed: bool,
     /// Whether anything ever was in force.
     in_force: watch::Sender<bool>,
 }
@@ -51,7 +62,9 @@ enum Outcome {
 
 impl Follower {
     pub(super) fn new(id: InstanceId, dial: Dial, token: Option<String>, engine: Arc<Engine>) -> Self {
+        let files = engine.files();
         Self {
+            files,
             id,
             dial,
             token,
@@ -60,8 +73,16 @@ impl Follower {
             serving: Serving::default(),
             refused: None,
             settled: true,
+            withdrawn: false,
+            is_gateway: false,
+            said_closed: false,
             in_force: watch::Sender::new(false),
         }
+    }
+
+    /// Whether it is a gateway, which listens only where a config entry says.
+    pub(super) fn of_gateway(self, is_gateway: bool) -> Self {
+        Self { is_gateway, ..self }
     }
 
     /// Turns true when the first state is in force.
@@ -84,12 +105,17 @@ impl Follower {
                         self.put_in_force().await;
                     }
                     let serves = *self.in_force.borrow();
-                    let refused = matches!(error.downcast_ref(), Some(CallError::Refused { .. }));
-                    if refused && !serves {
+                    let said = error.downcast_ref();
+                    let unregistered = matches!(said, Some(PlanStreamError::Unregistered { .. }));
+                    let refused = matches!(said, Some(PlanStreamError::Call(CallError::Refused { .. })));
+                    if (refused || unregistered) && !serves {
                         return Err(error);
                     }
                     tries = if had_served { 0 } else { tries + 1 };
-                    if tries == 1 {
+                    if unregistered {
+                        self.mirror = PlanMirror::default();
+                        self.withdraw().await;
+                    } else if tries == 1 && !self.withdrawn {
                         let serves = if serves { "; serving goes on" } else { "" };
                         tracing::warn!(error = format!("{error:#}"), "the agent is away{serves}");
                     } else {
@@ -124,7 +150,7 @@ impl Follower {
                     let was_refused = self.refused.is_some();
                     match self.put_in_force().await {
                         Outcome::InForce => {
-                            if !std::mem::replace(had_served, true) {
+                            if !std::mem::replace(had_served, true) && !self.withdrawn {
                                 tracing::info!(sidecar = %self.id, "serving as the agent says");
                             }
                             stream.accept()?;
@@ -132,6 +158,11 @@ impl Follower {
                         }
                         Outcome::Incomplete => stream.accept()?,
                         Outcome::Refused(text) => stream.refuse(text)?,
+                    }
+                }
+                Ok(()) = self.files.changed(), if self.refused.is_none() && *had_served => {
+                    if matches!(self.put_in_force().await, Outcome::Refused(_)) {
+                        anyhow::bail!(SPOILT);
                     }
                 }
                 () = sleep(AGAIN_AFTER), if self.refused.is_some() => {
@@ -144,14 +175,46 @@ impl Follower {
         }
     }
 
+    /// Lets nobody in any more: the agent may give the ports to somebody else. What is under way is finished.
+    async fn withdraw(&mut self) {
+        self.engine.remove(&self.id).await;
+        self.serving = Serving::default();
+        (self.settled, self.refused) = (true, None);
+        if !std::mem::replace(&mut self.withdrawn, true) {
+            tracing::warn!(
+                sidecar = %self.id,
+                "not registered with the agent any more: no connection is taken until it is registered again"
+            );
+        }
+    }
+
+    /// Says once that a gateway has nothing to let in, and what is to be done.
+    fn say_closed(&mut self, gateway: Option<&ServiceName>) {
+        let said = std::mem::replace(&mut self.said_closed, gateway.is_some());
+        if let Some(name) = gateway.filter(|_| !said) {
+            tracing::warn!(
+                "no ingress-gateway entry {name} with a listener yet; nothing is served until there is one: \
+                 `starling config write FILE`, with Kind = \"ingress-gateway\" and Name = \"{name}\""
+            );
+        }
+    }
+
     async fn put_in_force(&mut self) -> Outcome {
+        if self.mirror.is_withdrawn() {
+            self.withdraw().await;
+            return Outcome::InForce;
+        }
         self.settled = false;
         let Some((plan, leaf)) = self.mirror.state() else { return Outcome::Incomplete };
+        let closed = (self.is_gateway && plan.edges.is_empty()).then(|| plan.service.clone());
         let leaf = LeafPem { certificate_chain: &leaf.certificate_chain_pem, private_key: &leaf.private_key_pem };
         match self.serving.put_in_force(&self.id, plan, leaf, &self.engine).await {
             Ok(()) => {
-                self.refused = None;
-                self.settled = true;
+                (self.settled, self.refused) = (true, None);
+                self.say_closed(closed.as_ref());
+                if std::mem::take(&mut self.withdrawn) {
+                    tracing::info!(sidecar = %self.id, "registered again; serving as the agent says");
+                }
                 self.in_force.send_replace(true);
                 Outcome::InForce
             }

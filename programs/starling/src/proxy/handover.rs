@@ -4,8 +4,10 @@
 //! Both meet at a Unix socket in a folder of the user's alone. The next one says that it takes over, the old one stops
 //! following the agent and sends its sockets; both accept until the next one says that it serves, and then the old one lets
 //! what it has under way finish. If the next one fails before that, the old one goes on as if nothing had happened.
+//!
+//! Whoever starts holds a lock beside the socket until it waits there itself, so that no two start at once.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,12 +17,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
 };
 use sha2::{Digest, Sha256};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Instant, sleep};
 
 /// For the user alone.
 const FOLDER_MODE: u32 = 0o700;
@@ -46,12 +51,24 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time from the sockets to the first state in force: the agent may have to be waited for.
 const SERVE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Between two tries to be the one that starts.
+const LOCK_EVERY: Duration = Duration::from_millis(20);
+
+/// Why a process does not start beside another one.
+const SERVED: &str = "another process serves it already; --take-over takes its place";
+
 /// Where processes of one proxy meet.
 #[derive(Debug, Clone)]
 pub(super) struct Meeting(PathBuf);
 
+/// The one process that starts or takes over, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Starting {
+    _lock: Flock<File>,
+}
+
 impl Meeting {
-    /// The place for the proxy `id` of the agent at `agent`, in `folder`, which is made if it is not there.
+    /// The place for the proxy `id` of the agent that is known as `agent`, in `folder`, which is made if it is not there.
     ///
     /// # Errors
     /// If others could reach it.
@@ -69,13 +86,36 @@ impl Meeting {
         Ok(Self(folder.join(format!("proxy-{name}.sock"))))
     }
 
+    /// Begins to start, with nobody else; waits for another one that starts, if `is_patient`.
+    ///
+    /// # Errors
+    /// If another one starts.
+    pub(super) async fn begin(&self, is_patient: bool) -> anyhow::Result<Starting> {
+        let path = self.0.with_extension("lock");
+        let cannot = || format!("cannot lock {}", path.display());
+        let mut file = File::options().create(true).append(true).open(&path).with_context(cannot)?;
+        let until = Instant::now() + SERVE_TIMEOUT;
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => return Ok(Starting { _lock: lock }),
+                Err((_, Errno::EWOULDBLOCK)) if !is_patient => bail!(SERVED),
+                Err((_, Errno::EWOULDBLOCK)) if Instant::now() > until => {
+                    bail!("another process has been about to serve it for {SERVE_TIMEOUT:?}")
+                }
+                Err((unlocked, Errno::EWOULDBLOCK)) => file = unlocked,
+                Err((_, error)) => return Err(error).with_context(cannot),
+            }
+            sleep(LOCK_EVERY).await;
+        }
+    }
+
     /// Waits here for whoever takes over. What a process that is gone has left here is replaced.
     ///
     /// # Errors
     /// If a proxy is waiting here already.
     pub(super) async fn wait(&self) -> anyhow::Result<Incumbent> {
         match UnixStream::connect(&self.0).await {
-            Ok(_) => bail!("another process serves it already; --take-over takes its place"),
+            Ok(_) => bail!(SERVED),
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(&self.0)?,
             Err(_) => {}
         }
@@ -114,17 +154,27 @@ pub(super) struct Incumbent {
 pub(super) struct Visitor(UnixStream);
 
 impl Visitor {
-    /// Hands these sockets over; returns when the next one serves.
+    /// Hands these sockets over; returns when the next one serves. `place` is left to it as soon as it does, and not before:
+    /// all that time somebody is there.
     ///
     /// # Errors
     /// If it does not come to that.
-    pub(super) async fn hand_over(self, sockets: Vec<OwnedFd>) -> anyhow::Result<()> {
-        let stream = self.0.into_std()?;
-        let handed = tokio::task::spawn_blocking(move || {
-            stream.set_nonblocking(false)?;
-            give(stream, &sockets)
+    pub(super) async fn hand_over(self, sockets: Vec<OwnedFd>, place: &mut Option<Incumbent>) -> anyhow::Result<()> {
+        let mut stream = self.0.into_std()?;
+        let incumbent = place.take();
+        // To its end, also if nobody waits for that any more: the next one must not be left with half a promise.
+        let handing = tokio::task::spawn_blocking(move || {
+            let given = stream.set_nonblocking(false).map_err(Into::into).and_then(|()| give(&mut stream, &sockets));
+            if let Err(error) = given {
+                return (incumbent, Err(error));
+            }
+            drop(incumbent);
+            let told = stream.write_all(&[SERVES]);
+            (None, told.context("whoever took over is gone as soon as it served"))
         });
-        handed.await?
+        let handed;
+        (*place, handed) = handing.await?;
+        handed
     }
 }
 
@@ -133,7 +183,7 @@ impl Incumbent {
     pub(super) async fn visited(&self) -> Visitor {
         loop {
             let Ok((stream, _)) = self.listener.accept().await else {
-                tokio::time::sleep(STEP_TIMEOUT).await;
+                sleep(STEP_TIMEOUT).await;
                 continue;
             };
             let is_own = stream.peer_cred().is_ok_and(|peer| peer.uid() == rustix::process::geteuid().as_raw());
@@ -204,7 +254,8 @@ async fn asks(stream: &UnixStream) -> bool {
     tokio::time::timeout(STEP_TIMEOUT, said).await.ok().flatten() == Some(TAKES_OVER)
 }
 
-fn give(mut stream: StdStream, sockets: &[OwnedFd]) -> anyhow::Result<()> {
+/// Gives sockets away; returns when whoever has them serves, and waits to hear that this was heard.
+fn give(stream: &mut StdStream, sockets: &[OwnedFd]) -> anyhow::Result<()> {
     stream.set_write_timeout(Some(STEP_TIMEOUT))?;
     stream.set_read_timeout(Some(SERVE_TIMEOUT))?;
     let count = u32::try_from(sockets.len()).ok().filter(|count| *count <= SOCKETS_MAX).context("too many sockets")?;
@@ -214,12 +265,12 @@ fn give(mut stream: StdStream, sockets: &[OwnedFd]) -> anyhow::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_PER_MESSAGE))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ensure!(ancillary.push(SendAncillaryMessage::ScmRights(&borrowed)), "no room for sockets in a message");
-        sendmsg(&stream, &[IoSlice::new(&[SOCKETS])], &mut ancillary, SendFlags::NOSIGNAL)?;
+        sendmsg(&*stream, &[IoSlice::new(&[SOCKETS])], &mut ancillary, SendFlags::NOSIGNAL)?;
     }
     let mut said = [0];
     stream.read_exact(&mut said).context("whoever took over is gone before it served")?;
     ensure!(said == [SERVES], "whoever took over says what is not understood");
-    stream.write_all(&[SERVES]).context("whoever took over is gone as soon as it served")
+    Ok(())
 }
 
 fn receive(stream: &mut StdStream) -> anyhow::Result<Vec<OwnedFd>> {
@@ -254,8 +305,22 @@ mod tests {
 
     fn meeting() -> (tempfile::TempDir, Meeting) {
         let folder = tempfile::tempdir().unwrap();
-        let meeting = Meeting::at(&folder.path().join("proxies"), "127.0.0.1:8502", "web-sidecar-proxy").unwrap();
+        let meeting = Meeting::at(&folder.path().join("proxies"), "agent", "web-sidecar-proxy").unwrap();
         (folder, meeting)
+    }
+
+    #[tokio::test]
+    async fn one_at_a_time_starts() {
+        let (_folder, meeting) = meeting();
+        let first = meeting.begin(false).await.unwrap();
+        assert!(meeting.begin(false).await.is_err_and(|error| error.to_string().contains("--take-over")));
+        let patient = meeting.clone();
+        let patient = tokio::spawn(async move { patient.begin(true).await.unwrap() });
+        drop(first);
+        let second = patient.await.unwrap();
+        assert!(meeting.begin(false).await.is_err());
+        drop(second);
+        meeting.begin(false).await.unwrap();
     }
 
     #[tokio::test]
@@ -267,13 +332,16 @@ mod tests {
         let address = listeners[149].local_addr().unwrap();
         let taking = tokio::spawn(async move { meeting.take_over().await.unwrap().unwrap() });
         let visitor = incumbent.visited().await;
+        let place = incumbent.path.clone();
         let handing = tokio::spawn(async move {
             let sockets = listeners.into_iter().map(OwnedFd::from).collect();
-            visitor.hand_over(sockets).await
+            visitor.hand_over(sockets, &mut Some(incumbent)).await
         });
         let (sockets, successor) = taking.await.unwrap();
         assert_eq!(sockets.len(), 150);
+        assert!(StdStream::connect(&place).is_ok(), "somebody is there until the next one serves");
         successor.serves().await.unwrap();
+        assert!(StdStream::connect(&place).is_err(), "the place is free when the next one has heard so");
         handing.await.unwrap().unwrap();
         let last = TcpListener::from(sockets.into_iter().last().unwrap());
         let client = TcpStream::connect(address).unwrap();
@@ -290,11 +358,13 @@ mod tests {
         let taking = tokio::spawn(async move { second.take_over().await.unwrap().unwrap() });
         let visitor = incumbent.visited().await;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut place = Some(incumbent);
         let (handed, taken) =
-            tokio::join!(visitor.hand_over(vec![listener.into()]), async { drop(taking.await.unwrap()) });
+            tokio::join!(visitor.hand_over(vec![listener.into()], &mut place), async { drop(taking.await.unwrap()) });
         let () = taken;
         assert!(handed.is_err_and(|error| error.to_string().contains("before it served")));
-        drop(incumbent);
+        assert!(place.is_some(), "it still waits");
+        drop(place);
         assert!(meeting.take_over().await.unwrap().is_none(), "it has gone with its place");
     }
 
@@ -306,7 +376,7 @@ mod tests {
         let taking = tokio::spawn(async move { second.take_over().await.unwrap().unwrap() });
         let visitor = incumbent.visited().await;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let handing = tokio::spawn(visitor.hand_over(vec![listener.into()]));
+        let handing = tokio::spawn(async move { visitor.hand_over(vec![listener.into()], &mut None).await });
         let (_, successor) = taking.await.unwrap();
         assert!(tokio::time::timeout(Duration::from_millis(20), successor.abandoned()).await.is_err(), "it waits");
         handing.abort();

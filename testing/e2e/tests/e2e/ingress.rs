@@ -300,6 +300,82 @@ async fn of_the_mesh(envoy: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_without_an_entry_says_so_and_serves_when_there_is_one() {
+    let mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.protocol("echo", "http").await;
+    let _echo = echo(&mesh).await;
+    let mut gateway = OwnProxy::gateway(&mesh, "ingress", &[]).await;
+    eventually("it says that there is no entry", async || {
+        let log = gateway.process.log();
+        let said = log.matches("no ingress-gateway entry ingress with a listener yet").count();
+        anyhow::ensure!(said == 1 && log.contains("starling config write"), "{log}");
+        Ok(())
+    })
+    .await;
+    let port = free_port();
+    mesh.config(&entry(&json!([{"Port": port, "Protocol": "http", "Services": [{"Name": "echo", "Hosts": ["*"]}]}])))
+        .await;
+    answered(port, "a", 200, "there is an entry").await;
+    let log = gateway.process.log();
+    assert_eq!(log.matches("no ingress-gateway entry").count(), 1, "{log}");
+    gateway.process.expect_running().expect("it runs");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewed_certificate_that_does_not_fit_is_a_refusal_until_it_does() {
+    let mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.protocol("echo", "http").await;
+    let _echo = echo(&mesh).await;
+    let (mut roots, port, host) = (RootCertStore::empty(), free_port(), "a.example.com");
+    let files = certificate(&mesh, host, &mut roots);
+    let services = json!([{"Name": "echo", "Hosts": ["*"]}]);
+    let tls = json!({"Certificates": [files]});
+    let entry = entry(&json!([{"Port": port, "Protocol": "http", "TLS": tls, "Services": services}]));
+    let written = mesh.config(&entry).await.success().index();
+    let mut gateway = OwnProxy::gateway(&mesh, "ingress", &[port]).await;
+    mesh.settled(written).await;
+    assert_eq!(ask_tls(port, host, host, &roots).await.expect("an answer").status, 200);
+    let refusals = format!("starling_proxy_certificate_files_refused{{listener=\"127.0.0.1:{port}\"}}");
+    let stats = gateway.get("/stats").await.text();
+    assert!(stats.contains(&format!("{refusals} 0")), "{stats}");
+    // A key that is none of the certificate's.
+    let stranger = rcgen::KeyPair::generate().expect("a key").serialize_pem();
+    std::fs::write(files["KeyFile"].as_str().expect("a path"), stranger).expect("a file");
+    eventually("the refusal is seen everywhere", async || {
+        let stats = gateway.get("/stats").await.text();
+        anyhow::ensure!(stats.contains(&format!("{refusals} 1")), "{stats}");
+        let page = gateway.get("/certificates").await.json();
+        let reason = page["ingress"]["files_refused"][format!("127.0.0.1:{port}")].to_string();
+        anyhow::ensure!(reason.contains("a.example.com.crt"), "{page:#}");
+        let status = mesh.cli(&["status"]).await.success().stdout;
+        anyhow::ensure!(
+            status.contains("ingress refused revision") && status.contains("a.example.com.crt"),
+            "{status}"
+        );
+        Ok(())
+    })
+    .await;
+    assert_eq!(ask_tls(port, host, host, &roots).await.expect("an answer").status, 200, "the former is shown on");
+    let mut narrower = entry.clone();
+    narrower["Listeners"][0]["Services"][0]["Hosts"] = json!([host]);
+    let change = mesh.config(&narrower).await.success().index();
+    let receipt = mesh.receipt(change, "10s").await;
+    assert!(receipt["rejected"].to_string().contains("renewed certificates do not fit"), "{receipt:#}");
+    let mut renewed = RootCertStore::empty();
+    let _ = certificate(&mesh, host, &mut renewed);
+    eventually("the next one is shown, and refused by nobody", async || {
+        anyhow::ensure!(ask_tls(port, host, host, &renewed).await?.status == 200, "another answer");
+        let status = mesh.cli(&["status"]).await.success().stdout;
+        anyhow::ensure!(!status.contains("refused revision"), "{status}");
+        let stats = gateway.get("/stats").await.text();
+        anyhow::ensure!(stats.contains(&format!("{refusals} 0")), "{stats}");
+        Ok(())
+    })
+    .await;
+    gateway.process.expect_running().expect("it runs");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_is_taken_over_without_a_refused_connection() {
     let mesh = Mesh::start(MeshOptions::default()).await;
     mesh.protocol("echo", "http").await;

@@ -11,6 +11,8 @@ use starling_e2e::{
 use crate::apart;
 use crate::passing::Passing;
 
+mod registration;
+
 /// An address of the documentation's (RFC 5737), so of no machine.
 const NOBODYS_ADDRESS: &str = "192.0.2.1";
 
@@ -142,6 +144,8 @@ async fn what_is_under_way_at_the_end_is_finished() {
     .await;
     let status = tokio::task::block_in_place(|| web.sidecar.own().process.end_with(Signal::SIGTERM, END));
     assert!(status.success(), "{status}");
+    let log = web.sidecar.own().process.log();
+    assert!(log.contains("draining 2 connections, for at most 20s") && log.contains("drained; ending"), "{log}");
     for answer in under_way {
         let answer = answer.await.expect("no panic").expect("an answer");
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -174,12 +178,36 @@ async fn proxies_take_over_from_each_other_and_no_request_fails() {
     let change = mesh.intention("web", "api", "deny").await.index();
     mesh.settled(change).await;
     assert_eq!(http::get(&web.upstream("api"), "/").await.expect("an answer").status, 403, "they follow");
-    // Without being asked to, none takes another's place.
-    let second = OwnProxy::spawn(&mesh, "web", &[]);
-    let mut second = second.process;
-    let ended =
-        eventually("the second one ends", async || second.ended().ok_or_else(|| anyhow::anyhow!("it runs"))).await;
-    assert!(!ended.success() && second.log().contains("--take-over"), "{}", second.log());
+    // Without being asked to, none takes another's place, by whatever name it calls the agent.
+    let port = mesh.addresses.http.rsplit(':').next().expect("a port");
+    for agent in [format!("127.0.0.1:{port}"), format!("localhost:{port}"), format!("http://127.0.0.1:{port}/")] {
+        let mut second = OwnProxy::spawn(&mesh, "web", &["--http-addr", &agent]).process;
+        let ended =
+            eventually("the second one ends", async || second.ended().ok_or_else(|| anyhow::anyhow!("it runs"))).await;
+        assert!(!ended.success() && second.log().contains("--take-over"), "{agent}: {}", second.log());
+    }
+    web.sidecar.own().process.expect_running().expect("the first one serves");
+    assert_eq!(http::get(&web.upstream("api"), "/").await.expect("an answer").status, 403, "as before");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_that_start_at_once_one_serves() {
+    let mesh = Mesh::start(MeshOptions { native: true, ..MeshOptions::default() }).await;
+    mesh.protocol("api", "http").await;
+    let web = Workload::new("web").calls("api").start_on(&mesh, Plane::Native).await;
+    let mut started: Vec<_> = (0..3).map(|_| OwnProxy::spawn(&mesh, "web", &[]).process).collect();
+    eventually("all but one have ended", async || {
+        let running = started.iter_mut().filter_map(|process| process.ended().is_none().then_some(())).count();
+        anyhow::ensure!(running == 1, "{running} run");
+        Ok(())
+    })
+    .await;
+    for process in &mut started {
+        let log = process.log();
+        let refused = process.ended().is_some();
+        assert_eq!(log.contains("another process serves it already"), refused, "{log}");
+    }
+    starling_e2e::eventually("the one serves", async || Ok(Connection::open(&web.upstream("api")).await?)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -190,6 +218,7 @@ async fn mistakes_are_said_with_what_to_do() {
         (&["proxy", "-sidecar-for", "nobody"], "no service with the ID \"nobody\""),
         (&["proxy", "-sidecar-for", "x", "-admin-bind", "0.0.0.0:1"], "no loopback address"),
         (&["proxy", "-sidecar-for", "x", "--workers", "0"], "0 is not in 1..=512"),
+        (&["proxy", "-sidecar-for", "x", "--drain-time", "soon"], "such as 20s, 500ms or 2m"),
     ] {
         let said = mesh.cli(arguments).await;
         assert_ne!(said.code, 0, "{arguments:?}: {said}");
