@@ -12,6 +12,7 @@ use crate::apart;
 use crate::passing::Passing;
 
 mod registration;
+mod taking_over;
 
 /// An address of the documentation's (RFC 5737), so of no machine.
 const NOBODYS_ADDRESS: &str = "192.0.2.1";
