@@ -158,6 +158,7 @@ impl Agent {
             wake: Notify::new(),
             schedule: Schedule::default(),
             changes: watch::channel(0).0,
+            service_changes: watch::Sender::default(),
             clock: Arc::clone(&config.clock),
         });
         {
@@ -375,6 +376,11 @@ impl Agent {
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.shared.changes.subscribe()
+    }
+
+    /// Changes whenever a service of this node does.
+    pub(crate) fn service_changes(&self) -> watch::Receiver<()> {
+        self.shared.service_changes.subscribe()
     }
 
     fn verify(&self, checks: &[CheckSpec], prefix: &str) -> Result<(), FieldError> {

@@ -26,7 +26,7 @@ const AGAIN_FIRST: Duration = Duration::from_millis(10);
 
 /// Serves the sidecars of this node; returns when the agent does not change any more.
 pub async fn run(agent: Arc<Agent>, proxies: Proxies, engine: Arc<Engine>) {
-    let mut changes = agent.changes();
+    let mut changes = agent.service_changes();
     let mut outside = proxies.outside().subscribe();
     let mut served: BTreeMap<InstanceId, Sidecar> = BTreeMap::new();
     loop {

@@ -455,7 +455,7 @@ impl<R: Rendering> Feed<R> {
     }
 
     async fn run(mut self, mut plan: Plan, mut leaf: Arc<Leaf>, sender: watch::Sender<Arc<R::Form>>) {
-        let mut registrations = self.proxies.agent.changes();
+        let mut registrations = self.proxies.agent.service_changes();
         loop {
             let next = tokio::select! {
                 next = self.watch.next() => Some(next),
@@ -489,7 +489,7 @@ impl<R: Rendering> Feed<R> {
     /// The plan after `next`; `None` if there is none to come. While the proxy is deregistered its stream stays open, so that
     /// it is there at once when it is registered again; until then it serves what it has, or nothing where it can be told so.
     async fn newer(&mut self, mut next: ProxyNext, last: &Plan, sender: &watch::Sender<Arc<R::Form>>) -> Option<Plan> {
-        let mut registrations = self.proxies.agent.changes();
+        let mut registrations = self.proxies.agent.service_changes();
         let mut told = false;
         loop {
             match next {

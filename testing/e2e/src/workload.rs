@@ -190,7 +190,6 @@ impl Workload {
         let upstream_ports: BTreeMap<_, _> =
             self.upstreams.iter().map(|(service, _)| (service.clone(), free_port())).collect();
         let registration = self.registration(app_port, public_port, &upstream_ports);
-        mesh.register(&registration).await;
         let uris = self.upstreams.iter().map(|(service, scheme)| {
             let port = upstream_ports[service];
             format!("{scheme}://127.0.0.1:{port}")
@@ -199,7 +198,10 @@ impl Workload {
         let mut environment = vec![("UPSTREAM_URIS", uris.as_str())];
         environment.extend(self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let ports: Vec<_> = upstream_ports.values().copied().chain([public_port]).collect();
-        let (app, sidecar) = tokio::join!(App::start(&self.id, app_port, &environment), sidecar(&self.id, &ports));
+        // It is called as soon as it is registered.
+        let app = App::start(&self.id, app_port, &environment).await;
+        mesh.register(&registration).await;
+        let sidecar = sidecar(&self.id, &ports).await;
         Instance { id: self.id, app, sidecar, public_port, upstream_ports, registration }
     }
 

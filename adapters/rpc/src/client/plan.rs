@@ -135,10 +135,10 @@ pub enum PlanStreamError {
 
 impl From<Status> for PlanStreamError {
     fn from(status: Status) -> Self {
-        match status.code() {
-            Code::NotFound => Self::Unregistered { reason: status.message().to_owned() },
-            _ => Self::Call(status.into()),
+        if status.code() == Code::NotFound {
+            return Self::Unregistered { reason: status.message().to_owned() };
         }
+        Self::Call(status.into())
     }
 }
 

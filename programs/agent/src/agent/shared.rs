@@ -23,6 +23,8 @@ pub(crate) struct Shared {
     pub(crate) wake: Notify,
     pub(super) schedule: Schedule,
     pub(super) changes: watch::Sender<u64>,
+    /// Told of changes of services alone: there are far more of checks.
+    pub(super) service_changes: watch::Sender<()>,
     pub(super) clock: WallClock,
 }
 
@@ -125,10 +127,14 @@ impl Shared {
         for check in &touched.checks {
             self.schedule.set(check, state.registrations.plan(check), First::AtOnce);
         }
+        let of_services = touched.keys.iter().any(|key| matches!(key, RecordKey::Instance(_)));
         let mut group = Group::from(touched);
         group.waiters = waiters;
         state.pending.add(group);
         self.changes.send_modify(|count| *count += 1);
+        if of_services {
+            self.service_changes.send_replace(());
+        }
         self.wake.notify_one();
     }
 
@@ -224,6 +230,7 @@ mod tests {
             wake: Notify::new(),
             schedule: Schedule::default(),
             changes: watch::channel(0).0,
+            service_changes: watch::Sender::default(),
             clock: Arc::new(|| UnixSeconds(0)),
         }
     }

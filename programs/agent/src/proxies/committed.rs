@@ -15,7 +15,7 @@ use super::{Inner, ProxyNext, ProxyWatch};
 /// # Errors
 /// [`AttachError`] if the agent has it no more, or somebody else attaches for it meanwhile.
 pub(super) async fn watch_committed(proxies: &Inner, key: &InstanceKey) -> Result<Arc<dyn ProxyWatch>, AttachError> {
-    let mut registrations = proxies.agent.changes();
+    let mut registrations = proxies.agent.service_changes();
     loop {
         let watch: Arc<dyn ProxyWatch> = proxies.view.attach(key).into();
         if proxies.view.mesh().instance(key).is_some() {

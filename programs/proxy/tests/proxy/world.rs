@@ -16,7 +16,7 @@ use starling_model::{
 };
 use starling_plan::plan::{Limits, LocalApp, Trust};
 use starling_plan::{Cluster, Endpoint, Endpoints, Inbound, Outbound, Plan, Routes};
-use starling_proxy::{Engine, Keys, Timeouts, Workload};
+use starling_proxy::{Engine, Keys, ListenError, Timeouts, Workload};
 use starling_tls::{
     Alpn, CertificateAuthority, CredentialSlot, Credentials, LeafKey, TrustRoots, workload_client_config,
 };
@@ -126,10 +126,15 @@ impl Sidecar {
 
     /// Puts the plan and the keys in force, as they are now.
     pub async fn apply(&mut self) {
+        assert_eq!(self.try_to_apply().await, []);
+    }
+
+    /// The same; what could not be put in force.
+    pub async fn try_to_apply(&mut self) -> Vec<ListenError> {
         let workload = Arc::new(Workload::following(self.workload.as_deref(), self.plan.clone()));
         let errors = within(self.engine.serve(&self.id(), &workload, &self.keys)).await;
-        assert_eq!(errors, []);
         self.workload = Some(workload);
+        errors
     }
 
     /// Changes where the one service that it calls is.

@@ -196,19 +196,20 @@ async fn of_two_that_start_at_once_one_serves() {
     let mesh = Mesh::start(MeshOptions { native: true, ..MeshOptions::default() }).await;
     mesh.protocol("api", "http").await;
     let web = Workload::new("web").calls("api").start_on(&mesh, Plane::Native).await;
-    let mut started: Vec<_> = (0..3).map(|_| OwnProxy::spawn(&mesh, "web", &[]).process).collect();
+    let mut started: Vec<_> = (0..3).map(|_| OwnProxy::spawn(&mesh, "web", &[])).collect();
     eventually("all but one have ended", async || {
-        let running = started.iter_mut().filter_map(|process| process.ended().is_none().then_some(())).count();
+        let running = started.iter_mut().filter_map(|one| one.process.ended().is_none().then_some(())).count();
         anyhow::ensure!(running == 1, "{running} run");
         Ok(())
     })
     .await;
-    for process in &mut started {
-        let log = process.log();
-        let refused = process.ended().is_some();
+    for one in &mut started {
+        let (log, refused) = (one.process.log(), one.process.ended().is_some());
         assert_eq!(log.contains("another process serves it already"), refused, "{log}");
+        if !refused {
+            one.live("web", &[web.public_port]).await;
+        }
     }
-    starling_e2e::eventually("the one serves", async || Ok(Connection::open(&web.upstream("api")).await?)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -210,7 +210,9 @@ async fn files_are_read_when_they_are_put_in_force_and_what_was_good_stays() {
     files.make("a", &["a.example.com"]);
     let fresh = std::fs::read_to_string(&certificate.key).unwrap();
     put(&certificate.key, &key);
-    gateway.sidecar.apply().await;
+    let refused = gateway.sidecar.try_to_apply().await;
+    assert_eq!((refused.len(), refused[0].address, refused[0].listens), (1, gateway.address, true), "{refused:?}");
+    assert!(refused[0].to_string().contains("goes on as it was: renewed certificates do not fit"), "{}", refused[0]);
     assert!(shown(&files, &gateway).await == renewed);
     put(&certificate.key, &fresh);
     gateway.sidecar.apply().await;
