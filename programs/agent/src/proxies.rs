@@ -13,10 +13,10 @@ use starling_catalog::{MeshRead, Refused, Subject};
 use starling_identity::Identity;
 use starling_model::ingress::certificate_names;
 use starling_model::{InstanceId, InstanceKey, Revision, ServiceName};
-use starling_plan::{Diagnostic, MeshSettings, Object, Plan, PlanError, Planned, Planner, Severity};
+use starling_plan::{Diagnostic, MeshSettings, Plan, PlanError, Planned, Planner};
 use starling_rpc::{AttachError, NATIVE_PROXY, Peer, ProxyFeed, ProxySource};
 use starling_tls::dns_names;
-use starling_xds::{Leaf as RenderedLeaf, MeshNames, ProxyNode, Renderer, Report, ResourceSet};
+use starling_xds::{Leaf as RenderedLeaf, MeshNames, ProxyNode, Renderer, Report};
 use tokio::sync::watch;
 
 use crate::agent::Agent;
@@ -24,9 +24,12 @@ use crate::leaves::Leaf;
 
 mod committed;
 mod outside;
+mod rendering;
 
 use committed::watch_committed;
 pub(crate) use outside::Outside;
+pub(crate) use rendering::NativeForm;
+use rendering::{Native, Rendering};
 
 /// The catalog as the feeds need it: the whole of it in a server's process, a replica of what concerns the node elsewhere.
 pub trait MeshView: Send + Sync + 'static {
@@ -146,85 +149,6 @@ impl Inner {
 
     fn forget(&self, feed: u64) {
         self.lock().diagnostics.remove(&feed);
-    }
-}
-
-/// What a feed makes of a plan.
-trait Rendering: Send + Sync + 'static {
-    /// What whoever it feeds is given.
-    type Form: Send + Sync + 'static;
-
-    fn render(&self, proxies: &Inner, plan: &Plan, leaf: &Arc<Leaf>) -> Arc<Self::Form>;
-
-    /// What of a plan whoever it feeds cannot do.
-    fn cannot(&self, _plan: &Plan) -> Option<Diagnostic> {
-        None
-    }
-
-    /// What it is given while it is not registered, if it is told so. Nobody else may have its ports before it gives them up.
-    fn withdrawn(&self, _last: &Plan) -> Option<Arc<Self::Form>> {
-        None
-    }
-}
-
-impl Rendering for Client {
-    type Form = ResourceSet;
-
-    fn render(&self, proxies: &Inner, plan: &Plan, leaf: &Arc<Leaf>) -> Arc<ResourceSet> {
-        let mut shared = proxies.lock();
-        Arc::new(match self {
-            Self::Envoy => {
-                let leaf = shared.rendered_leaf(leaf);
-                shared.renderer.render(plan, Some(&leaf))
-            }
-            Self::Grpc => shared.renderer.render_for_grpc(plan),
-            Self::Native => {
-                let leaf = shared.rendered_leaf(leaf);
-                shared.renderer.render_for_native(plan, &leaf)
-            }
-        })
-    }
-
-    fn cannot(&self, plan: &Plan) -> Option<Diagnostic> {
-        let who = match self {
-            Self::Native => return None,
-            Self::Envoy => "an Envoy serves it, and Envoys",
-            Self::Grpc => "a gRPC library serves it, and they",
-        };
-        plan.capture.as_ref().map(|_| Diagnostic {
-            object: Object::Instance(plan.proxy.clone()),
-            field: "Proxy.Mode".to_owned(),
-            reason: format!(
-                "it is transparent, but {who} do not capture, so connections that are led to it are refused"
-            ),
-            fix: "leave it to the native data plane, or register it as direct and its upstreams with ports".to_owned(),
-            severity: Severity::Error,
-        })
-    }
-
-    fn withdrawn(&self, last: &Plan) -> Option<Arc<ResourceSet>> {
-        match self {
-            // It has no way to listen no more and to stay.
-            Self::Envoy | Self::Grpc => None,
-            Self::Native => Some(Arc::new(ResourceSet::new(last.revision, Vec::new()))),
-        }
-    }
-}
-
-/// The native data plane in the agent's own process.
-struct Native;
-
-/// What the native data plane serves a workload from.
-pub(crate) struct NativeForm {
-    pub(crate) plan: Plan,
-    pub(crate) leaf: Arc<Leaf>,
-}
-
-impl Rendering for Native {
-    type Form = NativeForm;
-
-    fn render(&self, _proxies: &Inner, plan: &Plan, leaf: &Arc<Leaf>) -> Arc<NativeForm> {
-        Arc::new(NativeForm { plan: plan.clone(), leaf: Arc::clone(leaf) })
     }
 }
 

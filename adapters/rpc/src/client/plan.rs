@@ -272,11 +272,12 @@ mod tests {
             let error = mirror.take(response(vec![proxy(), odd, leaf()])).expect_err("not understood");
             assert_eq!(error.name, name);
             // The next stream says what is there; the agent sends whatever is not.
-            assert!(mirror.versions.is_empty() && mirror.leaf.is_none(), "{mirror:?}");
+            assert!(mirror.versions().is_empty() && mirror.leaf.is_none(), "{mirror:?}");
             assert_eq!(mirror.revision, Revision(0));
         }
         mirror.take(response(vec![proxy(), leaf()])).expect("understood");
-        assert_eq!(mirror.versions.keys().collect::<Vec<_>>(), ["leaf", "proxy"]);
+        let had = [("leaf", "1"), ("proxy", "1")].map(|(name, version)| (name.to_owned(), version.to_owned()));
+        assert_eq!(mirror.versions(), HashMap::from(had));
         assert_eq!((mirror.leaf.is_some(), mirror.revision), (true, Revision(7)));
     }
 }
