@@ -79,7 +79,9 @@ fn connections(numbers: Vec<i32>, server: SocketAddr, count: usize) -> anyhow::R
         match pidfd_getfd(&own, number, PidfdGetfdFlags::empty()) {
             Ok(socket) => {
                 let socket = TcpStream::from(socket);
-                if socket.peer_addr().is_ok_and(|peer| peer == server) {
+                // Somebody else may hold a second handle of the same one just now.
+                let is_new = |own| !found.iter().any(|it: &TcpStream| it.local_addr().is_ok_and(|it| it == own));
+                if socket.peer_addr().is_ok_and(|peer| peer == server) && socket.local_addr().is_ok_and(is_new) {
                     found.push(socket);
                 }
             }
