@@ -33,29 +33,43 @@ pub(crate) fn give_back_when_idle() {
     }
 }
 
-/// Lets go of the program's and its libraries' code and constants in memory: what runs is read again, from the system's cache,
-/// and what only ran at the start, or in a burst, is not. Answers with the bytes that were let go of, at most.
-///
-/// Of a program of 40 MB a proxy that rests needs a few, and each workload may have one.
-pub(crate) fn let_go_of_code() -> std::io::Result<usize> {
-    let mut released = 0;
-    let mut mapping = None;
-    for line in std::fs::read_to_string("/proc/self/smaps")?.lines() {
-        match line.split_once(':') {
-            // What was written to is in memory as nobody else has it, or swapped out.
-            Some(("Anonymous", size)) if size.trim() != "0 kB" => mapping = None,
-            Some(("Swap", size)) => {
-                let Some((start, len)) = mapping.take().filter(|_| size.trim() == "0 kB") else { continue };
-                let code = std::ptr::with_exposed_provenance_mut(start);
-                // SAFETY: the range is one whole mapping of a file that cannot be written to, and none of its pages was
-                // written to before that could be said of it: none is in memory or swapped out. So it holds the file's bytes: read again, they are the same.
-                unsafe { rustix::mm::madvise(code, len, rustix::mm::Advice::LinuxDontNeed) }?;
-                released += len;
+/// Where the program's and its libraries' code and constants are in memory, by address and length: whole mappings of files
+/// that cannot be written to.
+pub(crate) struct Code(Vec<(usize, usize)>);
+
+impl Code {
+    /// Looks for it.
+    ///
+    /// # Errors
+    /// If the system does not say.
+    pub(crate) fn find() -> std::io::Result<Self> {
+        let (mut found, mut mapping) = (Vec::new(), None);
+        for line in std::fs::read_to_string("/proc/self/smaps")?.lines() {
+            match line.split_once(':') {
+                // What was written to is in memory as nobody else has it, or swapped out.
+                Some(("Anonymous", size)) if size.trim() != "0 kB" => mapping = None,
+                Some(("Swap", size)) => found.extend(mapping.take().filter(|_| size.trim() == "0 kB")),
+                Some(_) | None => mapping = code_mapping(line).or(mapping),
             }
-            Some(_) | None => mapping = code_mapping(line).or(mapping),
         }
+        Ok(Self(found))
     }
-    Ok(released)
+
+    /// Lets go of it: what runs is read again, from the system's cache, and what only ran at the start, or in a burst, is not.
+    /// Answers with the bytes that were let go of, at most.
+    ///
+    /// Of a program of 40 MB a proxy that rests needs a few, and each workload may have one.
+    pub(crate) fn let_go_of(&self) -> std::io::Result<usize> {
+        let mut released = 0;
+        for (start, len) in &self.0 {
+            let code = std::ptr::with_exposed_provenance_mut(*start);
+            // SAFETY: the range is one whole mapping of a file that cannot be written to, and none of its pages had been written
+            // to before that could be said of it: it holds the file's bytes, and read again they are the same.
+            unsafe { rustix::mm::madvise(code, *len, rustix::mm::Advice::LinuxDontNeed) }?;
+            released += len;
+        }
+        Ok(released)
+    }
 }
 
 /// Start and length of a mapping of a file that cannot be written to, if the line is the head of one.
@@ -74,7 +88,10 @@ mod tests {
 
     #[test]
     fn code_that_was_let_go_of_still_runs() {
-        assert!(let_go_of_code().expect("/proc/self/smaps") > 1 << 20);
+        let code = Code::find().expect("/proc/self/smaps");
+        for _ in 0..2 {
+            assert!(code.let_go_of().expect("it is mapped") > 1 << 20);
+        }
         let numbers: Vec<_> = (0..100).rev().collect();
         let mut sorted = numbers.clone();
         sorted.sort_unstable();

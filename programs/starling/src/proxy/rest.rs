@@ -7,7 +7,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use tokio::time::sleep;
 
-use crate::memory::let_go_of_code;
+use crate::memory::Code;
 
 /// How often it is looked whether the proxy rests.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -17,14 +17,17 @@ const RESTING_CPU: Duration = Duration::from_millis(25);
 
 /// Looks for as long as it is not dropped.
 pub(super) async fn watch() -> Infallible {
+    let code = Code::find().inspect_err(|error| tracing::debug!(%error, "the program's code is not found"));
     let mut before = cpu_time();
     loop {
         sleep(LOOK_EVERY).await;
         let now = cpu_time();
         let rests = now.saturating_sub(before) <= RESTING_CPU;
         before = now;
-        if rests {
-            match let_go_of_code() {
+        if let Ok(code) = &code
+            && rests
+        {
+            match code.let_go_of() {
                 Ok(bytes) => tracing::debug!(bytes, "at rest: code was let go of"),
                 Err(error) => tracing::debug!(%error, "code cannot be let go of"),
             }
