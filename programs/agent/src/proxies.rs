@@ -244,6 +244,8 @@ impl ProxySource for Proxies {
             (Arc::clone(&self.0.agent), Arc::clone(&feed.reports), Arc::clone(&feed.returned));
         let resources = feed.open().await.map_err(unplanned)?;
         // Whoever is fed from outside, a gRPC library included, is the sidecar's only proxy: two would supersede each other.
+        // Those that nobody serves and nobody has registered any more are not kept for ever.
+        self.0.outside.forget_gone(|id| self.0.agent.has_service(id));
         let attached = self.0.outside.attach(&id);
         let on_report = Box::new(move |report| {
             let _attached = &attached;
@@ -380,6 +382,8 @@ impl<R: Rendering> Feed<R> {
 
     async fn run(mut self, mut plan: Plan, mut leaf: Arc<Leaf>, sender: watch::Sender<Arc<R::Form>>) {
         let mut registrations = self.proxies.agent.service_changes();
+        // It may have gone since it was attached for.
+        registrations.mark_changed();
         loop {
             let next = tokio::select! {
                 next = self.watch.next() => Some(next),

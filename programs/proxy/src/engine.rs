@@ -9,7 +9,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use starling_model::InstanceId;
 use starling_telemetry::Registry;
@@ -29,6 +30,7 @@ use crate::workload::Workload;
 #[derive(Debug)]
 pub struct Engine {
     workers: Vec<mpsc::UnboundedSender<Order>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     ledger: Arc<Ledger>,
     sinks: Arc<Sinks>,
     inherited: Arc<Inherited>,
@@ -73,12 +75,13 @@ impl Engine {
                     tracing::error!(%error, "a worker of the proxy cannot run");
                 }
             };
-            thread::Builder::new().name(format!("proxy-{number}")).spawn(work)?;
-            Ok(orders)
+            Ok((orders, thread::Builder::new().name(format!("proxy-{number}")).spawn(work)?))
         };
-        let workers = (0..workers.max(1)).map(start).collect::<io::Result<_>>()?;
-        let (connections, edges, files) = (Mutex::default(), Arc::default(), Arc::default());
-        Ok(Self { workers, ledger, sinks, inherited, connections, edges, files })
+        let started = (0..workers.max(1)).map(start).collect::<io::Result<Vec<_>>>()?;
+        let (workers, threads): (_, Vec<_>) = started.into_iter().unzip();
+        let (threads, connections) = (Mutex::new(threads), Mutex::default());
+        let (edges, files) = (Arc::default(), Arc::default());
+        Ok(Self { workers, threads, ledger, sinks, inherited, connections, edges, files })
     }
 
     /// Serves a workload, in place of what was served under its name; returns when the next request of every connection is
@@ -120,10 +123,12 @@ impl Engine {
         keys: &Arc<Keys>,
     ) -> (Arc<EdgeConfigs>, Vec<ListenError>) {
         let lock = || self.edges.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut prepared = lock().remove(id).unwrap_or_default();
         if workload.plan.edges.iter().all(|edge| edge.tls.is_none()) {
+            lock().remove(id);
             return (Arc::default(), Vec::new());
         }
+        // A copy: should nobody wait for the new ones in the end, those before are still known.
+        let mut prepared = lock().get(id).cloned().unwrap_or_default();
         let (workload, keys, told) = (Arc::clone(workload), Arc::clone(keys), Arc::clone(&self.files));
         let preparing = tokio::task::spawn_blocking(move || {
             let (configs, errors) = prepared.prepare(&workload.plan.edges, &keys, &told);
@@ -163,6 +168,26 @@ impl Engine {
     /// The same once another process takes connections from copies of the same sockets.
     pub async fn leave(&self) {
         self.ask(|done| Order::Drain { left_to_another: true, done }).await;
+    }
+
+    /// Ends all workers with whatever they serve, and waits until lines of access logs are written and spans are sent that are
+    /// still queued; not for longer than `within`. Whether it was long enough.
+    pub async fn finish(&self, within: Duration) -> bool {
+        for worker in &self.workers {
+            // One that has ended needs no order.
+            let _ = worker.send(Order::End);
+        }
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let (sinks, (done, finished)) = (Arc::clone(&self.sinks), oneshot::channel());
+        let wait = move || {
+            // One that has panicked has ended, too.
+            threads.into_iter().for_each(|thread| drop(thread.join()));
+            sinks.finish();
+            let _ = done.send(());
+        };
+        // A thread that nobody waits for: a collector that takes nothing must not hold up the end of the process.
+        let waiting = thread::Builder::new().name("finish".to_owned()).spawn(wait);
+        waiting.is_ok() && matches!(tokio::time::timeout(within, finished).await, Ok(Ok(())))
     }
 
     /// Copies of all sockets that are listened on, for another process.

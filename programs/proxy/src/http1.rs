@@ -132,12 +132,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         let fields = Heeded { side: &side, peer: &peer, fields: &Fields(&head) };
         let request = (head.method(), head.scheme, head.authority(), head.target());
         let begun = side.tracer().map(|tracer| tracer.begin(&fields));
-        // RFC 9110 section 7.4: what is asked for by `https` must not be answered to who has not come by it.
-        let outside = self.peer.outside.as_ref().filter(|_| head.scheme == Some("https"));
-        let mut decision = match outside.filter(|outside| !outside.https) {
-            Some(_) => Decision::Reply { status: 403, text: "an https URI asks for TLS" },
-            None => side.decide(&peer, request, &fields),
-        };
+        let mut decision = side.decide(&peer, request, &fields);
         begun.iter().for_each(|begun| decision.traced(&begun.edits));
         let (mut body, moved) =
             (Body::of_request(&head), Moved::noting(side.log().is_some_and(|log| log.wants_response)));
@@ -373,7 +368,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         let upstream = &forward.upstream;
         let leasing = (tries.wants_fresh(), tries.wish());
         let leasing = leased(upstream, leasing, patience, &mut self.sleep, (body, moved));
-        let mut lease = match tries.within(&moved.answered, pin!(leasing)).await {
+        let mut lease = match tries.within(moved, pin!(leasing)).await {
             Some(Ok(Ok(lease))) => lease,
             Some(Ok(Err(error))) => {
                 moved.host.set(error.host());
@@ -395,9 +390,8 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         let stays = head.keep_alive && !self.listening.is_draining();
         let route = Answering { tries: Some(tries), edits, cookie: forward.cookie.as_deref() };
         let mut exchange = Exchange::new((&mut self.conn, server), (head, stays), body, &self.limits).answering(route);
-        let ended = tries
-            .within(&moved.answered, pin!(ended(&mut exchange, patience, &mut self.sleep, (&self.listening, moved))))
-            .await;
+        let ended =
+            tries.within(moved, pin!(ended(&mut exchange, patience, &mut self.sleep, (&self.listening, moved)))).await;
         let answered = exchange.has_answered();
         let Some(ended) = ended else {
             lease.ended(false);

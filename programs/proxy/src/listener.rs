@@ -345,20 +345,26 @@ async fn speak(stream: Stream, listening: Rc<Listening>, peer: Peer, is_http2: O
 
 /// Whether the first bytes of a connection say that it is HTTP/2; `None` if they do not come.
 async fn begins_http2(conn: &mut Conn, listening: &Listening) -> Option<bool> {
+    let mut leaves = false;
     loop {
         if let Some(told) = is_http2_preface(&conn.read) {
             return Some(told);
         }
         // A client that is connected and silent is idle, one that has begun is to go on.
         let is_idle = conn.read.is_empty();
-        let patience = if is_idle { listening.timeouts.idle } else { listening.timeouts.handshake };
+        let patience = match is_idle {
+            // Its first request may be on its way.
+            true if leaves => listening.timeouts.leave,
+            true => listening.timeouts.idle,
+            false => listening.timeouts.handshake,
+        };
         tokio::select! {
             biased;
             read = conn.fill() => if !matches!(read, Ok(1..)) {
                 return None;
             },
             () = sleep(patience) => return None,
-            () = listening.drained(), if is_idle => return None,
+            () = listening.drained(), if is_idle && !leaves => leaves = true,
         }
     }
 }

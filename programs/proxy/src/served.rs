@@ -268,6 +268,10 @@ impl Side {
         (method, named, authority, target): (&'a str, Option<&str>, &str, &'a str),
         fields: &'a dyn HeaderFields,
     ) -> Decision<'a> {
+        if named == Some("https") && peer.outside.as_ref().is_some_and(|outside| !outside.https) {
+            // RFC 9110 section 7.4: what is asked for by `https` must not be answered to who has not come by it.
+            return Decision::Reply { status: 403, text: "an https URI asks for TLS" };
+        }
         if target == "*" {
             // Of OPTIONS, about the server as a whole, which no route leads to.
             return Decision::Reply { status: 404, text: "no route" };

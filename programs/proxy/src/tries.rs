@@ -1,11 +1,10 @@
 //! The tries of one request.
 
-use std::cell::Cell;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use starling_model::RetryPolicy;
 use starling_traffic::retry::{Ended, is_retriable, retries};
@@ -115,18 +114,25 @@ impl<'a> Tries<'a> {
         true
     }
 
-    /// Waits for one try, for as long as one may take to bring an answer; `None` if its time was up. What has begun to answer
-    /// the client is not cut off: it is not made again anyway.
-    pub(crate) async fn within<T>(
-        &self,
-        answered: &Cell<bool>,
-        mut attempt: Pin<&mut impl Future<Output = T>>,
-    ) -> Option<T> {
+    /// Waits for one try, for as long as one may take to bring an answer; `None` if its time was up. It counts from the end of
+    /// the request, as the time for the whole does: whoever takes long to say what is wanted is no fault of who is asked. What
+    /// has begun to answer the client is not cut off: it is not made again anyway.
+    pub(crate) async fn within<T>(&self, moved: &Moved, mut attempt: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         let Some(each) = self.each else { return Some(attempt.await) };
-        match tokio::time::timeout(each, attempt.as_mut()).await {
-            Ok(done) => Some(done),
-            Err(_) if answered.get() => Some(attempt.await),
-            Err(_) => None,
+        let began = Instant::now();
+        let mut until = began + each;
+        loop {
+            if let Ok(done) = tokio::time::timeout_at(until.into(), attempt.as_mut()).await {
+                return Some(done);
+            }
+            if moved.answered.get() {
+                return Some(attempt.await);
+            }
+            let now = Instant::now();
+            until = moved.over.get().map_or(now, |over| over.max(began)) + each;
+            if until <= now {
+                return None;
+            }
         }
     }
 }

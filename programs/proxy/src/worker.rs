@@ -52,6 +52,8 @@ pub(crate) enum Order {
     Snapshot { reply: oneshot::Sender<WorkerSnapshot> },
     /// Take no more connections; `left_to_another` if another process takes them from the same sockets.
     Drain { left_to_another: bool, done: oneshot::Sender<()> },
+    /// End, whatever is being served.
+    End,
     /// Give copies of all sockets that are listened on.
     Copy { reply: oneshot::Sender<std::io::Result<Vec<OwnedFd>>> },
 }
@@ -133,8 +135,8 @@ impl Worker {
         loop {
             tokio::select! {
                 order = orders.recv() => match order {
+                    Some(Order::End) | None => return,
                     Some(order) => self.obey(order),
-                    None => return,
                 },
                 _ = sweeps.tick() => self.sweep(),
             }
@@ -176,6 +178,7 @@ impl Worker {
                 }
                 let _ = done.send(());
             }
+            Order::End => {}
             Order::Copy { reply } => {
                 let doors = self.deployed.values().flat_map(|deployed| deployed.doors.values());
                 let captured = self.deployed.values().filter_map(|deployed| deployed.captured.as_ref());

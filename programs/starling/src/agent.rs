@@ -14,6 +14,7 @@ use starling_agent::{AgentConfig, data_plane};
 use starling_http_api::parse::Definitions;
 use starling_http_api::{AllowEverything, MeshFacts, Ports};
 use starling_model::Action;
+use starling_proxy::Engine;
 use starling_rpc::{LoopbackListener, ProxySource};
 use starling_telemetry::Registry;
 use tokio::net::TcpListener;
@@ -77,6 +78,8 @@ fn read_definitions(args: &AgentArgs) -> anyhow::Result<Vec<Definitions>> {
 /// The parts that run.
 struct Running {
     node: Arc<RemoteNode>,
+    /// The native data plane, if this node has one.
+    engine: Option<Arc<Engine>>,
     serving: Serving,
     /// Nobody else uses the directory meanwhile.
     _directory: Directory,
@@ -90,15 +93,17 @@ impl Running {
         let (node, serving) = (Arc::new(node), Serving::new());
         definitions::register(definitions, &node.agent, Unavailable::IsWaitedFor).await?;
         let registry = registry(&node);
-        if let Some(mut plane) = args.data_plane.start(&registry).await? {
+        let mut plane = args.data_plane.start(&registry).await?;
+        if let Some(plane) = &mut plane {
             let engine = Arc::clone(&plane.engine);
             serving.spawn_endless(data_plane::run(Arc::clone(&node.agent), node.proxies.clone(), engine)).await;
             plane.open_admin(&serving).await;
         }
+        let engine = plane.map(|plane| plane.engine);
         let http = sockets.http.local_addr()?;
         open(&node, &serving, sockets, registry).await?;
         tracing::info!(data_dir = %directory.path.display(), %http, attached = node.is_attached(), "ready");
-        Ok(Self { node, serving, _directory: directory })
+        Ok(Self { node, engine, serving, _directory: directory })
     }
 }
 
@@ -111,6 +116,9 @@ impl Role for Running {
 
     async fn stop(self) {
         self.serving.stop().await;
+        if let Some(engine) = &self.engine {
+            role::finish(engine).await;
+        }
         drop(self.node);
     }
 }

@@ -210,6 +210,9 @@ impl Role for Running {
 
     async fn stop(self) {
         self.serving.stop().await;
+        if let Some(plane) = &self.engine {
+            role::finish(&plane.engine).await;
+        }
     }
 }
 

@@ -89,6 +89,10 @@ async fn meet(args: &ProxyArgs, agent: &str, id: &InstanceId) -> anyhow::Result<
     let meeting = match meeting {
         Ok(meeting) => meeting,
         Err(error) if args.take_over => return Err(error.context("--take-over")),
+        // Somebody else's: to go on would let two processes serve at once.
+        Err(error) if args.runtime_dir().is_ok_and(|folder| folder.exists()) => {
+            return Err(error.context("say another folder with --runtime-dir"));
+        }
         Err(error) => {
             tracing::warn!(error = format!("{error:#}"), "no other process will be able to take over");
             return Ok(Met::default());
@@ -96,11 +100,17 @@ async fn meet(args: &ProxyArgs, agent: &str, id: &InstanceId) -> anyhow::Result<
     };
     let starting = meeting.begin(args.take_over).await.with_context(|| id.to_string())?;
     if args.take_over {
-        if let Some((sockets, successor)) = meeting.take_over().await? {
-            let (starting, successor) = (Some(starting), Some(successor));
-            return Ok(Met { meeting: Some(meeting), starting, incumbent: None, sockets, successor });
+        match meeting.take_over().await {
+            Ok(Some((sockets, successor))) => {
+                let (starting, successor) = (Some(starting), Some(successor));
+                return Ok(Met { meeting: Some(meeting), starting, incumbent: None, sockets, successor });
+            }
+            Ok(None) => tracing::info!(sidecar = %id, "nobody serves it here; starting anew"),
+            Err(error) => {
+                let incumbent = Some(meeting.succeed().await.ok_or(error)?);
+                return Ok(Met { meeting: Some(meeting), incumbent, ..Met::default() });
+            }
         }
-        tracing::info!(sidecar = %id, "nobody serves it here; starting anew");
     }
     let incumbent = Some(meeting.wait().await.with_context(|| id.to_string())?);
     Ok(Met { meeting: Some(meeting), incumbent, ..Met::default() })
@@ -166,10 +176,23 @@ impl Place {
         self.serves = true;
         self.engine.forget_inherited();
         if let Some(successor) = self.successor.take() {
-            successor.serves().await?;
-            self.wait_for_the_next().await;
-            self.starting = None;
+            match successor.serves().await {
+                Ok(()) => self.wait_for_the_next().await,
+                Err(error) => self.left_alone(error).await?,
+            }
         }
+        Ok(())
+    }
+
+    /// The one before waits no longer: it goes on serving, or it has ended, and then this one serves in its place.
+    ///
+    /// # Errors
+    /// `error`, if it goes on serving.
+    async fn left_alone(&mut self, error: anyhow::Error) -> anyhow::Result<()> {
+        self.successor = None;
+        let Some(meeting) = &self.meeting else { return Err(error) };
+        self.incumbent = Some(meeting.succeed().await.ok_or(error)?);
+        self.starting = None;
         Ok(())
     }
 
@@ -189,6 +212,7 @@ impl Place {
                 tracing::warn!(error = format!("{error:#}"), "no other process will be able to take over");
             }
         }
+        self.starting = None;
     }
 
     /// Returns when the next one serves.
@@ -222,7 +246,7 @@ impl Role for OwnProcess {
                     followed = &mut following => return followed,
                     visitor = place.visited() => break visitor,
                     _ = in_force.wait_for(|in_force| *in_force), if !place.serves => place.serves().await?,
-                    error = place.abandoned() => return Err(error),
+                    error = place.abandoned() => place.left_alone(error).await?,
                 }
             };
             // From here on it does not follow: the next one does.
@@ -267,5 +291,6 @@ impl Role for OwnProcess {
             cut => tracing::warn!("the drain time is over; ending, and cutting off {cut} connections"),
         }
         place.admin.close().await;
+        role::finish(&place.engine).await;
     }
 }

@@ -28,8 +28,12 @@ use anyhow::Context;
 
 pub(crate) use interrupts::{Interrupts, STOP_WITHIN};
 pub(crate) use serving::Serving;
+use starling_proxy::Engine;
 
 use crate::outcome::usage;
+
+/// Time for access logs to be written and spans to be sent at the end; [`STOP_WITHIN`] is for more than that.
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
 /// A program that runs until it fails or is interrupted.
 pub(crate) trait Role {
@@ -41,6 +45,13 @@ pub(crate) trait Role {
 
     /// Ends in order.
     async fn stop(self);
+}
+
+/// Ends a data plane that serves nobody any more, with what it has still to tell.
+pub(crate) async fn finish(engine: &Engine) {
+    if !engine.finish(TOLD_WITHIN).await {
+        tracing::warn!("lines of the access log or spans are left behind after {TOLD_WITHIN:?}");
+    }
 }
 
 /// Starts a program, and runs it until it fails or is interrupted.

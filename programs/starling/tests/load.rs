@@ -37,10 +37,16 @@ fn the_figures_are_written_for_scripts() {
     let json = path.to_str().expect("a path");
     for pace in [["--closed", "-n50"], ["--rate=500", "-d200ms"]] {
         let output = load(&[&url, "-c", "4", pace[0], pace[1], "--json", json]);
-        assert!(output.status.success(), "{output:?}");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(text.contains(" successes/s, 0 errors") && text.contains("99.9 %"), "{text}");
         let figures: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).expect("a file")).expect("JSON");
+        // A machine that is busy otherwise may not let the generator keep its schedule, which has to be said then.
+        assert_eq!(output.status.success(), figures["void"].is_null(), "{output:?}");
+        assert_eq!(
+            figures["void"].is_null(),
+            figures["slip_ms"]["p99"].as_f64().is_none_or(|late| late <= 5.0),
+            "{text}"
+        );
         let requests = figures["requests"].as_u64().expect("a count");
         assert_eq!(
             (requests, &figures["status"]["200"]),

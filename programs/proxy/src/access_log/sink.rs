@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use starling_model::LogTarget;
@@ -34,6 +34,7 @@ pub struct Sinks {
 #[derive(Debug, Default)]
 struct Known {
     sink: Weak<Sink>,
+    writing: Option<JoinHandle<()>>,
     lost: Arc<AtomicU64>,
 }
 
@@ -58,9 +59,20 @@ impl Sinks {
         if let Some(sink) = known.sink.upgrade() {
             return sink;
         }
-        let sink = Arc::new(Sink::start(target, &known.lost));
-        known.sink = Arc::downgrade(&sink);
+        let (sink, writing) = Sink::start(target, &known.lost);
+        let sink = Arc::new(sink);
+        (known.sink, known.writing) = (Arc::downgrade(&sink), writing);
         sink
+    }
+
+    /// Blocks until what is queued is written and sent. Nobody may log or trace any more.
+    pub(crate) fn finish(&self) {
+        let known = std::mem::take(&mut *self.targets.lock().unwrap_or_else(PoisonError::into_inner));
+        for writing in known.into_values().filter_map(|known| known.writing) {
+            // One that has panicked writes nothing more.
+            let _ = writing.join();
+        }
+        self.collectors.finish();
     }
 }
 
@@ -73,14 +85,14 @@ fn name(target: &LogTarget) -> String {
 }
 
 impl Sink {
-    fn start(target: &LogTarget, lost: &Arc<AtomicU64>) -> Self {
+    fn start(target: &LogTarget, lost: &Arc<AtomicU64>) -> (Self, Option<JoinHandle<()>>) {
         let (queue, lines) = sync_channel(QUEUE_LINES);
         let mut writing = Writing { target: target.clone(), file: None, lost: Arc::clone(lost), told: false };
         let started = thread::Builder::new().name("access-log".to_owned()).spawn(move || writing.run(&lines));
         if let Err(error) = &started {
             tracing::error!(%error, target = name(target), "the access log cannot be written");
         }
-        Self { queue: started.is_ok().then_some(queue), lost: Arc::clone(lost) }
+        (Self { queue: started.is_ok().then_some(queue), lost: Arc::clone(lost) }, started.ok())
     }
 
     /// Takes a line, if there is room for it.

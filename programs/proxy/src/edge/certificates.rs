@@ -77,10 +77,10 @@ impl EdgeTls {
 pub(crate) type EdgeConfigs = BTreeMap<SocketAddr, Arc<EdgeTls>>;
 
 /// What was last made for the ports of a workload, and from what.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Prepared(Vec<Made>);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Made {
     bind: SocketAddr,
     tls: IngressTls,

@@ -130,7 +130,7 @@ async fn attempt(
     let bodiless = source.is_empty();
     let begun = {
         let begun = pin!(begin((&forward.upstream, tries.wish()), request, bodiless));
-        tries.within(&moved.answered, pin!(unless_reset(respond, begun))).await.ok_or(Http2Error::TimedOut)??
+        tries.within(moved, pin!(unless_reset(respond, begun))).await.ok_or(Http2Error::TimedOut)??
     };
     let (mut pending, mut upload) = begun.inspect_err(|error| moved.host.set(error.host()))?;
     moved.asks(pending.load.address());
@@ -155,7 +155,9 @@ async fn attempt(
         forward.edit_response(&mut parts.headers);
         moved.note_response(&parts.headers);
         let over = received.is_end_stream();
-        let mut to = respond.send_response(http::Response::from_parts(parts, ()), over)?;
+        // It was answered, whether or not the client can be told: that is not to be asked again.
+        let answer = respond.send_response(http::Response::from_parts(parts, ()), over);
+        let mut to = answer.map_err(|_| Http2Error::Client)?;
         moved.answered.set(true);
         if !over {
             pass(received, &mut to, |bytes, _| moved.add_down(bytes)).await.map_err(h2::Error::from)?;
@@ -169,7 +171,7 @@ async fn attempt(
             failed = uploading => failed,
         }
     });
-    tries.within(&moved.answered, either).await.unwrap_or_else(|| {
+    tries.within(moved, either).await.unwrap_or_else(|| {
         load.ended(false);
         Err(Http2Error::TimedOut)
     })

@@ -11,6 +11,9 @@ const KEPT_BYTES_MAX: usize = 64 * 1024;
 /// Chunks of a body that are kept: small ones cost more than their bytes.
 const KEPT_CHUNKS_MAX: usize = 1_024;
 
+/// Up to so many bytes of a chunk are copied: it would keep all in memory that was read from the client together with it.
+const COPIED_BYTES_MAX: usize = 4 * 1024;
+
 /// The chunks of a body that have come so far, in order, as long as they are all of it.
 pub(super) struct Kept {
     chunks: Vec<Bytes>,
@@ -32,7 +35,8 @@ impl Kept {
         self.bytes += chunk.len();
         let fits = self.bytes <= KEPT_BYTES_MAX && self.chunks.len() < KEPT_CHUNKS_MAX;
         if self.wanted && fits && self.whole.get() {
-            self.chunks.push(chunk.clone());
+            let is_small = chunk.len() <= COPIED_BYTES_MAX;
+            self.chunks.push(if is_small { Bytes::copy_from_slice(chunk) } else { chunk.clone() });
         } else if self.bytes > 0 {
             self.whole.set(false);
             self.chunks = Vec::new();

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -41,6 +41,7 @@ pub(crate) struct Collectors(Mutex<BTreeMap<Collector, Known>>);
 #[derive(Debug, Default)]
 struct Known {
     queue: Weak<Queue>,
+    sending: Option<JoinHandle<()>>,
     lost: Arc<AtomicU64>,
 }
 
@@ -66,21 +67,31 @@ impl Collectors {
         if let Some(queue) = known.queue.upgrade() {
             return queue;
         }
-        let queue = Arc::new(Queue::start(collector, &known.lost));
-        known.queue = Arc::downgrade(&queue);
+        let (queue, sending) = Queue::start(collector, &known.lost);
+        let queue = Arc::new(queue);
+        (known.queue, known.sending) = (Arc::downgrade(&queue), sending);
         queue
+    }
+
+    /// Blocks until what is queued is sent. Nobody may trace any more.
+    pub(crate) fn finish(&self) {
+        let known = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        for sending in known.into_values().filter_map(|known| known.sending) {
+            // One that has panicked sends nothing more.
+            let _ = sending.join();
+        }
     }
 }
 
 impl Queue {
-    fn start(collector: &Collector, lost: &Arc<AtomicU64>) -> Self {
+    fn start(collector: &Collector, lost: &Arc<AtomicU64>) -> (Self, Option<JoinHandle<()>>) {
         let (spans, received) = sync_channel(QUEUE_SPANS);
         let mut sending = Sending { collector: collector.clone(), open: None, told: false, lost: Arc::clone(lost) };
         let started = thread::Builder::new().name("spans".to_owned()).spawn(move || sending.run(&received));
         if let Err(error) = &started {
             tracing::error!(%error, %collector, "spans cannot be sent");
         }
-        Self { spans: started.is_ok().then_some(spans), lost: Arc::clone(lost) }
+        (Self { spans: started.is_ok().then_some(spans), lost: Arc::clone(lost) }, started.ok())
     }
 
     /// Takes a span, if there is room for it.

@@ -160,7 +160,8 @@ impl Follower {
                         Outcome::Refused(text) => stream.refuse(text)?,
                     }
                 }
-                Ok(()) = self.files.changed(), if self.refused.is_none() && *had_served => {
+                // What this stream has not brought anew is what the one before did.
+                Ok(()) = self.files.changed(), if self.refused.is_none() && self.settled && self.serves() => {
                     if matches!(self.put_in_force().await, Outcome::Refused(_)) {
                         anyhow::bail!(SPOILT);
                     }
@@ -186,6 +187,11 @@ impl Follower {
                 "not registered with the agent any more: no connection is taken until it is registered again"
             );
         }
+    }
+
+    /// Whether anything is in force.
+    fn serves(&self) -> bool {
+        *self.in_force.borrow() && !self.withdrawn
     }
 
     /// Says once that a gateway has nothing to let in, and what is to be done.

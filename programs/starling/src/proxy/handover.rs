@@ -54,6 +54,9 @@ const SERVE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two tries to be the one that starts.
 const LOCK_EVERY: Duration = Duration::from_millis(20);
 
+/// Time for a process that has ended to let go of the place where processes meet.
+const GONE_WITHIN: Duration = Duration::from_secs(2);
+
 /// Why a process does not start beside another one.
 const SERVED: &str = "another process serves it already; --take-over takes its place";
 
@@ -121,6 +124,21 @@ impl Meeting {
         }
         let listener = UnixListener::bind(&self.0).with_context(|| format!("cannot listen on {}", self.0.display()))?;
         Ok(Incumbent { listener, path: self.0.clone() })
+    }
+
+    /// Waits here in the place of one that seems to have just ended; `None` if it is still there.
+    pub(super) async fn succeed(&self) -> Option<Incumbent> {
+        let until = Instant::now() + GONE_WITHIN;
+        loop {
+            match self.wait().await {
+                Ok(incumbent) => {
+                    tracing::info!("the process that served has ended; this one serves in its place");
+                    return Some(incumbent);
+                }
+                Err(_) if Instant::now() < until => sleep(LOCK_EVERY).await,
+                Err(_) => return None,
+            }
+        }
     }
 
     /// Takes over from whoever waits here; `None` if nobody does.

@@ -112,10 +112,7 @@ async fn attempt(
     let moved = upload.moved;
     let leased = {
         let leasing = pin!(forward.upstream.lease(tries.wants_fresh(), tries.wish()));
-        tries
-            .within(&moved.answered, pin!(unless_reset(respond, leasing)))
-            .await
-            .unwrap_or(Err(Http2Error::TimedOut))?
+        tries.within(moved, pin!(unless_reset(respond, leasing))).await.unwrap_or(Err(Http2Error::TimedOut))?
     };
     let mut lease = leased.inspect_err(|error| moved.host.set(error.host()))?;
     moved.asks(lease.address());
@@ -125,7 +122,7 @@ async fn attempt(
     upload.cut = false;
     let head = {
         let head = pin!(upload.until_head(server, request.method));
-        tries.within(&moved.answered, pin!(unless_reset(respond, head))).await
+        tries.within(moved, pin!(unless_reset(respond, head))).await
     };
     let stale = lease.reused && server.read.is_empty();
     match head.unwrap_or(Ok(Err(Http2Error::TimedOut)))? {

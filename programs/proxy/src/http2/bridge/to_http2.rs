@@ -88,7 +88,7 @@ async fn attempt(
 ) -> Result<(Pending, Response<RecvStream>), Http2Error> {
     let moved = raise.moved;
     let begun = client::begin((&forward.upstream, tries.wish()), request, raise.is_empty());
-    let begun = tries.within(&moved.answered, pin!(begun)).await.ok_or(Http2Error::TimedOut)?;
+    let begun = tries.within(moved, pin!(begun)).await.ok_or(Http2Error::TimedOut)?;
     let (mut pending, to) = begun.inspect_err(|error| moved.host.set(error.host()))?;
     moved.asks(pending.load.address());
     raise.begin(to);
@@ -101,7 +101,7 @@ async fn attempt(
         }
         Pin::new(&mut pending.response).poll(cx).map_err(Http2Error::from)
     });
-    let error = match tries.within(&moved.answered, pin!(response)).await.unwrap_or(Err(Http2Error::TimedOut)) {
+    let error = match tries.within(moved, pin!(response)).await.unwrap_or(Err(Http2Error::TimedOut)) {
         Ok(response) => {
             let (status, grpc) = (response.status().as_u16(), grpc_status_of(response.headers()));
             pending.load.ended(status < 500);

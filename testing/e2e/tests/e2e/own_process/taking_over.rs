@@ -275,3 +275,29 @@ async fn what_stands_goes_on_in_the_process_before() {
     assert!(streams.failures.lock().expect("no panic").is_empty(), "{:?}", streams.failures.lock());
     plain.stop_without_failure().await;
 }
+
+/// Killed at any moment of it: whoever takes over must not count on the one before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_is_killed_while_it_hands_over_is_replaced_all_the_same() {
+    let mesh = Mesh::start(MeshOptions { native: true, ..MeshOptions::default() }).await;
+    mesh.protocol("h1", "http").await;
+    let (mut web, _h1) = tokio::join!(
+        Workload::new("web").calls("h1").start_on(&mesh, Plane::Own),
+        Workload::new("h1").start_on(&mesh, Plane::Native),
+    );
+    web.served_by("h1", &["h1"], "all is well").await;
+    for _ in 0..3 {
+        let next = OwnProxy::spawn(&mesh, "web", &["--take-over"]);
+        let mut before = std::mem::replace(web.sidecar.own(), next);
+        eventually("the one before hands over", async || {
+            let log = before.process.log();
+            anyhow::ensure!(log.contains("another process takes over"), "{log}");
+            Ok(())
+        })
+        .await;
+        before.process.kill9();
+        web.sidecar.own().live("web", &[web.public_port]).await;
+        web.served_by("h1", &["h1"], "the next one serves").await;
+        assert_eq!(web.sidecar.own().process.ended(), None, "{}", web.sidecar.own().process.log());
+    }
+}
