@@ -52,6 +52,12 @@ pub enum AttachError {
         /// For the operator of the proxy.
         reason: String,
     },
+    /// Another process is attached for it.
+    #[error("another process serves {id} here; end that one, or take over from it with --take-over")]
+    Occupied {
+        /// As it calls itself.
+        id: String,
+    },
     /// Not now; the proxy should try again.
     #[error("{reason}")]
     Unavailable {
@@ -66,6 +72,7 @@ impl From<AttachError> for Status {
         match error {
             AttachError::Unknown { .. } => Status::not_found(text),
             AttachError::Refused { .. } => Status::permission_denied(text),
+            AttachError::Occupied { .. } => Status::already_exists(text),
             AttachError::Unavailable { .. } => Status::unavailable(text),
         }
     }

@@ -79,7 +79,7 @@ impl Sidecar {
                         pause = AGAIN_FIRST;
                     }
                     // Deregistered meanwhile.
-                    Err(AttachError::Unknown { .. } | AttachError::Refused { .. }) => {}
+                    Err(AttachError::Unknown { .. } | AttachError::Refused { .. } | AttachError::Occupied { .. }) => {}
                     Err(error @ AttachError::Unavailable { .. }) => {
                         tracing::warn!(sidecar = %id, %error, "a sidecar cannot be served yet; trying again");
                         pause = AGAIN_AFTER;

@@ -14,7 +14,7 @@ use starling_identity::Identity;
 use starling_model::ingress::certificate_names;
 use starling_model::{InstanceId, InstanceKey, Revision, ServiceName};
 use starling_plan::{Diagnostic, MeshSettings, Plan, PlanError, Planned, Planner};
-use starling_rpc::{AttachError, NATIVE_PROXY, Peer, ProxyFeed, ProxySource};
+use starling_rpc::{AttachError, NATIVE_PROXY, PROCESS, Peer, ProxyFeed, ProxySource};
 use starling_tls::dns_names;
 use starling_xds::{Leaf as RenderedLeaf, MeshNames, ProxyNode, Renderer, Report};
 use tokio::sync::watch;
@@ -239,14 +239,19 @@ impl ProxySource for Proxies {
     async fn attach(&self, node: ProxyNode, peer: Peer) -> Result<ProxyFeed, AttachError> {
         let unknown = || AttachError::Unknown { id: node.id.clone() };
         let id = InstanceId::new(&node.id).map_err(|_| unknown())?;
-        let feed = Feed::of_client(&self.0, &id, &peer, Client::of(&node)).await?;
+        let (client, service) = (Client::of(&node), service_of(&self.0, &id)?);
+        admit(&peer, client, &service)?;
+        // Those that nobody serves and nobody has registered any more are not kept for ever.
+        self.0.outside.forget_gone(|id| self.0.agent.has_service(id));
+        // Whoever is fed from outside, a gRPC library included, is the sidecar's only proxy: two would supersede each other, and
+        // one of them would serve what is in force no more.
+        let process = node.metadata.get(PROCESS).filter(|_| matches!(client, Client::Native));
+        let attached = self.0.outside.attach(&id, process.map(String::as_str));
+        let attached = attached.ok_or_else(|| AttachError::Occupied { id: id.to_string() })?;
+        let feed = Feed::attach(&self.0, &id, &service, client).await?;
         let (agent, reports, returned) =
             (Arc::clone(&self.0.agent), Arc::clone(&feed.reports), Arc::clone(&feed.returned));
         let resources = feed.open().await.map_err(unplanned)?;
-        // Whoever is fed from outside, a gRPC library included, is the sidecar's only proxy: two would supersede each other.
-        // Those that nobody serves and nobody has registered any more are not kept for ever.
-        self.0.outside.forget_gone(|id| self.0.agent.has_service(id));
-        let attached = self.0.outside.attach(&id);
         let on_report = Box::new(move |report| {
             let _attached = &attached;
             if matches!(report, Report::Applied { .. }) && returned.swap(false, Ordering::Relaxed) {
@@ -301,20 +306,6 @@ struct Feed<R> {
     names: BTreeSet<String>,
     /// Whether what comes next is the first that it listens for, since it attached or was registered again.
     returned: Arc<AtomicBool>,
-}
-
-impl Feed<Client> {
-    /// For a client that comes over a connection.
-    async fn of_client(
-        proxies: &Arc<Inner>,
-        id: &InstanceId,
-        peer: &Peer,
-        client: Client,
-    ) -> Result<Self, AttachError> {
-        let service = service_of(proxies, id)?;
-        admit(peer, client, &service)?;
-        Self::attach(proxies, id, &service, client).await
-    }
 }
 
 fn unplanned(error: PlanError) -> AttachError {

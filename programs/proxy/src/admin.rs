@@ -6,7 +6,7 @@
 //! | `GET /clusters` | endpoints with their load and connections |
 //! | `GET /certificates` | identities, serial numbers, validity, roots |
 //! | `GET /connections` | connections of clients |
-//! | `GET /ready` | 200 when a plan is in force, else 503 |
+//! | `GET /ready` | 200 when a plan is in force and connections are taken, else 503 |
 //! | `GET /stats` | metrics for Prometheus |
 //! | `POST /drain` | no more connections are taken |
 
@@ -134,10 +134,12 @@ impl Admin {
 const PATHS: &str = "GET /ready /config /clusters /certificates /connections /stats, POST /drain";
 
 fn ready(workers: &[WorkerSnapshot]) -> Response<Full<Bytes>> {
-    let is_ready = workers.iter().all(|worker| !worker.workloads.is_empty());
-    let (status, said) = match is_ready {
-        true => (StatusCode::OK, "ready\n"),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "no plan is in force yet\n"),
+    let (status, said) = if workers.iter().any(|worker| worker.draining) {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+    } else if workers.iter().any(|worker| worker.workloads.is_empty()) {
+        (StatusCode::SERVICE_UNAVAILABLE, "no plan is in force\n")
+    } else {
+        (StatusCode::OK, "ready\n")
     };
     reply(status, "text/plain", said.to_owned())
 }

@@ -21,6 +21,8 @@ pub struct WorkerSnapshot {
     pub workloads: Vec<WorkloadSnapshot>,
     /// Connections that stand though nobody listens any more where they came in: they end with what they carry.
     pub leaving: usize,
+    /// Nobody is let in any more.
+    pub draining: bool,
 }
 
 /// One workload as one worker serves it.

@@ -270,7 +270,7 @@ impl Worker {
         };
         let leaving: usize = self.leaving.iter().map(|listening| listening.standing()).sum();
         let leaving = leaving + if self.draining { self.passing.get() } else { 0 };
-        WorkerSnapshot { workloads: self.deployed.iter().map(workload).collect(), leaving }
+        WorkerSnapshot { workloads: self.deployed.iter().map(workload).collect(), leaving, draining: self.draining }
     }
 
     fn sweep(&mut self) {

@@ -117,7 +117,7 @@ impl Role for Running {
     async fn stop(self) {
         self.serving.stop().await;
         if let Some(engine) = &self.engine {
-            role::finish(engine).await;
+            role::drain(engine).await;
         }
         drop(self.node);
     }

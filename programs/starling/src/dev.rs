@@ -211,7 +211,7 @@ impl Role for Running {
     async fn stop(self) {
         self.serving.stop().await;
         if let Some(plane) = &self.engine {
-            role::finish(&plane.engine).await;
+            role::drain(&plane.engine).await;
         }
     }
 }

@@ -59,6 +59,10 @@ async fn start(args: ProxyArgs, surroundings: &Surroundings) -> anyhow::Result<O
     let id = InstanceId::new(&sidecar.id).context("the sidecar's ID")?;
     // By whatever name it is called, its node's ID is the same.
     let agent = if agent.node_id.is_empty() { dial.to_string() } else { agent.node_id };
+    if args.take_over {
+        // Or the one that serves would wait for this one, and follow nobody meanwhile.
+        dial.connect().await.context("--take-over")?;
+    }
     let Met { meeting, starting, incumbent, sockets, successor } = meet(&args, &agent, &id).await?;
     let inherited = Inherited::new(sockets)?;
     let workers = proxy_workers(args.workers);
@@ -239,14 +243,17 @@ impl Role for OwnProcess {
         let mut resting = pin!(rest::watch());
         loop {
             let mut in_force = follower.in_force();
-            let mut following = pin!(follower.follow());
-            let visitor = loop {
-                tokio::select! {
-                    never = &mut resting => match never {},
-                    followed = &mut following => return followed,
-                    visitor = place.visited() => break visitor,
-                    _ = in_force.wait_for(|in_force| *in_force), if !place.serves => place.serves().await?,
-                    error = place.abandoned() => place.left_alone(error).await?,
+            let visitor = {
+                // Dropped at the end of this, and its stream with it: the agent takes no second one beside it.
+                let mut following = pin!(follower.follow());
+                loop {
+                    tokio::select! {
+                        never = &mut resting => match never {},
+                        followed = &mut following => return followed,
+                        visitor = place.visited() => break visitor,
+                        _ = in_force.wait_for(|in_force| *in_force), if !place.serves => place.serves().await?,
+                        error = place.abandoned() => place.left_alone(error).await?,
+                    }
                 }
             };
             // From here on it does not follow: the next one does.

@@ -29,11 +29,18 @@ use anyhow::Context;
 pub(crate) use interrupts::{Interrupts, STOP_WITHIN};
 pub(crate) use serving::Serving;
 use starling_proxy::Engine;
+use tokio::time::{Instant, sleep};
 
 use crate::outcome::usage;
 
+/// Time for requests to come to their end in a process that does more than to serve them.
+const DRAINED_WITHIN: Duration = Duration::from_millis(2500);
+
+/// Between two looks at whether connections are left.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
 /// Time for access logs to be written and spans to be sent at the end; [`STOP_WITHIN`] is for more than that.
-const TOLD_WITHIN: Duration = Duration::from_secs(2);
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
 /// A program that runs until it fails or is interrupted.
 pub(crate) trait Role {
@@ -45,6 +52,20 @@ pub(crate) trait Role {
 
     /// Ends in order.
     async fn stop(self);
+}
+
+/// Ends a data plane: requests under way are finished, as far as they do not take long.
+pub(crate) async fn drain(engine: &Engine) {
+    engine.drain().await;
+    let until = Instant::now() + DRAINED_WITHIN;
+    while engine.standing().await > 0 {
+        if Instant::now() > until {
+            tracing::warn!("requests are cut off that take longer than {DRAINED_WITHIN:?}");
+            break;
+        }
+        sleep(LOOK_EVERY).await;
+    }
+    finish(engine).await;
 }
 
 /// Ends a data plane that serves nobody any more, with what it has still to tell.

@@ -1,5 +1,7 @@
 //! The native proxy in a process of its own, started by `starling proxy`.
 
+use std::path::Path;
+
 use crate::http::{self, Answer};
 use crate::mesh::Mesh;
 use crate::ports::free_port;
@@ -22,8 +24,17 @@ impl OwnProxy {
         Self::spawn_at(mesh, &["-sidecar-for", id], &format!("127.0.0.1:{}", free_port()), more)
     }
 
+    /// The same in a folder where it meets nobody.
+    #[must_use]
+    pub fn spawn_apart(mesh: &Mesh, id: &str, folder: &Path, more: &[&str]) -> Self {
+        Self::spawn_in(mesh, folder, &["-sidecar-for", id], &format!("127.0.0.1:{}", free_port()), more)
+    }
+
     fn spawn_at(mesh: &Mesh, who: &[&str], admin: &str, more: &[&str]) -> Self {
-        let folder = mesh.data_dir().join("proxies");
+        Self::spawn_in(mesh, &mesh.data_dir().join("proxies"), who, admin, more)
+    }
+
+    fn spawn_in(mesh: &Mesh, folder: &Path, who: &[&str], admin: &str, more: &[&str]) -> Self {
         let folder = folder.to_str().expect("a path in UTF-8");
         let proxy = [&["proxy"], who, &["-admin-bind", admin, "--runtime-dir", folder], more].concat();
         let id = who.last().copied().unwrap_or_default();

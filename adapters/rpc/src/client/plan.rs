@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::Node;
 use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{Struct, Value};
 use envoy_types::pb::google::rpc::Status as Refusal;
 use http::uri::PathAndQuery;
 use hyper::client::conn::http2::Builder;
@@ -30,6 +32,9 @@ use crate::service::DELTA_PATH;
 
 /// By what a native proxy is told from others.
 pub const NATIVE_PROXY: &str = "starling";
+
+/// The field of its metadata that tells processes from each other: whoever comes again under the same name is the same.
+pub const PROCESS: &str = "process";
 
 /// Bytes of one response: an agent sends [`starling_xds::RESPONSE_BYTES_MAX`] at once, and more only where a single part is
 /// larger.
@@ -128,6 +133,12 @@ pub enum PlanStreamError {
         /// The agent's words.
         reason: String,
     },
+    /// Another process is attached as this proxy.
+    #[error("the agent says: {reason}")]
+    Occupied {
+        /// The agent's words.
+        reason: String,
+    },
     /// Anything else.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -135,10 +146,14 @@ pub enum PlanStreamError {
 
 impl From<Status> for PlanStreamError {
     fn from(status: Status) -> Self {
-        if status.code() == Code::NotFound {
-            return Self::Unregistered { reason: status.message().to_owned() };
+        let (code, reason) = (status.code(), status.message().to_owned());
+        if code == Code::NotFound {
+            Self::Unregistered { reason }
+        } else if code == Code::AlreadyExists {
+            Self::Occupied { reason }
+        } else {
+            Self::Call(status.into())
         }
-        Self::Call(status.into())
     }
 }
 
@@ -156,13 +171,14 @@ impl fmt::Debug for PlanStream {
 }
 
 impl PlanStream {
-    /// Asks for the plan of the proxy `id`, beyond what `mirror` has of it.
+    /// Asks for the plan of the proxy `id`, beyond what `mirror` has of it. The agent takes no two at a time for one proxy, and
+    /// knows by `process` who comes again.
     ///
     /// # Errors
     /// [`PlanStreamError`].
     pub async fn open(
         connection: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        id: &str,
+        (id, process): (&str, &str),
         token: Option<&str>,
         mirror: &PlanMirror,
     ) -> Result<Self, PlanStreamError> {
@@ -180,7 +196,9 @@ impl PlanStream {
             }
         });
         let (requests, queued) = mpsc::channel(REQUESTS_MAX);
-        let node = Node { id: id.to_owned(), user_agent_name: NATIVE_PROXY.to_owned(), ..Node::default() };
+        let process = Value { kind: Some(Kind::StringValue(process.to_owned())) };
+        let metadata = Some(Struct { fields: [(PROCESS.to_owned(), process)].into() });
+        let node = Node { id: id.to_owned(), user_agent_name: NATIVE_PROXY.to_owned(), metadata, ..Node::default() };
         let first = DeltaDiscoveryRequest {
             node: Some(node),
             resource_names_subscribe: vec!["*".to_owned()],

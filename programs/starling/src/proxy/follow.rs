@@ -20,6 +20,13 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(2);
 /// After a listener that somebody else holds.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
+/// So long another process has to be in this one's place before this one gives up: it may be about to end, as one is that
+/// this one takes over from.
+const OCCUPIED_FOR: Duration = Duration::from_secs(3);
+
+/// Why nobody is let in.
+const UNREGISTERED: &str = "not registered with the agent any more";
+
 /// Why a stream is left after a refusal: there is no way to take one back but to come anew with everything.
 const CURED: &str = "what was refused is in force now";
 
@@ -29,11 +36,15 @@ const SPOILT: &str = "what was in force is not as planned any more";
 /// The way from the agent to the engine.
 pub(super) struct Follower {
     id: InstanceId,
+    /// By what the agent tells this process from another one for the same sidecar.
+    process: String,
     dial: Dial,
     token: Option<String>,
     engine: Arc<Engine>,
     mirror: PlanMirror,
     serving: Serving,
+    /// Since when another process is in this one's place, as far as the agent says.
+    occupied: Option<Instant>,
     /// Why not all that was said is in force, if so.
     refused: Option<String>,
     /// Whether all that has arrived is in force.
@@ -66,6 +77,8 @@ impl Follower {
         Self {
             files,
             id,
+            process: format!("{:016x}", fastrand::u64(..)),
+            occupied: None,
             dial,
             token,
             engine,
@@ -83,6 +96,16 @@ impl Follower {
     /// Whether it is a gateway, which listens only where a config entry says.
     pub(super) fn of_gateway(self, is_gateway: bool) -> Self {
         Self { is_gateway, ..self }
+    }
+
+    /// Whether it is certain that another process serves: one that has just ended, or just failed, may look so for a moment.
+    fn is_occupied(&mut self, said: Option<&PlanStreamError>) -> bool {
+        match said {
+            Some(PlanStreamError::Occupied { .. }) => {
+                self.occupied.get_or_insert_with(Instant::now).elapsed() > OCCUPIED_FOR
+            }
+            Some(_) | None => false,
+        }
     }
 
     /// Turns true when the first state is in force.
@@ -108,13 +131,15 @@ impl Follower {
                     let said = error.downcast_ref();
                     let unregistered = matches!(said, Some(PlanStreamError::Unregistered { .. }));
                     let refused = matches!(said, Some(PlanStreamError::Call(CallError::Refused { .. })));
-                    if (refused || unregistered) && !serves {
+                    let occupied = self.is_occupied(error.downcast_ref());
+                    if (refused || unregistered || occupied) && !serves {
                         return Err(error);
                     }
                     tries = if had_served { 0 } else { tries + 1 };
-                    if unregistered {
+                    if unregistered || occupied {
+                        let why = if unregistered { UNREGISTERED } else { "another process serves it now" };
                         self.mirror = PlanMirror::default();
-                        self.withdraw().await;
+                        self.withdraw(why).await;
                     } else if tries == 1 && !self.withdrawn {
                         let serves = if serves { "; serving goes on" } else { "" };
                         tracing::warn!(error = format!("{error:#}"), "the agent is away{serves}");
@@ -142,11 +167,14 @@ impl Follower {
             // What is not in force is not had: the agent sends it again, and is answered for it.
             self.mirror = PlanMirror::default();
         }
-        let mut stream = PlanStream::open(connection, self.id.as_str(), self.token.as_deref(), &self.mirror).await?;
+        let mut stream =
+            PlanStream::open(connection, (self.id.as_str(), &self.process), self.token.as_deref(), &self.mirror)
+                .await?;
         loop {
             tokio::select! {
                 news = stream.next(&mut self.mirror) => {
                     news?;
+                    self.occupied = None;
                     let was_refused = self.refused.is_some();
                     match self.put_in_force().await {
                         Outcome::InForce => {
@@ -177,15 +205,12 @@ impl Follower {
     }
 
     /// Lets nobody in any more: the agent may give the ports to somebody else. What is under way is finished.
-    async fn withdraw(&mut self) {
+    async fn withdraw(&mut self, why: &str) {
         self.engine.remove(&self.id).await;
         self.serving = Serving::default();
         (self.settled, self.refused) = (true, None);
         if !std::mem::replace(&mut self.withdrawn, true) {
-            tracing::warn!(
-                sidecar = %self.id,
-                "not registered with the agent any more: no connection is taken until it is registered again"
-            );
+            tracing::warn!(sidecar = %self.id, "{why}: no connection is taken until that changes");
         }
     }
 
@@ -207,7 +232,7 @@ impl Follower {
 
     async fn put_in_force(&mut self) -> Outcome {
         if self.mirror.is_withdrawn() {
-            self.withdraw().await;
+            self.withdraw(UNREGISTERED).await;
             return Outcome::InForce;
         }
         self.settled = false;

@@ -97,7 +97,7 @@ impl Meeting {
         let path = self.0.with_extension("lock");
         let cannot = || format!("cannot lock {}", path.display());
         let mut file = File::options().create(true).append(true).open(&path).with_context(cannot)?;
-        let until = Instant::now() + SERVE_TIMEOUT;
+        let (until, mut is_told) = (Instant::now() + SERVE_TIMEOUT, false);
         loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => return Ok(Starting { _lock: lock }),
@@ -105,7 +105,14 @@ impl Meeting {
                 Err((_, Errno::EWOULDBLOCK)) if Instant::now() > until => {
                     bail!("another process has been about to serve it for {SERVE_TIMEOUT:?}")
                 }
-                Err((unlocked, Errno::EWOULDBLOCK)) => file = unlocked,
+                Err((unlocked, Errno::EWOULDBLOCK)) => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::info!(
+                            "another process is about to serve it; waiting for that, for {SERVE_TIMEOUT:?} at most"
+                        );
+                    }
+                    file = unlocked;
+                }
                 Err((_, error)) => return Err(error).with_context(cannot),
             }
             sleep(LOCK_EVERY).await;

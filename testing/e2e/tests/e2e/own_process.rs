@@ -187,6 +187,19 @@ async fn proxies_take_over_from_each_other_and_no_request_fails() {
             eventually("the second one ends", async || second.ended().ok_or_else(|| anyhow::anyhow!("it runs"))).await;
         assert!(!ended.success() && second.log().contains("--take-over"), "{agent}: {}", second.log());
     }
+    // Where it does not meet the first one the agent says so, which knows who is attached.
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    let folder = elsewhere.path().join("own");
+    for more in [&[][..], &["--take-over"]] {
+        let mut second = OwnProxy::spawn_apart(&mesh, "web", &folder, more).process;
+        let ended =
+            eventually("the second one ends", async || second.ended().ok_or_else(|| anyhow::anyhow!("it runs"))).await;
+        assert!(
+            !ended.success() && second.log().contains("another process serves web-sidecar-proxy"),
+            "{}",
+            second.log()
+        );
+    }
     web.sidecar.own().process.expect_running().expect("the first one serves");
     assert_eq!(http::get(&web.upstream("api"), "/").await.expect("an answer").status, 403, "as before");
 }
