@@ -11,6 +11,7 @@
 
 mod api;
 mod connection;
+mod cost;
 mod echo;
 mod fleet;
 mod fleet_report;

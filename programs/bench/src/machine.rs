@@ -1,9 +1,9 @@
 //! The machine a report was measured on: without it, a figure says nothing.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Processor, memory, kernel and time of a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Instruction set, such as `x86_64`.
     pub cpu: String,

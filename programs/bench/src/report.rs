@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::mesh::Envoy;
 
@@ -46,14 +46,14 @@ pub(crate) struct OutputArgs {
 }
 
 /// What was measured, by version.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versions {
     /// This program's.
-    pub starling: &'static str,
+    pub starling: String,
     /// How this program was built: `release`, or `debug`, whose figures say little.
-    pub build: &'static str,
+    pub build: String,
     /// The data plane's; absent when none ran.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub envoy: Option<String>,
 }
 
@@ -137,7 +137,11 @@ impl Versions {
     /// Of this build, and of the data plane if there is one.
     pub(crate) fn of(envoy: Option<&Envoy>) -> Self {
         let build = if cfg!(debug_assertions) { "debug" } else { "release" };
-        Self { starling: env!("CARGO_PKG_VERSION"), build, envoy: envoy.map(|envoy| envoy.version().to_owned()) }
+        Self {
+            starling: env!("CARGO_PKG_VERSION").to_owned(),
+            build: build.to_owned(),
+            envoy: envoy.map(|envoy| envoy.version().to_owned()),
+        }
     }
 
     /// One line for people.

@@ -30,7 +30,7 @@ fn findings(seconds: f64) -> Findings {
 }
 
 fn versions() -> Versions {
-    Versions { starling: "0.1.0", build: "release", envoy: Some("1.40.0".to_owned()) }
+    Versions { starling: "0.1.0".to_owned(), build: "release".to_owned(), envoy: Some("1.40.0".to_owned()) }
 }
 
 #[test]

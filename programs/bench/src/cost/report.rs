@@ -1,0 +1,242 @@
+//! The report of what a mesh costs: schema `starling-bench-cost/1`, described in docs/reference/bench-report.md.
+//!
+//! What is read back and compared later is here in full: every round by itself, and the latencies of all rounds merged.
+//! Durations are in milliseconds unless a name says otherwise.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Machine;
+use crate::report::Versions;
+
+/// Names the shape of the report; the number goes up when something is taken away or means something else.
+pub(crate) const SCHEMA: &str = "starling-bench-cost/1";
+
+/// Everything that a run found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CostReport {
+    /// [`SCHEMA`].
+    pub(crate) schema: String,
+    /// The command line, as it was given.
+    pub(crate) command: Vec<String>,
+    pub(crate) machine: Machine,
+    pub(crate) versions: Versions,
+    pub(crate) settings: Settings,
+    /// In the order of the scenarios, their points, and the variants of each.
+    pub(crate) cells: Vec<Cell>,
+    /// What differs between two measurements of the same, by point.
+    pub(crate) floors: Vec<Floor>,
+    /// What was to be measured and is not here, or may not be believed, and why; empty of a whole run.
+    pub(crate) missing: Vec<String>,
+}
+
+/// What all cells have in common.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Settings {
+    /// How often each variant of a point is measured.
+    pub(crate) rounds: u32,
+    /// How long each measurement counts.
+    pub(crate) seconds: f64,
+    /// Sent before each measurement, and not counted.
+    pub(crate) warm_up_seconds: f64,
+    /// What the generator speaks: `http1`.
+    pub(crate) protocol: String,
+    pub(crate) payload_bytes: u32,
+    /// Whether sidecars speak mutual TLS with each other.
+    pub(crate) mtls: bool,
+    pub(crate) access_log: bool,
+    pub(crate) tracing: bool,
+    /// Permissions that each request is held against, beside the one that lets it in.
+    pub(crate) policies: u32,
+    /// Worker threads of each proxy; absent of a target, of which nothing is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) workers: Option<u32>,
+    /// Threads of the generator.
+    pub(crate) generator_threads: u32,
+    /// Decides the order of the variants and the resampling.
+    pub(crate) seed: u64,
+}
+
+/// Which question a cell answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CostScenario {
+    Latency,
+    Cpu,
+    Throughput,
+    Memory,
+    Ingress,
+    Churn,
+}
+
+/// Whose the proxies are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ProxyKind {
+    /// There are none.
+    None,
+    Native,
+    Envoy,
+    /// Those of a mesh that was pointed at.
+    Target,
+}
+
+/// Through which proxies requests go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Mode {
+    /// None.
+    Baseline,
+    /// The caller's.
+    Client,
+    /// The service's.
+    Server,
+    /// The caller's, then the service's.
+    Both,
+}
+
+/// What is asked of the mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct Point {
+    pub(crate) connections: u32,
+    /// Requests a second; absent of a closed loop, in which each connection sends when it has its answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rate: Option<f64>,
+    /// Services beside the measured one; absent where that is not what is varied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) services: Option<u32>,
+    /// Whether proxies know of the services that they are told to call alone, or, permissive, of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) scoped: Option<bool>,
+}
+
+/// One variant at one point.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Cell {
+    pub(crate) scenario: CostScenario,
+    pub(crate) proxy: ProxyKind,
+    pub(crate) mode: Mode,
+    pub(crate) point: Point,
+    /// As many as were measured, in their order.
+    pub(crate) rounds: Vec<Round>,
+    /// Latencies of all sound rounds together: microseconds, and how many requests took up to that.
+    pub(crate) histogram_us: Vec<(u64, u64)>,
+    /// The same as an HDR histogram, V2, deflated, base64; absent of no latencies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) hdr: Option<String>,
+    /// Of the merged latencies; absent of none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) latency_ms: Option<Quantiles>,
+    /// What it is more than the baseline of the same point; absent of the baseline, and where nothing can be compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) added: Option<Added>,
+    /// Why no figure of this cell may be believed, if none may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) void: Option<String>,
+    /// What went wrong on the way, by round.
+    pub(crate) problems: Vec<String>,
+}
+
+/// One measurement of a cell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Round {
+    /// From 0.
+    pub(crate) number: u32,
+    /// Which of the round's measurements it was, from 0.
+    pub(crate) place: u32,
+    /// Of requests that succeeded; absent if none did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) latency_ms: Option<Quantiles>,
+    pub(crate) requests: u64,
+    /// Successful answers a second.
+    pub(crate) rate: f64,
+    pub(crate) errors: u64,
+    /// Errors by reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) failures: BTreeMap<String, u64>,
+    /// How late the generator was with 99 of 100 requests; absent of a closed loop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) slip_p99_ms: Option<f64>,
+    /// What the proxies on the way used; absent where there are none, or they are somebody else's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) proxies: Option<ProxyUsage>,
+    /// What the whole machine used: proxies, application, generator and whatever else ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) machine: Option<MachineUsage>,
+    /// Why this round does not count, if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) void: Option<String>,
+}
+
+/// What the proxies on the way used during a round, by the kernel's account of their processes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ProxyUsage {
+    /// CPU time of all of them, in microseconds, by answered request; absent if none was answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu_us_per_request: Option<f64>,
+    /// Cores that all of them kept busy.
+    pub(crate) cores: f64,
+    /// Resident memory of the caller's proxy near the end of the round, in 10^6 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) caller_resident_mb: Option<f64>,
+    /// Of the service's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) service_resident_mb: Option<f64>,
+}
+
+/// What the machine used during a round, by its own account.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MachineUsage {
+    /// Microseconds of CPU time by answered request; absent if none was answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu_us_per_request: Option<f64>,
+    /// Cores that were busy.
+    pub(crate) cores: f64,
+}
+
+/// Figures of a distribution of latencies.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Quantiles {
+    pub(crate) mean: f64,
+    pub(crate) p50: f64,
+    pub(crate) p90: f64,
+    pub(crate) p99: f64,
+    pub(crate) p999: f64,
+    pub(crate) max: f64,
+}
+
+/// By how much a variant is slower than the baseline.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Added {
+    pub(crate) p50: Difference,
+    pub(crate) p90: Difference,
+    pub(crate) p99: Difference,
+    pub(crate) p999: Difference,
+}
+
+/// A difference, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Difference {
+    /// Of the merged latencies.
+    pub(crate) value: f64,
+    /// The 95 % interval's ends, by resampling the rounds.
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+    /// What two measurements of the baseline differ by.
+    pub(crate) floor: f64,
+    /// It may be nothing: it is not above the floor, or its interval has 0 in it.
+    pub(crate) below_floor: bool,
+}
+
+/// What two measurements of the same baseline differ by at a point: the upper end of the 95 % interval of the
+/// difference, whichever is the larger of the two.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Floor {
+    pub(crate) scenario: CostScenario,
+    pub(crate) point: Point,
+    pub(crate) p50: f64,
+    pub(crate) p90: f64,
+    pub(crate) p99: f64,
+    pub(crate) p999: f64,
+}
