@@ -4,7 +4,7 @@
 //! it through its public API, and watches it through its traffic. The parts that every scenario uses are `mesh` (processes),
 //! `api` (calls), `probe` (traffic), `verdict` (when it changed), `histogram`, `report` and `table`; a scenario is one module beside them. Scenarios
 //! with a simulated fleet use `fleet`, whose nodes are the agent's own code, and `shape`, `percentiles`, `fleet_report` and
-//! `html`. `load` sends requests at a rate. Nothing else here shares code with what it measures, but the reading of
+//! `html`. `plane` is a mesh with the proxies of one data plane. `load` sends requests at a rate. Nothing else here shares code with what it measures, but the reading of
 //! HTTP/1.1.
 //!
 //! What it does not own: the wording of the command line outside `bench`, and the installation of Envoy.
@@ -22,6 +22,7 @@ mod load;
 mod machine;
 mod mesh;
 mod percentiles;
+mod plane;
 mod probe;
 mod process;
 mod progress;

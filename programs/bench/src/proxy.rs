@@ -11,10 +11,7 @@ mod figure;
 mod findings;
 mod idle;
 mod measure;
-mod plane;
-mod registrations;
 mod services;
-mod tls;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,11 +22,11 @@ use clap::{ValueEnum, value_parser};
 
 use crate::machine::Machine;
 use crate::mesh::{Child, Envoy, Ports, command, folder, logs, own_program};
+use crate::plane::{Application, Kind, Plane};
 use crate::progress::Progress;
 use crate::report::Versions;
 use findings::Findings;
 use measure::Bench;
-use plane::{Application, Kind, Plane};
 
 /// Arguments of `starling bench proxy`.
 #[derive(Debug, clap::Args)]

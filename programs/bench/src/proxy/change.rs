@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use super::findings::median;
-use super::plane::Plane;
-use super::registrations::{Service, elsewhere, no_longer_elsewhere};
 use crate::api::Call;
 use crate::histogram::milliseconds;
 use crate::load::{Arrivals, Each, Load, Pace, Running};
+use crate::plane::Plane;
+use crate::plane::registrations::{Service, elsewhere, no_longer_elsewhere};
 
 /// Requests a second.
 const RATE: f64 = 10_000.0;

@@ -6,10 +6,9 @@ use nix::sys::resource::{Resource, getrlimit};
 use tokio::task::JoinSet;
 
 use super::measure::RESTING;
-use super::plane::Plane;
-use super::registrations::Service;
-use super::tls;
 use crate::load::{IdleConnection, Peer};
+use crate::plane::registrations::Service;
+use crate::plane::{Plane, tls};
 use crate::process;
 
 /// Descriptors of this process that are for something else.

@@ -5,10 +5,10 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::figure::Figure;
-use super::plane::{Application, Plane, load};
-use super::registrations::Service;
-use super::{Row, bulk, change, idle, services, tls};
+use super::{Row, bulk, change, idle, services};
 use crate::load::{Arrivals, Length, Load, Outcome, Pace, Peer, Summary, generate};
+use crate::plane::registrations::Service;
+use crate::plane::{Application, Plane, load, tls};
 
 /// Sent before what counts.
 const WARM_UP: Duration = Duration::from_millis(500);

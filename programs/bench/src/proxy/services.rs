@@ -8,10 +8,10 @@ use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::plane::Plane;
-use super::registrations::{caller, elsewhere, put};
 use crate::api::{Api, Call};
 use crate::mesh::Ports;
+use crate::plane::Plane;
+use crate::plane::registrations::{caller, elsewhere, put};
 use crate::process;
 
 /// Where a sidecar takes requests for them: an address of its own, so that no other port is in the way.

@@ -27,7 +27,7 @@ struct Leaf {
 ///
 /// # Errors
 /// When the agent gives no certificate.
-pub(super) async fn as_caller(agent: &mut Api) -> anyhow::Result<(Arc<ClientConfig>, ServerName<'static>)> {
+pub(crate) async fn as_caller(agent: &mut Api) -> anyhow::Result<(Arc<ClientConfig>, ServerName<'static>)> {
     let leaf: Leaf = agent.read(&format!("/v1/agent/connect/ca/leaf/{CALLER}"), Duration::ZERO).await?;
     let chain = rustls_pemfile::certs(&mut leaf.certificate_pem.as_bytes()).collect::<Result<Vec<_>, _>>();
     let key = rustls_pemfile::private_key(&mut leaf.private_key_pem.as_bytes()).context("cannot read a private key")?;

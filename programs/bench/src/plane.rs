@@ -1,4 +1,7 @@
-//! One mesh: a server, two agents, and the proxies of a data plane.
+//! One mesh: a server, two agents, and the proxies of a data plane, as scenarios measure what proxies cost.
+
+pub(crate) mod registrations;
+pub(crate) mod tls;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -7,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::registrations::{CALLER, FORBIDDEN, Service, caller, no_access_log};
 use crate::api::{Api, Call};
 use crate::fleet::Server;
 use crate::load::{Length, Load, Message, Peer, generate, parse_url};
@@ -15,6 +17,7 @@ use crate::mesh::{
     Addresses, Child, Envoy, Ports, Sidecar, SidecarOptions, command, is_ready, logs, own_program, ready,
 };
 use crate::process;
+use registrations::{CALLER, FORBIDDEN, Service, caller, no_access_log};
 
 /// Variable that holds an agent's join token.
 const JOIN_TOKEN: &str = "STARLING_JOIN_TOKEN";
@@ -27,16 +30,16 @@ const ATTEMPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Which proxies.
 #[derive(Debug, Clone)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Native,
     Envoy(Envoy),
 }
 
 /// Where the application listens.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Application {
-    pub(super) http: SocketAddr,
-    pub(super) tcp: SocketAddr,
+pub(crate) struct Application {
+    pub(crate) http: SocketAddr,
+    pub(crate) tcp: SocketAddr,
 }
 
 /// An agent's process.
@@ -46,7 +49,7 @@ struct Agent {
 }
 
 /// A mesh that runs. Fields are in the order in which they end.
-pub(super) struct Plane {
+pub(crate) struct Plane {
     kind: Kind,
     sidecars: BTreeMap<String, Sidecar>,
     calling: Agent,
@@ -64,7 +67,7 @@ impl Plane {
     ///
     /// # Errors
     /// When a process does not start, a registration is refused, or calls do not come through.
-    pub(super) async fn start(
+    pub(crate) async fn start(
         kind: Kind,
         application: Application,
         directory: &Path,
@@ -110,14 +113,14 @@ impl Plane {
     }
 
     /// Registers an instance at the agent of the calling node.
-    pub(super) async fn register_caller(&self, registration: &Call) -> anyhow::Result<()> {
+    pub(crate) async fn register_caller(&self, registration: &Call) -> anyhow::Result<()> {
         let Call { method, target, body } = registration;
         Api::new(self.calling.addresses.http).write(method.clone(), target, body).await?;
         Ok(())
     }
 
     /// Starts the sidecar of an instance on the calling node.
-    pub(super) async fn further_sidecar(&mut self, instance: &str, ports: &mut Ports) -> anyhow::Result<()> {
+    pub(crate) async fn further_sidecar(&mut self, instance: &str, ports: &mut Ports) -> anyhow::Result<()> {
         let agent = self.calling.addresses;
         self.sidecar(instance, agent, ports).await
     }
@@ -167,7 +170,7 @@ impl Plane {
     ///
     /// # Errors
     /// When its address makes no URL, which it does.
-    pub(super) fn load(&self, service: Service, payload: usize) -> anyhow::Result<Load> {
+    pub(crate) fn load(&self, service: Service, payload: usize) -> anyhow::Result<Load> {
         self.load_of(service, "/bench.Echo/Unary", payload)
     }
 
@@ -176,32 +179,32 @@ impl Plane {
     }
 
     /// Where the caller's sidecar takes requests for a service.
-    pub(super) fn upstream(&self, service: Service) -> SocketAddr {
+    pub(crate) fn upstream(&self, service: Service) -> SocketAddr {
         self.upstreams[&service]
     }
 
     /// Where a service's sidecar takes calls over mutual TLS.
-    pub(super) fn public(&self, service: Service) -> SocketAddr {
+    pub(crate) fn public(&self, service: Service) -> SocketAddr {
         self.public[&service]
     }
 
     /// The HTTP API of the calling node's agent.
-    pub(super) fn calling_api(&self) -> Api {
+    pub(crate) fn calling_api(&self) -> Api {
         Api::new(self.calling.addresses.http)
     }
 
     /// The HTTP API of the server.
-    pub(super) fn server_api(&self) -> Api {
+    pub(crate) fn server_api(&self) -> Api {
         self.server.api()
     }
 
     /// The processes of both proxies on the way to a service: the caller's, then the service's.
-    pub(super) fn proxies(&self, service: Service) -> [u32; 2] {
+    pub(crate) fn proxies(&self, service: Service) -> [u32; 2] {
         [CALLER, service.name()].map(|instance| self.proxy_of(instance))
     }
 
     /// The process that serves an instance.
-    pub(super) fn proxy_of(&self, instance: &str) -> u32 {
+    pub(crate) fn proxy_of(&self, instance: &str) -> u32 {
         self.sidecars[instance].pid()
     }
 
@@ -209,7 +212,7 @@ impl Plane {
     ///
     /// # Errors
     /// When one is gone.
-    pub(super) fn cpu_time(&self, service: Service) -> anyhow::Result<Duration> {
+    pub(crate) fn cpu_time(&self, service: Service) -> anyhow::Result<Duration> {
         self.proxies(service).into_iter().map(process::cpu_time_of_threads).sum()
     }
 
@@ -217,7 +220,7 @@ impl Plane {
     ///
     /// # Errors
     /// When one is gone.
-    pub(super) fn resident(&self, service: Service) -> anyhow::Result<u64> {
+    pub(crate) fn resident(&self, service: Service) -> anyhow::Result<u64> {
         let [calling, called] = self.proxies(service);
         Ok(process::resident(calling)?.max(process::resident(called)?))
     }
@@ -226,7 +229,7 @@ impl Plane {
     ///
     /// # Errors
     /// With the name of the process, how it ended, and the end of its log.
-    pub(super) fn check_alive(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn check_alive(&mut self) -> anyhow::Result<()> {
         let agents = [self.calling.child.ended(), self.called.child.ended(), self.server.ended()];
         match agents.into_iter().chain(self.sidecars.values_mut().map(Sidecar::ended)).flatten().next() {
             Some(how) => bail!("{how}"),
@@ -239,7 +242,7 @@ impl Plane {
 ///
 /// # Errors
 /// As for [`Plane::load`].
-pub(super) fn load(service: Service, address: SocketAddr, path: &str, payload: usize) -> anyhow::Result<Load> {
+pub(crate) fn load(service: Service, address: SocketAddr, path: &str, payload: usize) -> anyhow::Result<Load> {
     let (scheme, http2) = match service {
         Service::Http => ("http", false),
         Service::Http2 => ("http", true),
@@ -251,7 +254,7 @@ pub(super) fn load(service: Service, address: SocketAddr, path: &str, payload: u
 }
 
 impl Kind {
-    pub(super) fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Native => "native",
             Self::Envoy(_) => "envoy",

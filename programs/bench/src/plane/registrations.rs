@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use crate::api::Call;
 
 /// The calling service.
-pub(super) const CALLER: &str = "bench-caller";
+pub(crate) const CALLER: &str = "bench-caller";
 
 /// Refused by an intention, whoever asks: what shows that requests are authorised by their path.
-pub(super) const FORBIDDEN: &str = "/forbidden";
+pub(crate) const FORBIDDEN: &str = "/forbidden";
 
 /// A service that the application offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Service {
+pub(crate) enum Service {
     Http,
     Http2,
     Grpc,
@@ -23,10 +23,10 @@ pub(super) enum Service {
 }
 
 impl Service {
-    pub(super) const ALL: [Self; 4] = [Self::Http, Self::Http2, Self::Grpc, Self::Tcp];
+    pub(crate) const ALL: [Self; 4] = [Self::Http, Self::Http2, Self::Grpc, Self::Tcp];
 
     /// Its name in the mesh.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Http => "bench-http",
             Self::Http2 => "bench-http2",
@@ -45,7 +45,7 @@ impl Service {
     }
 
     /// The calls that say what it speaks and who may call it.
-    pub(super) fn settings(self) -> [Call; 2] {
+    pub(crate) fn settings(self) -> [Call; 2] {
         let name = self.name();
         let defaults = json!({ "Kind": "service-defaults", "Name": name, "Protocol": self.protocol() });
         let source = match self {
@@ -60,7 +60,7 @@ impl Service {
     }
 
     /// Its only instance, with a sidecar.
-    pub(super) fn registration(self, application: SocketAddr, sidecar: SocketAddr) -> Call {
+    pub(crate) fn registration(self, application: SocketAddr, sidecar: SocketAddr) -> Call {
         let name = self.name();
         register(&json!({
             "ID": name,
@@ -76,14 +76,14 @@ impl Service {
 }
 
 /// No proxy writes an access log: an Envoy would, unless told otherwise, and the native plane would not.
-pub(super) fn no_access_log() -> Call {
+pub(crate) fn no_access_log() -> Call {
     let settings = json!({ "Kind": "proxy-defaults", "Name": "global", "AccessLogs": { "Enabled": false } });
     put("/v1/config", settings)
 }
 
 /// A calling instance with a sidecar; nobody runs it, for the generator stands in for it. Each upstream is a service and
 /// where the sidecar takes requests for it.
-pub(super) fn caller(
+pub(crate) fn caller(
     name: &str,
     application: SocketAddr,
     sidecar: SocketAddr,
@@ -106,7 +106,7 @@ pub(super) fn caller(
 }
 
 /// A service with one instance in the catalog that speaks mesh TLS itself, so that it is an endpoint without a sidecar.
-pub(super) fn elsewhere(service: &str, id: &str, address: SocketAddr) -> Call {
+pub(crate) fn elsewhere(service: &str, id: &str, address: SocketAddr) -> Call {
     let service = json!({
         "ID": id,
         "Service": service,
@@ -118,7 +118,7 @@ pub(super) fn elsewhere(service: &str, id: &str, address: SocketAddr) -> Call {
 }
 
 /// Takes such an instance back.
-pub(super) fn no_longer_elsewhere(id: &str) -> Call {
+pub(crate) fn no_longer_elsewhere(id: &str) -> Call {
     put("/v1/catalog/deregister", json!({ "Node": ELSEWHERE, "ServiceID": id }))
 }
 
@@ -129,7 +129,7 @@ fn register(body: &Value) -> Call {
     put("/v1/agent/service/register", body.clone())
 }
 
-pub(super) fn put(target: &str, body: Value) -> Call {
+pub(crate) fn put(target: &str, body: Value) -> Call {
     Call { method: Method::PUT, target: target.to_owned(), body }
 }
 
