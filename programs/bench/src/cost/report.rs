@@ -47,7 +47,7 @@ pub(crate) struct Settings {
     pub(crate) mtls: bool,
     pub(crate) access_log: bool,
     pub(crate) tracing: bool,
-    /// Permissions that each request is held against, beside the one that lets it in.
+    /// Intentions with permissions by path on the service, beside the one that lets the requests in.
     pub(crate) policies: u32,
     /// Worker threads of each proxy; absent of a target, of which nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,6 +88,8 @@ pub(crate) enum ProxyKind {
 pub(crate) enum Mode {
     /// None.
     Baseline,
+    /// The same, measured once more in each round: its difference to the baseline is the noise floor.
+    BaselineAgain,
     /// The caller's.
     Client,
     /// The service's.
@@ -239,4 +241,114 @@ pub(crate) struct Floor {
     pub(crate) p90: f64,
     pub(crate) p99: f64,
     pub(crate) p999: f64,
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A report in which every field that can be absent is there once, and absent once.
+    pub(crate) fn sample() -> CostReport {
+        let quantiles = Quantiles { mean: 1.1, p50: 1.0, p90: 2.0, p99: 3.0, p999: 4.0, max: 5.0 };
+        let usage = ProxyUsage {
+            cpu_us_per_request: Some(40.5),
+            cores: 0.04,
+            caller_resident_mb: Some(9.5),
+            service_resident_mb: None,
+        };
+        let round = Round {
+            number: 0,
+            place: 2,
+            latency_ms: Some(quantiles),
+            requests: 2,
+            rate: 1000.0,
+            errors: 1,
+            failures: BTreeMap::from([("status 503".to_owned(), 1)]),
+            slip_p99_ms: Some(0.1),
+            proxies: Some(usage),
+            machine: Some(MachineUsage { cpu_us_per_request: None, cores: 1.5 }),
+            void: Some("1 of 2 requests failed".to_owned()),
+        };
+        let difference = Difference { value: 0.5, low: 0.25, high: 0.75, floor: 0.125, below_floor: false };
+        let point = Point { connections: 16, rate: Some(1000.0), services: None, scoped: None };
+        let cell = Cell {
+            scenario: CostScenario::Latency,
+            proxy: ProxyKind::Native,
+            mode: Mode::Both,
+            point,
+            rounds: vec![round],
+            histogram_us: vec![(1000, 1)],
+            hdr: Some("HISTFAAAA".to_owned()),
+            latency_ms: Some(quantiles),
+            added: Some(Added { p50: difference, p90: difference, p99: difference, p999: difference }),
+            void: None,
+            problems: vec!["round 0: 1 of 2 requests failed".to_owned()],
+        };
+        let empty = Cell {
+            scenario: CostScenario::Memory,
+            proxy: ProxyKind::None,
+            mode: Mode::BaselineAgain,
+            point: Point { connections: 1, rate: None, services: Some(10), scoped: Some(true) },
+            rounds: Vec::new(),
+            histogram_us: Vec::new(),
+            hdr: None,
+            latency_ms: None,
+            added: None,
+            void: Some("not measured".to_owned()),
+            problems: Vec::new(),
+        };
+        CostReport {
+            schema: SCHEMA.to_owned(),
+            command: ["starling", "bench", "latency"].map(str::to_owned).into(),
+            machine: Machine::read(),
+            versions: Versions::of(None),
+            settings: Settings {
+                rounds: 5,
+                seconds: 10.0,
+                warm_up_seconds: 1.0,
+                protocol: "http1".to_owned(),
+                payload_bytes: 1024,
+                mtls: true,
+                access_log: false,
+                tracing: false,
+                policies: 0,
+                workers: Some(1),
+                generator_threads: 1,
+                seed: 1,
+            },
+            cells: vec![cell, empty],
+            floors: vec![Floor {
+                scenario: CostScenario::Latency,
+                point,
+                p50: 0.125,
+                p90: 0.125,
+                p99: 0.125,
+                p999: 0.125,
+            }],
+            missing: vec!["envoy: there is none".to_owned()],
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let report = sample();
+        let text = serde_json::to_string_pretty(&report).unwrap();
+        assert_eq!(serde_json::from_str::<CostReport>(&text).unwrap(), report);
+    }
+
+    #[test]
+    fn names_in_json_are_those_of_the_reference() {
+        let report = serde_json::to_value(sample()).unwrap();
+        assert_eq!(report["schema"], "starling-bench-cost/1");
+        let [cell, empty] = [&report["cells"][0], &report["cells"][1]];
+        assert_eq!(
+            (&cell["scenario"], &cell["proxy"], &cell["mode"]),
+            (&"latency".into(), &"native".into(), &"both".into())
+        );
+        assert_eq!(empty["mode"], "baseline_again");
+        assert_eq!(cell["added"]["p999"]["below_floor"], false);
+        assert_eq!(cell["point"], serde_json::json!({ "connections": 16, "rate": 1000.0 }));
+        assert_eq!(empty["point"], serde_json::json!({ "connections": 1, "services": 10, "scoped": true }));
+        assert!(empty.get("hdr").is_none() && empty.get("added").is_none() && cell.get("void").is_none());
+    }
 }
