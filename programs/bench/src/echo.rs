@@ -6,13 +6,15 @@
 
 mod http1;
 mod http2;
+pub(crate) mod identity;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use anyhow::Context;
 use bytes::BytesMut;
 use starling_http1::is_http2_preface;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// What is read at once.
@@ -30,6 +32,12 @@ pub(crate) struct Args {
     /// Where bytes are sent back
     #[arg(long)]
     tcp: SocketAddr,
+    /// Where what --http takes is taken over mutual TLS, too
+    #[arg(long, requires = "identity")]
+    tls: Option<SocketAddr>,
+    /// The folder with chain.pem, key.pem and roots.pem of who takes it
+    #[arg(long, requires = "tls")]
+    identity: Option<PathBuf>,
 }
 
 /// Serves on a runtime of one thread until the process is ended.
@@ -42,7 +50,17 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
             tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot make a runtime")?;
         runtime.block_on(async {
             let (http, tcp) = (listen(args.http)?, listen(args.tcp)?);
-            futures::join!(serve(http, http_connection), serve(tcp, tcp_connection));
+            let plain = async { futures::join!(serve(http, http_connection), serve(tcp, tcp_connection)) };
+            if let Some((address, folder)) = args.tls.zip(args.identity) {
+                let acceptor = identity::acceptor(&folder)?;
+                let over_tls = move |stream| {
+                    let accepting = acceptor.accept(stream);
+                    async move { any_http(accepting.await?).await }
+                };
+                futures::join!(plain, serve(listen(address)?, over_tls));
+            } else {
+                plain.await;
+            }
             Ok(())
         })
     });
@@ -61,7 +79,7 @@ pub(crate) fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
 }
 
 /// Serves every connection of a listener in a task of its own.
-pub(crate) async fn serve<F>(listener: TcpListener, connection: fn(TcpStream) -> F)
+pub(crate) async fn serve<F>(listener: TcpListener, connection: impl Fn(TcpStream) -> F)
 where
     F: Future<Output = anyhow::Result<()>> + Send + 'static,
 {
@@ -72,15 +90,20 @@ where
             continue;
         };
         let _ = stream.set_nodelay(true);
+        let serving = connection(stream);
         tokio::spawn(async move {
             // Whoever called hears of it by the end of the connection.
-            let _ = connection(stream).await;
+            let _ = serving.await;
         });
     }
 }
 
 /// HTTP/1.1, or HTTP/2 with prior knowledge.
-pub(crate) async fn http_connection(mut stream: TcpStream) -> anyhow::Result<()> {
+pub(crate) async fn http_connection(stream: TcpStream) -> anyhow::Result<()> {
+    any_http(stream).await
+}
+
+async fn any_http<S: AsyncRead + AsyncWrite + Unpin + Send>(mut stream: S) -> anyhow::Result<()> {
     let mut buffer = BytesMut::with_capacity(BUFFER_BYTES / 4);
     loop {
         if stream.read_buf(&mut buffer).await? == 0 {

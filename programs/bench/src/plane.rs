@@ -6,6 +6,7 @@ pub(crate) mod tls;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -17,7 +18,7 @@ use crate::mesh::{
     Addresses, Child, Envoy, Ports, Sidecar, SidecarOptions, command, is_ready, logs, own_program, ready,
 };
 use crate::process;
-use registrations::{CALLER, FORBIDDEN, Service, caller, no_access_log};
+use registrations::{CALLER, FORBIDDEN, Service, caller, proxy_defaults};
 
 /// Variable that holds an agent's join token.
 const JOIN_TOKEN: &str = "STARLING_JOIN_TOKEN";
@@ -27,6 +28,17 @@ const REACHED_WITHIN: Duration = Duration::from_secs(30);
 
 /// Pause between two attempts.
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What a mesh is brought up with.
+#[derive(Debug, Clone)]
+pub(crate) struct Setting {
+    pub(crate) services: Vec<Service>,
+    /// Intentions on each service beside the one of its caller.
+    pub(crate) policies: u32,
+    pub(crate) access_log: bool,
+    /// Where spans of all requests go, if they are traced.
+    pub(crate) spans_to: Option<SocketAddr>,
+}
 
 /// Which proxies.
 #[derive(Debug, Clone)]
@@ -52,6 +64,8 @@ struct Agent {
 pub(crate) struct Plane {
     kind: Kind,
     sidecars: BTreeMap<String, Sidecar>,
+    /// The application without a sidecar, if there is one.
+    proxyless: Option<Child>,
     calling: Agent,
     called: Agent,
     server: Server,
@@ -70,6 +84,7 @@ impl Plane {
     pub(crate) async fn start(
         kind: Kind,
         application: Application,
+        setting: &Setting,
         directory: &Path,
         ports: &mut Ports,
     ) -> anyhow::Result<Self> {
@@ -81,27 +96,36 @@ impl Plane {
         let calling = Agent::start("calling", &kind, at, ports).await?;
         let called = Agent::start("called", &kind, at, ports).await?;
         let (upstreams, public, sidecars) = Default::default();
-        let mut plane = Self { kind, sidecars, calling, called, server, upstreams, public, directory };
-        plane.furnish(application, ports).await?;
+        let proxyless = None;
+        let mut plane = Self { kind, sidecars, proxyless, calling, called, server, upstreams, public, directory };
+        plane.furnish(application, setting, ports).await?;
         plane.reach().await?;
         Ok(plane)
     }
 
-    async fn furnish(&mut self, application: Application, ports: &mut Ports) -> anyhow::Result<()> {
+    async fn furnish(&mut self, application: Application, setting: &Setting, ports: &mut Ports) -> anyhow::Result<()> {
         let mut api = self.server.api();
         let mut called = Api::new(self.called.addresses.http);
-        let Call { method, target, body } = no_access_log();
+        let Call { method, target, body } = proxy_defaults(setting.access_log, setting.spans_to);
         api.write(method, &target, &body).await?;
-        for service in Service::ALL {
-            for Call { method, target, body } in service.settings() {
+        for service in setting.services.iter().copied() {
+            for Call { method, target, body } in service.settings(setting.policies) {
                 api.write(method, &target, &body).await?;
             }
             let public = ports.loopback()?;
-            let behind = if service == Service::Tcp { application.tcp } else { application.http };
+            let behind = match service {
+                Service::Http | Service::Http2 | Service::Grpc => application.http,
+                Service::Tcp => application.tcp,
+                Service::Proxyless => public,
+            };
             let Call { method, target, body } = service.registration(behind, public);
             called.write(method, &target, &body).await?;
             self.public.insert(service, public);
             self.upstreams.insert(service, ports.loopback()?);
+            if service == Service::Proxyless {
+                self.proxyless = Some(self.start_proxyless(public, ports).await?);
+                continue;
+            }
             let agent = self.called.addresses;
             self.sidecar(service.name(), agent, ports).await?;
         }
@@ -110,6 +134,15 @@ impl Plane {
         self.register_caller(&registration).await?;
         let agent = self.calling.addresses;
         self.sidecar(CALLER, agent, ports).await
+    }
+
+    async fn start_proxyless(&self, listen: SocketAddr, ports: &mut Ports) -> anyhow::Result<Child> {
+        let (name, folder) = (Service::Proxyless.name(), self.directory.join("identity"));
+        tls::write_identity(&mut Api::new(self.called.addresses.http), name, &folder).await?;
+        let application = Application { http: ports.loopback()?, tcp: ports.loopback()? };
+        let mut command = application.command()?;
+        command.args(["--tls", &listen.to_string(), "--identity"]).arg(folder);
+        application.spawn(name, &mut command, &self.directory).await
     }
 
     /// Registers an instance at the agent of the calling node.
@@ -139,7 +172,7 @@ impl Plane {
 
     async fn reach(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + REACHED_WITHIN;
-        for service in Service::ALL {
+        for service in self.upstreams.keys().copied() {
             while let Err(error) = self.reached(service).await {
                 if Instant::now() > deadline {
                     let (plane, name) = (self.kind.name(), service.name());
@@ -147,6 +180,9 @@ impl Plane {
                 }
                 tokio::time::sleep(ATTEMPT_PAUSE).await;
             }
+        }
+        if !self.upstreams.contains_key(&Service::Http) {
+            return Ok(());
         }
         let forbidden = self.load_of(Service::Http, FORBIDDEN, 0)?;
         let outcome = generate(Load { length: Length::Requests(1), ..forbidden }).await?;
@@ -198,7 +234,7 @@ impl Plane {
         self.server.api()
     }
 
-    /// The processes of both proxies on the way to a service: the caller's, then the service's.
+    /// The processes of both proxies on the way to a service with a sidecar: the caller's, then the service's.
     pub(crate) fn proxies(&self, service: Service) -> [u32; 2] {
         [CALLER, service.name()].map(|instance| self.proxy_of(instance))
     }
@@ -231,7 +267,8 @@ impl Plane {
     /// With the name of the process, how it ended, and the end of its log.
     pub(crate) fn check_alive(&mut self) -> anyhow::Result<()> {
         let agents = [self.calling.child.ended(), self.called.child.ended(), self.server.ended()];
-        match agents.into_iter().chain(self.sidecars.values_mut().map(Sidecar::ended)).flatten().next() {
+        let agents = agents.into_iter().chain(self.proxyless.as_mut().map(Child::ended));
+        match agents.chain(self.sidecars.values_mut().map(Sidecar::ended)).flatten().next() {
             Some(how) => bail!("{how}"),
             None => Ok(()),
         }
@@ -244,13 +281,42 @@ impl Plane {
 /// As for [`Plane::load`].
 pub(crate) fn load(service: Service, address: SocketAddr, path: &str, payload: usize) -> anyhow::Result<Load> {
     let (scheme, http2) = match service {
-        Service::Http => ("http", false),
+        Service::Http | Service::Proxyless => ("http", false),
         Service::Http2 => ("http", true),
         Service::Grpc => ("grpc", false),
         Service::Tcp => ("tcp", false),
     };
     let (protocol, uri) = parse_url(&format!("{scheme}://{address}{path}"), http2)?;
     Ok(Load::new(Peer { address, tls: None }, protocol, Message::new(protocol, uri, Vec::new(), payload)))
+}
+
+impl Application {
+    /// Starts it as a process of its own, with its log below a folder.
+    ///
+    /// # Errors
+    /// When it ends or does not become ready in time.
+    pub(crate) async fn start(self, name: &str, directory: &Path) -> anyhow::Result<Child> {
+        self.spawn(name, &mut self.command()?, directory).await
+    }
+
+    fn command(self) -> anyhow::Result<Command> {
+        let mut command = command(&own_program()?);
+        command.args(["bench", "echo", "--http", &self.http.to_string(), "--tcp", &self.tcp.to_string()]);
+        Ok(command)
+    }
+
+    async fn spawn(self, name: &str, command: &mut Command, directory: &Path) -> anyhow::Result<Child> {
+        let mut child = Child::spawn(name, command, &logs(directory))?;
+        ready(&mut child, || async move { is_ready(self.http, "/").await }).await?;
+        Ok(child)
+    }
+}
+
+impl Setting {
+    /// Every service with a sidecar, and nothing beside.
+    pub(crate) fn plain() -> Self {
+        Self { services: Service::ALL.to_vec(), policies: 0, access_log: false, spans_to: None }
+    }
 }
 
 impl Kind {

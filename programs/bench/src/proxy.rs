@@ -21,8 +21,8 @@ use anyhow::Context;
 use clap::{ValueEnum, value_parser};
 
 use crate::machine::Machine;
-use crate::mesh::{Child, Envoy, Ports, command, folder, logs, own_program};
-use crate::plane::{Application, Kind, Plane};
+use crate::mesh::{Envoy, Ports, folder};
+use crate::plane::{Application, Kind, Plane, Setting};
 use crate::progress::Progress;
 use crate::report::Versions;
 use findings::Findings;
@@ -99,10 +99,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let mut ports = Ports::new();
     let application = Application { http: ports.loopback()?, tcp: ports.loopback()? };
-    let _echo = echo(application, directory.path()).await?;
+    let _echo = application.start("application", directory.path()).await?;
     progress.say("bringing up a mesh on each data plane");
-    let native = Plane::start(Kind::Native, application, directory.path(), &mut ports).await?;
-    let envoys = Plane::start(Kind::Envoy(envoy.clone()), application, directory.path(), &mut ports).await?;
+    let setting = Setting::plain();
+    let native = Plane::start(Kind::Native, application, &setting, directory.path(), &mut ports).await?;
+    let envoys = Plane::start(Kind::Envoy(envoy.clone()), application, &setting, directory.path(), &mut ports).await?;
     let rows = if args.only.is_empty() { Row::value_variants().to_vec() } else { args.only.clone() };
     let mut bench = Bench {
         native,
@@ -132,16 +133,6 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         std::fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(if findings.is_met() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// The application behind both meshes, as a process of its own.
-async fn echo(application: Application, directory: &std::path::Path) -> anyhow::Result<Child> {
-    let mut command = command(&own_program()?);
-    command.args(["bench", "echo", "--http", &application.http.to_string(), "--tcp", &application.tcp.to_string()]);
-    let mut child = Child::spawn("application", &mut command, &logs(directory))?;
-    let http = application.http;
-    crate::mesh::ready(&mut child, || async move { crate::mesh::is_ready(http, "/").await }).await?;
-    Ok(child)
 }
 
 impl Row {

@@ -2,8 +2,7 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 use starling_http1::{BodyReader, Limits, Piece, RequestHead};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::BUFFER_BYTES;
 
@@ -11,7 +10,10 @@ use super::BUFFER_BYTES;
 pub(super) const GREETING: &[u8] = b"starling";
 
 /// Serves a connection of which something has been read.
-pub(super) async fn serve(mut stream: TcpStream, mut buffer: BytesMut) -> anyhow::Result<()> {
+pub(super) async fn serve<S>(mut stream: S, mut buffer: BytesMut) -> anyhow::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let mut answers = Vec::with_capacity(BUFFER_BYTES / 4);
     loop {
         while let Some(head) = RequestHead::take(&mut buffer, &Limits::default())? {

@@ -20,9 +20,12 @@ pub(crate) enum Service {
     Http2,
     Grpc,
     Tcp,
+    /// HTTP/1.1 by an application that speaks mutual TLS itself, without a sidecar.
+    Proxyless,
 }
 
 impl Service {
+    /// Those with a sidecar.
     pub(crate) const ALL: [Self; 4] = [Self::Http, Self::Http2, Self::Grpc, Self::Tcp];
 
     /// Its name in the mesh.
@@ -32,36 +35,46 @@ impl Service {
             Self::Http2 => "bench-http2",
             Self::Grpc => "bench-grpc",
             Self::Tcp => "bench-tcp",
+            Self::Proxyless => "bench-proxyless",
         }
     }
 
     fn protocol(self) -> &'static str {
         match self {
-            Self::Http => "http",
+            Self::Http | Self::Proxyless => "http",
             Self::Http2 => "http2",
             Self::Grpc => "grpc",
             Self::Tcp => "tcp",
         }
     }
 
-    /// The calls that say what it speaks and who may call it.
-    pub(crate) fn settings(self) -> [Call; 2] {
+    /// The calls that say what it speaks and who may call it: `CALLER`, and so many others that never do.
+    pub(crate) fn settings(self, others: u32) -> [Call; 2] {
         let name = self.name();
         let defaults = json!({ "Kind": "service-defaults", "Name": name, "Protocol": self.protocol() });
-        let source = match self {
-            Self::Tcp => json!({ "Name": CALLER, "Action": "allow" }),
-            Self::Http | Self::Http2 | Self::Grpc => json!({ "Name": CALLER, "Permissions": [
+        let source = |source: &str| match self {
+            Self::Tcp => json!({ "Name": source, "Action": "allow" }),
+            Self::Http | Self::Http2 | Self::Grpc | Self::Proxyless => json!({ "Name": source, "Permissions": [
                 { "Action": "deny", "HTTP": { "PathExact": FORBIDDEN } },
                 { "Action": "allow", "HTTP": { "PathPrefix": "/" } },
             ] }),
         };
-        let intentions = json!({ "Kind": "service-intentions", "Name": name, "Sources": [source] });
+        let others = (0..others).map(|number| source(&format!("bench-other-{number}")));
+        let sources: Vec<_> = std::iter::once(source(CALLER)).chain(others).collect();
+        let intentions = json!({ "Kind": "service-intentions", "Name": name, "Sources": sources });
         [put("/v1/config", defaults), put("/v1/config", intentions)]
     }
 
-    /// Its only instance, with a sidecar.
+    /// Its only instance, with a sidecar where it has one.
     pub(crate) fn registration(self, application: SocketAddr, sidecar: SocketAddr) -> Call {
         let name = self.name();
+        if self == Self::Proxyless {
+            let (address, port) = (application.ip(), application.port());
+            let connect = json!({ "Native": true });
+            return register(
+                &json!({ "ID": name, "Name": name, "Address": address, "Port": port, "Connect": connect }),
+            );
+        }
         register(&json!({
             "ID": name,
             "Name": name,
@@ -75,9 +88,13 @@ impl Service {
     }
 }
 
-/// No proxy writes an access log: an Envoy would, unless told otherwise, and the native plane would not.
-pub(crate) fn no_access_log() -> Call {
-    let settings = json!({ "Kind": "proxy-defaults", "Name": "global", "AccessLogs": { "Enabled": false } });
+/// What all proxies do beside their work. It is always said whether there is an access log: an Envoy writes one unless
+/// told otherwise, and the native plane does not.
+pub(crate) fn proxy_defaults(access_log: bool, spans_to: Option<SocketAddr>) -> Call {
+    let mut settings = json!({ "Kind": "proxy-defaults", "Name": "global", "AccessLogs": { "Enabled": access_log } });
+    if let Some(collector) = spans_to {
+        settings["Tracing"] = json!({ "Endpoint": format!("http://{collector}"), "Percent": 100 });
+    }
     put("/v1/config", settings)
 }
 
@@ -139,8 +156,24 @@ mod tests {
 
     #[test]
     fn http_is_authorised_by_path_and_tcp_is_not() {
-        let permissions = |service: Service| service.settings()[1].body["Sources"][0]["Permissions"].clone();
+        let permissions = |service: Service| service.settings(0)[1].body["Sources"][0]["Permissions"].clone();
         assert_eq!(permissions(Service::Grpc)[0]["HTTP"]["PathExact"], FORBIDDEN);
         assert_eq!(permissions(Service::Tcp), Value::Null);
+    }
+
+    #[test]
+    fn policies_are_those_of_others_beside_the_callers() {
+        let sources = |others| Service::Http.settings(others)[1].body["Sources"].as_array().unwrap().clone();
+        assert_eq!((sources(0).len(), sources(3).len()), (1, 4));
+        assert_eq!((&sources(3)[0]["Name"], &sources(3)[3]["Name"]), (&CALLER.into(), &"bench-other-2".into()));
+    }
+
+    #[test]
+    fn whether_there_is_an_access_log_is_always_said() {
+        let body = |call: Call| call.body;
+        assert_eq!(body(proxy_defaults(false, None))["AccessLogs"]["Enabled"], false);
+        let traced = body(proxy_defaults(true, Some("127.0.0.1:4317".parse().unwrap())));
+        assert_eq!((&traced["AccessLogs"]["Enabled"], &traced["Tracing"]["Percent"]), (&true.into(), &100.into()));
+        assert_eq!(traced["Tracing"]["Endpoint"], "http://127.0.0.1:4317");
     }
 }

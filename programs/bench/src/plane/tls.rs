@@ -1,5 +1,6 @@
 //! A caller without a sidecar of its own: it shows the certificate of the calling service.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use serde::Deserialize;
 
 use super::registrations::CALLER;
 use crate::api::Api;
+use crate::echo::identity;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -23,12 +25,45 @@ struct Leaf {
     private_key_pem: String,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Roots {
+    roots: Vec<Root>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Root {
+    #[serde(rename = "RootCert")]
+    certificate_pem: String,
+}
+
+/// Writes what an application needs that speaks mutual TLS as a service, as [`identity`] names it, into a folder.
+///
+/// # Errors
+/// When the agent gives no certificate, or the folder cannot be written.
+pub(crate) async fn write_identity(agent: &mut Api, service: &str, folder: &Path) -> anyhow::Result<()> {
+    let leaf = leaf(agent, service).await?;
+    let Roots { roots } = agent.read("/v1/agent/connect/ca/roots", Duration::ZERO).await?;
+    let roots: String = roots.into_iter().map(|root| root.certificate_pem + "\n").collect();
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let files =
+        [(identity::CHAIN, leaf.certificate_pem), (identity::KEY, leaf.private_key_pem), (identity::ROOTS, roots)];
+    for (name, text) in files {
+        std::fs::write(folder.join(name), text).with_context(|| format!("cannot write {name}"))?;
+    }
+    Ok(())
+}
+
+async fn leaf(agent: &mut Api, service: &str) -> anyhow::Result<Leaf> {
+    agent.read(&format!("/v1/agent/connect/ca/leaf/{service}"), Duration::ZERO).await
+}
+
 /// TLS as the calling service does it, with a whole handshake for every connection.
 ///
 /// # Errors
 /// When the agent gives no certificate.
 pub(crate) async fn as_caller(agent: &mut Api) -> anyhow::Result<(Arc<ClientConfig>, ServerName<'static>)> {
-    let leaf: Leaf = agent.read(&format!("/v1/agent/connect/ca/leaf/{CALLER}"), Duration::ZERO).await?;
+    let leaf = leaf(agent, CALLER).await?;
     let chain = rustls_pemfile::certs(&mut leaf.certificate_pem.as_bytes()).collect::<Result<Vec<_>, _>>();
     let key = rustls_pemfile::private_key(&mut leaf.private_key_pem.as_bytes()).context("cannot read a private key")?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
