@@ -1,6 +1,133 @@
 //! What a mesh costs: latency, CPU time and memory that proxies add to requests, with how sure that is.
+//!
+//! Every scenario is a set of points (connections, rate) at which every variant (no mesh, and each kind of proxies in each
+//! mode) is measured in each round, in random order. What was measured becomes `cells`; how sure they are is a matter of
+//! `statistics`; `report` is what is written.
 
-#[cfg_attr(not(test), expect(dead_code, reason = "the scenarios that fill the report are not there"))]
+mod arguments;
+mod cells;
+mod descriptors;
+mod measure;
+mod points;
 mod report;
-#[cfg_attr(not(test), expect(dead_code, reason = "the scenarios that ask it are not there"))]
 mod statistics;
+mod subjects;
+mod text;
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+use crate::machine::Machine;
+use crate::progress::Progress;
+use crate::report::Versions;
+pub(crate) use arguments::Args;
+use cells::Measurements;
+use measure::{Timing, measure};
+pub(crate) use report::CostScenario;
+use report::{CostReport, Point, SCHEMA};
+use subjects::Subjects;
+
+/// Measures a scenario.
+///
+/// # Errors
+/// When nothing can be measured, or the report cannot be written. What is merely missing is in the report.
+pub(crate) async fn run(scenario: CostScenario, args: Args) -> anyhow::Result<ExitCode> {
+    args.verify()?;
+    let (settings, progress) = (args.settings(), Progress::new());
+    let (points, too_many) = fitting(points::points(scenario, args.connections(), args.rates()));
+    let mut subjects = Subjects::start(scenario, &args, &settings, &progress).await?;
+    let mut all = empty(scenario, &points, &subjects);
+    let total = u64::from(settings.rounds) * u64::try_from(all.len()).unwrap_or(u64::MAX);
+    let timing = args.timing(scenario);
+    let each = timing.warm_up + timing.length;
+    progress.say(&format!("{total} measurements of {:.1} s each", each.as_secs_f64()));
+    let mut phase = progress.phase("measurements", total);
+    for round in 0..settings.rounds {
+        let mut past_knee = BTreeSet::new();
+        for (place, point) in points.iter().enumerate() {
+            let turn = round.wrapping_mul(u32::try_from(points.len()).unwrap_or(1)) + u32::try_from(place)?;
+            let order = statistics::order(subjects.variants.len(), turn, settings.seed);
+            for (place_in_round, variant) in (0..).zip(order) {
+                let skip = past_knee.contains(&(variant, point.connections));
+                let measurements = &mut all[place * subjects.variants.len() + variant];
+                if !skip && !turn_of(measurements, &mut subjects, variant, timing, (round, place_in_round)).await {
+                    // A mesh that does not keep up with a rate does not keep up with a higher one.
+                    let is_curve = scenario == CostScenario::Throughput;
+                    past_knee.extend(is_curve.then_some((variant, point.connections)));
+                }
+                phase.step();
+            }
+        }
+    }
+    drop(phase);
+    let (cells, floors) = cells::cells(&all, settings.seed);
+    let mut missing: Vec<_> = too_many.into_iter().chain(subjects.missing.iter().cloned()).collect();
+    missing.extend(text::complaints(&cells, settings.rounds));
+    let report = CostReport {
+        schema: SCHEMA.to_owned(),
+        command: std::env::args().collect(),
+        machine: Machine::read(),
+        versions: Versions::of(subjects.envoy.as_ref()),
+        settings,
+        cells,
+        floors,
+        missing,
+    };
+    drop(subjects);
+    let delivered = args.output.deliver(&report, &[], || text::text(&report))?;
+    Ok(if report.missing.is_empty() { delivered } else { ExitCode::FAILURE })
+}
+
+/// The points whose connections fit into what may be open, and why the others do not.
+fn fitting(points: Vec<Point>) -> (Vec<Point>, BTreeSet<String>) {
+    let mut too_many = BTreeSet::new();
+    let fits = |point: &Point| {
+        let complaint = descriptors::too_few_for(point.connections);
+        let fits = complaint.is_none();
+        too_many.extend(complaint);
+        fits
+    };
+    let fitting = points.into_iter().filter(fits).collect();
+    (fitting, too_many)
+}
+
+/// Nothing measured yet, of each variant at each point: variants of a point follow each other.
+fn empty(scenario: CostScenario, points: &[Point], subjects: &Subjects) -> Vec<Measurements> {
+    let at = |point: &Point| {
+        let point = *point;
+        subjects.variants.iter().map(move |variant| Measurements {
+            scenario,
+            proxy: variant.proxy,
+            mode: variant.mode,
+            point,
+            rounds: Vec::new(),
+            problems: Vec::new(),
+        })
+    };
+    points.iter().flat_map(at).collect()
+}
+
+/// Measures a variant once; whether that counts.
+async fn turn_of(
+    measurements: &mut Measurements,
+    subjects: &mut Subjects,
+    variant: usize,
+    timing: Timing,
+    (round, place): (u32, u32),
+) -> bool {
+    let counts = match measure(&subjects.variants[variant], measurements.point, timing, (round, place)).await {
+        Ok(measured) => {
+            let counts = measured.round.void.is_none();
+            measurements.rounds.push(measured);
+            counts
+        }
+        Err(error) => {
+            measurements.problems.push(format!("round {round}: {error:#}"));
+            false
+        }
+    };
+    if !counts && let Some(how) = subjects.ended() {
+        measurements.problems.push(format!("round {round}: {how}"));
+    }
+    counts
+}

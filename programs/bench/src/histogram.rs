@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use anyhow::Context;
+use base64::Engine;
 use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
 use serde::Serialize;
 
 /// Longest duration that is told apart, in microseconds; longer ones count as this.
@@ -68,6 +71,26 @@ impl Distribution {
     /// Everything recorded: microseconds, and how many took up to that.
     pub(crate) fn recorded(&self) -> Vec<(u64, u64)> {
         self.microseconds.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect()
+    }
+
+    /// What [`Distribution::recorded`] gave, with the longest, which its buckets do not tell exactly.
+    pub(crate) fn of_recorded(recorded: impl IntoIterator<Item = (u64, u64)>, max: Duration) -> Self {
+        let mut distribution = Self { max, ..Self::default() };
+        for (microseconds, count) in recorded {
+            distribution.microseconds.saturating_record_n(microseconds.min(MICROSECONDS_MAX), count);
+        }
+        distribution
+    }
+
+    /// As tools for HDR histograms read it: V2, deflated, in base64. Its unit is the microsecond.
+    ///
+    /// # Errors
+    /// When it cannot be written out, which would take a histogram larger than memory.
+    pub(crate) fn to_log(&self) -> anyhow::Result<String> {
+        let mut bytes = Vec::new();
+        let written = V2DeflateSerializer::new().serialize(&self.microseconds, &mut bytes);
+        written.context("cannot write an HDR histogram")?;
+        Ok(base64::engine::general_purpose::STANDARD.encode(bytes))
     }
 
     /// The figures, or `None` of nothing.
@@ -140,6 +163,19 @@ mod tests {
         assert_eq!(merged.summary(), together.summary());
         assert_eq!((merged.recorded(), merged.mean()), (together.recorded(), together.mean()));
         assert_eq!(merged.recorded().iter().map(|(_, count)| count).sum::<u64>(), 1000);
+    }
+
+    #[test]
+    fn what_was_recorded_is_the_same_again_and_as_a_log() {
+        let all: Distribution = (1..=1000).map(|step| Duration::from_micros(step * 37)).collect();
+        let again = Distribution::of_recorded(all.recorded(), all.max);
+        assert_eq!((again.recorded(), again.summary()), (all.recorded(), all.summary()));
+        let bytes = base64::engine::general_purpose::STANDARD.decode(all.to_log().unwrap()).unwrap();
+        let read: Histogram<u64> =
+            hdrhistogram::serialization::Deserializer::new().deserialize(&mut bytes.as_slice()).unwrap();
+        assert_eq!(read, all.microseconds);
+        // How such logs begin, whoever writes them: the cookie of V2, deflated.
+        assert!(all.to_log().unwrap().starts_with("HISTF"), "{}", all.to_log().unwrap());
     }
 
     #[test]

@@ -41,6 +41,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
+use cost::CostScenario;
 pub use load::{LoadArgs, run as run_load};
 pub use machine::Machine;
 use propagation::Subject;
@@ -79,6 +80,14 @@ enum Scenario {
     Faults(propagation::faults::FaultArgs),
     /// Measure the native data plane against Envoy: requests, CPU, latency, memory, and changes under load
     Proxy(proxy::Args),
+    /// Measure the latency that proxies add, by connections and by rate
+    Latency(cost::Args),
+    /// Measure the CPU time that proxies take, by rate
+    Cpu(cost::Args),
+    /// Measure latency by load, up to the rate that proxies no longer keep up with
+    Throughput(cost::Args),
+    /// Measure the memory that proxies take, by connections and by rate
+    Memory(cost::Args),
     /// Be the application behind measured proxies
     #[command(hide = true)]
     Echo(echo::Args),
@@ -107,6 +116,10 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             Scenario::Churn(args) => propagation::run(Subject::Churn, args).await,
             Scenario::Faults(args) => propagation::faults::run(args).await,
             Scenario::Proxy(args) => proxy::run(args).await,
+            Scenario::Latency(args) => cost::run(CostScenario::Latency, args).await,
+            Scenario::Cpu(args) => cost::run(CostScenario::Cpu, args).await,
+            Scenario::Throughput(args) => cost::run(CostScenario::Throughput, args).await,
+            Scenario::Memory(args) => cost::run(CostScenario::Memory, args).await,
             Scenario::Echo(args) => echo::run(args).await.map(|()| ExitCode::SUCCESS),
             Scenario::Fleet => fleet::process::run_apart().await.map(|()| ExitCode::SUCCESS),
         }

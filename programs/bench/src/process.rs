@@ -77,6 +77,24 @@ pub(crate) fn resident_peak(pid: u32) -> anyhow::Result<u64> {
     status_bytes(pid, "VmHWM")
 }
 
+/// CPU time that all processes of the machine have used, in steps of 10 ms; time that a hypervisor gave to others is none.
+///
+/// # Errors
+/// When the kernel does not tell.
+pub(crate) fn machine_cpu_time() -> anyhow::Result<Duration> {
+    let path = "/proc/stat";
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+    parse_machine_stat(&text).with_context(|| format!("{path} is not as proc(5) describes it"))
+}
+
+/// `user`, `nice`, `system`, then `irq` and `softirq` behind `idle` and `iowait`.
+fn parse_machine_stat(text: &str) -> Option<Duration> {
+    let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let fields: Vec<u64> = line.split_ascii_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+    let ticks: u64 = [0, 1, 2, 5, 6].into_iter().map(|place| fields.get(place)).sum::<Option<u64>>()?;
+    Some(Duration::from_millis(ticks.checked_mul(1000 / TICKS_PER_SECOND)?))
+}
+
 /// When a process was started, in ticks since the machine was; `None` if there is none of this number. Together with the
 /// number it names a process for good.
 pub(crate) fn started(pid: u32) -> Option<u64> {
@@ -128,6 +146,14 @@ mod tests {
     fn a_cut_off_stat_is_refused() {
         assert_eq!(parse_stat("4242 (starling) S 1 4242"), None);
         assert_eq!(parse_stat(""), None);
+    }
+
+    #[test]
+    fn the_machine_is_busy_with_all_but_waiting() {
+        let stat = "cpu  100 20 30 4000 500 6 7 80 0 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
+        assert_eq!(parse_machine_stat(stat), Some(Duration::from_millis(1630)));
+        assert_eq!(parse_machine_stat("cpu  1 2 3\n"), None);
+        assert!(machine_cpu_time().is_ok_and(|used| !used.is_zero()));
     }
 
     #[test]

@@ -1,0 +1,263 @@
+//! The command line of the scenarios that measure what a mesh costs.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::{ValueEnum, value_parser};
+
+use super::measure::Timing;
+use super::report::{CostScenario, Mode, ProxyKind, Settings};
+use crate::report::OutputArgs;
+
+/// Longest wait for an answer, but beyond the knee of a curve.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The same on a curve, whose last point is one that the mesh does not keep up with: nobody waits for what is queued.
+const TIMEOUT_OF_CURVE: Duration = Duration::from_secs(2);
+
+/// Exit codes and where the JSON is described.
+pub(super) const AFTER_HELP: &str = "\
+What --json writes is described in docs/reference/bench-report.md. The exit code is 1 when something that was to be
+measured was not, or may not be believed; the report says what, and has the rest.";
+
+/// Arguments of `starling bench latency`, `cpu`, `throughput` and `memory`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// Whose proxies to measure, each against no mesh; `none` measures that alone
+    #[arg(long, value_enum, default_value_t)]
+    proxy: Proxy,
+    /// Through which proxies: the caller's, the service's, or both [default: all of latency, else both]
+    #[arg(long, value_enum, value_name = "MODE", value_delimiter = ',')]
+    modes: Vec<ModeArgument>,
+    /// Measure another mesh in place of one of this program's: its URL, and the same application without it
+    #[arg(
+        long,
+        value_name = "url=URL,baseline=URL",
+        value_parser = target,
+        conflicts_with_all = ["proxy", "modes", "policies", "access_log", "tracing", "mtls"]
+    )]
+    target: Option<Target>,
+    /// Intentions with permissions by path on the service, beside the one of its caller
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = value_parser!(u32).range(0..=1000))]
+    policies: u32,
+    /// Have every proxy write an access log
+    #[arg(long)]
+    access_log: bool,
+    /// Have every proxy send a span of every request to a collector
+    #[arg(long)]
+    tracing: bool,
+    /// Mutual TLS between sidecars; those of Starling have no other way
+    #[arg(long, value_enum, default_value_t)]
+    mtls: Switch,
+    /// How often each is measured, all in random order each time; intervals take at least 2
+    #[arg(long, default_value_t = 5, value_parser = value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// How long each measurement counts
+    #[arg(long, default_value = "5", value_name = "SECONDS", value_parser = seconds)]
+    seconds: f64,
+    /// Sent before each measurement without counting
+    #[arg(long, default_value = "1", value_name = "SECONDS", value_parser = seconds)]
+    warm_up: f64,
+    /// Bytes of each request's body, and of its answer's
+    #[arg(long, default_value_t = 1024, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=16_777_216))]
+    payload: u32,
+    /// Measure these numbers of connections, at 1,000 requests a second
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value_parser!(u32).range(1..=100_000))]
+    connections: Vec<u32>,
+    /// Measure these rates, over 16 connections
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = rate)]
+    rates: Vec<f64>,
+    /// Threads of the generator
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = value_parser!(u32).range(1..=256))]
+    threads: u32,
+    /// Repeats the order of an earlier run, and its resampling [default: a random one, which the report names]
+    #[arg(long)]
+    seed: Option<u64>,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
+}
+
+/// Whose proxies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+enum Proxy {
+    Native,
+    Envoy,
+    None,
+    #[default]
+    All,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ModeArgument {
+    /// The caller's sidecar alone, in front of an application that speaks mutual TLS itself
+    Client,
+    /// The service's sidecar alone, called by a generator that speaks mutual TLS itself
+    Server,
+    /// The caller's sidecar, then the service's
+    Both,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+enum Switch {
+    #[default]
+    On,
+    Off,
+}
+
+/// A mesh that is pointed at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Target {
+    /// Through it.
+    pub(super) url: String,
+    /// Without it.
+    pub(super) baseline: String,
+}
+
+fn target(text: &str) -> Result<Target, String> {
+    let of =
+        |name: &str| text.split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix('=').map(str::to_owned));
+    match (of("url"), of("baseline")) {
+        (Some(url), Some(baseline)) if text.split(',').count() == 2 => Ok(Target { url, baseline }),
+        _ => Err("write url=http://HOST:PORT/PATH,baseline=http://HOST:PORT/PATH".to_owned()),
+    }
+}
+
+/// A tenth of a second shows that all works; figures to be believed take longer.
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().map_err(|error| error.to_string())?;
+    if (0.1..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("it is 0.1 to 3600".to_owned()) }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse::<f64>().map_err(|error| error.to_string())?;
+    if (1.0..=10_000_000.0).contains(&rate) { Ok(rate) } else { Err("it is 1 to 10,000,000".to_owned()) }
+}
+
+impl Args {
+    /// Refuses what a mesh cannot do.
+    ///
+    /// # Errors
+    /// With what can be done instead.
+    pub(super) fn verify(&self) -> anyhow::Result<()> {
+        if self.mtls == Switch::Off {
+            bail!(
+                "--mtls off: sidecars of Starling speak nothing but mutual TLS with each other. To measure a mesh that does \
+                 otherwise, point at it with --target"
+            );
+        }
+        self.output.verify()
+    }
+
+    /// The kinds of proxies that are measured.
+    pub(super) fn kinds(&self) -> Vec<ProxyKind> {
+        match self.proxy {
+            _ if self.target.is_some() => Vec::new(),
+            Proxy::None => Vec::new(),
+            Proxy::Native => vec![ProxyKind::Native],
+            Proxy::Envoy => vec![ProxyKind::Envoy],
+            Proxy::All => vec![ProxyKind::Native, ProxyKind::Envoy],
+        }
+    }
+
+    /// Whether proxies of a kind were asked for by name, so that a run without them is none.
+    pub(super) fn insists_on(&self, kind: ProxyKind) -> bool {
+        self.proxy != Proxy::All && self.kinds() == [kind]
+    }
+
+    pub(super) fn target(&self) -> Option<&Target> {
+        self.target.as_ref()
+    }
+
+    /// The modes that were asked for, or else the usual ones.
+    pub(super) fn modes(&self, usual: Vec<Mode>) -> Vec<Mode> {
+        let asked = |mode: &ModeArgument| match mode {
+            ModeArgument::Client => Mode::Client,
+            ModeArgument::Server => Mode::Server,
+            ModeArgument::Both => Mode::Both,
+        };
+        if self.modes.is_empty() { usual } else { self.modes.iter().map(asked).collect() }
+    }
+
+    pub(super) fn connections(&self) -> &[u32] {
+        &self.connections
+    }
+
+    pub(super) fn rates(&self) -> &[f64] {
+        &self.rates
+    }
+
+    pub(super) fn timing(&self, scenario: CostScenario) -> Timing {
+        Timing {
+            warm_up: Duration::from_secs_f64(self.warm_up),
+            length: Duration::from_secs_f64(self.seconds),
+            timeout: if scenario == CostScenario::Throughput { TIMEOUT_OF_CURVE } else { TIMEOUT },
+            threads: self.threads,
+        }
+    }
+
+    pub(super) fn settings(&self) -> Settings {
+        let is_own = self.target.is_none();
+        Settings {
+            rounds: self.rounds,
+            seconds: self.seconds,
+            warm_up_seconds: self.warm_up,
+            protocol: "http1".to_owned(),
+            payload_bytes: self.payload,
+            mtls: is_own,
+            access_log: self.access_log,
+            tracing: self.tracing,
+            policies: self.policies,
+            workers: is_own.then_some(1),
+            generator_threads: self.threads,
+            seed: self.seed.unwrap_or_else(|| fastrand::u64(..=u64::from(u32::MAX))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn read(line: &[&str]) -> Result<Args, String> {
+        let words = std::iter::once(&"x").chain(line);
+        Line::try_parse_from(words).map(|line| line.args).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_mesh_without_mutual_tls_is_refused_with_what_can_be_done() {
+        let refused = read(&["--mtls", "off"]).unwrap().verify().unwrap_err();
+        assert!(refused.to_string().contains("--target"), "{refused}");
+        read(&["--mtls", "on"]).unwrap().verify().unwrap();
+    }
+
+    #[test]
+    fn a_target_has_both_urls_and_no_proxies_of_ours() {
+        let args = read(&["--target", "url=http://a:1/x,baseline=http://b:2/y"]).unwrap();
+        let expected = Target { url: "http://a:1/x".to_owned(), baseline: "http://b:2/y".to_owned() };
+        assert_eq!((args.target(), args.kinds(), args.settings().workers), (Some(&expected), Vec::new(), None));
+        for wrong in ["http://a", "url=http://a", "url=http://a,baseline=http://b,c=d"] {
+            assert!(read(&["--target", wrong]).unwrap_err().contains("baseline=http"), "{wrong}");
+        }
+        assert!(read(&["--target", "url=http://a,baseline=http://b", "--policies", "3"]).is_err());
+    }
+
+    #[test]
+    fn what_makes_no_measurement_is_refused() {
+        for wrong in [["--seconds", "0"], ["--rates", "0"], ["--connections", "0"], ["--rounds", "0"], ["--modes", "x"]]
+        {
+            assert!(read(&wrong).is_err(), "{wrong:?}");
+        }
+        let args = read(&["--proxy", "envoy", "--connections", "1,2", "--modes", "both,client"]).unwrap();
+        assert!(args.insists_on(ProxyKind::Envoy) && !read(&[]).unwrap().insists_on(ProxyKind::Envoy));
+        assert_eq!((args.connections(), args.modes(Vec::new())), (&[1, 2][..], vec![Mode::Both, Mode::Client]));
+    }
+}

@@ -1,0 +1,202 @@
+//! One measurement: a load through one variant, and what the proxies and the machine used while it was steady.
+
+use std::time::{Duration, Instant};
+
+use super::report::{MachineUsage, Mode, Point, ProxyKind, ProxyUsage, Quantiles, Round};
+use super::statistics::Latencies;
+use crate::histogram::Distribution;
+use crate::load::{Arrivals, Length, Load, Outcome, Pace, Running, Summary};
+use crate::process;
+
+/// The share of a measurement after which what was used is looked at: near the end, and before anything ends.
+const LOOKED_AT: f64 = 0.9;
+
+/// Between two looks at whether the warm-up is over.
+const GLANCE: Duration = Duration::from_millis(5);
+
+/// Connections are opened, and warmed up, within this beside the warm-up itself.
+const OPENED_WITHIN: Duration = Duration::from_secs(5);
+
+/// Whose proxies, and which of them.
+#[derive(Debug, Clone)]
+pub(super) struct Variant {
+    pub(super) proxy: ProxyKind,
+    pub(super) mode: Mode,
+    /// Whom to call, and with what.
+    pub(super) load: Load,
+    pub(super) processes: Processes,
+}
+
+/// The processes of the proxies on the way, where they are ours.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Processes {
+    pub(super) caller: Option<u32>,
+    pub(super) service: Option<u32>,
+}
+
+/// How a measurement goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Timing {
+    pub(super) warm_up: Duration,
+    pub(super) length: Duration,
+    /// Longest wait for an answer.
+    pub(super) timeout: Duration,
+    pub(super) threads: u32,
+}
+
+/// What a measurement found.
+#[derive(Debug, Clone)]
+pub(super) struct Measured {
+    pub(super) round: Round,
+    pub(super) latencies: Latencies,
+}
+
+/// CPU time that was used up to a moment.
+struct Account {
+    at: Instant,
+    proxies: Option<Duration>,
+    machine: Option<Duration>,
+}
+
+/// Between two accounts.
+struct Used {
+    proxy_cores: Option<f64>,
+    machine_cores: Option<f64>,
+    caller_resident: Option<u64>,
+    service_resident: Option<u64>,
+}
+
+/// Measures a variant at a point, as the round's measurement number `place`.
+///
+/// # Errors
+/// When connections cannot be opened.
+pub(super) async fn measure(
+    variant: &Variant,
+    point: Point,
+    timing: Timing,
+    (number, place): (u32, u32),
+) -> anyhow::Result<Measured> {
+    let Timing { warm_up, length, timeout, threads } = timing;
+    let pace = point.rate.map_or(Pace::Closed, |rate| Pace::Open { rate, arrivals: Arrivals::Constant });
+    let connections = point.connections;
+    let length = Length::Time(length);
+    let load = Load { connections, pace, length, warm_up, timeout, threads, ..variant.load.clone() };
+    let mut running = Running::start(load);
+    let used = used(&mut running, variant.processes, timing).await;
+    let outcome = match used.ended {
+        Some(outcome) => outcome?,
+        None => running.outcome().await?,
+    };
+    Ok(found(&outcome, used.of_proxies, variant.processes, (number, place)))
+}
+
+struct Watched {
+    of_proxies: Option<Used>,
+    /// The run was over sooner than it should have been.
+    ended: Option<anyhow::Result<Outcome>>,
+}
+
+/// Watches a run from when it counts until near its end.
+async fn used(running: &mut Running, processes: Processes, timing: Timing) -> Watched {
+    let latest = Instant::now() + timing.warm_up + OPENED_WITHIN;
+    let early = |outcome| Watched { of_proxies: None, ended: Some(outcome) };
+    while running.done() == 0 && Instant::now() < latest {
+        if let Ok(outcome) = tokio::time::timeout(GLANCE, running.outcome()).await {
+            return early(outcome);
+        }
+    }
+    let before = Account::now(processes);
+    if let Ok(outcome) = tokio::time::timeout(timing.length.mul_f64(LOOKED_AT), running.outcome()).await {
+        return early(outcome);
+    }
+    Watched { of_proxies: Some(before.until_now(processes)), ended: None }
+}
+
+impl Account {
+    fn now(processes: Processes) -> Self {
+        let of = |pid: u32| process::cpu_time_of_threads(pid).ok();
+        let pids = [processes.caller, processes.service];
+        let is_ours = pids.iter().any(Option::is_some);
+        let proxies = is_ours.then(|| pids.into_iter().flatten().map(of).sum::<Option<Duration>>()).flatten();
+        Self { at: Instant::now(), proxies, machine: process::machine_cpu_time().ok() }
+    }
+
+    fn until_now(&self, processes: Processes) -> Used {
+        let now = Self::now(processes);
+        let seconds = now.at.duration_since(self.at).as_secs_f64();
+        let cores = |before: Option<Duration>, after: Option<Duration>| {
+            Some(after?.saturating_sub(before?).as_secs_f64() / seconds)
+        };
+        let resident = |pid: Option<u32>| process::resident(pid?).ok();
+        Used {
+            proxy_cores: cores(self.proxies, now.proxies),
+            machine_cores: cores(self.machine, now.machine),
+            caller_resident: resident(processes.caller),
+            service_resident: resident(processes.service),
+        }
+    }
+}
+
+fn found(outcome: &Outcome, used: Option<Used>, processes: Processes, (number, place): (u32, u32)) -> Measured {
+    let summary = Summary::of(outcome);
+    // The rate is steady, so that cores in it are the time of a request.
+    let by_request = |cores: f64| (summary.rate > 0.0).then(|| rounded(cores * 1e6 / summary.rate));
+    let has_proxies = processes.caller.is_some() || processes.service.is_some();
+    let proxies = used.as_ref().filter(|_| has_proxies).and_then(|used| {
+        let cores = used.proxy_cores?;
+        Some(ProxyUsage {
+            cpu_us_per_request: by_request(cores),
+            cores: rounded(cores),
+            caller_resident_mb: used.caller_resident.map(megabytes),
+            service_resident_mb: used.service_resident.map(megabytes),
+        })
+    });
+    let machine = used.as_ref().and_then(|used| {
+        let cores = used.machine_cores?;
+        Some(MachineUsage { cpu_us_per_request: by_request(cores), cores: rounded(cores) })
+    });
+    let round = Round {
+        number,
+        place,
+        latency_ms: quantiles(&outcome.tally.latency),
+        requests: summary.requests,
+        rate: rounded(summary.rate),
+        errors: summary.errors,
+        failures: summary.failures.clone(),
+        slip_p99_ms: summary.slip_ms.map(|slip| slip.p99),
+        proxies,
+        machine,
+        void: void(&summary),
+    };
+    Measured { round, latencies: summary.histogram_us }
+}
+
+/// Why a run says nothing, if it does not: a mesh that answers with errors is fast at it.
+fn void(summary: &Summary) -> Option<String> {
+    if let Some((failure, _)) = summary.failures.iter().max_by_key(|(_, count)| **count) {
+        return Some(format!("{} of {} requests failed: {failure}", summary.errors, summary.requests));
+    }
+    summary.void.clone()
+}
+
+/// The figures of a distribution; `None` of nothing.
+pub(super) fn quantiles(latency: &Distribution) -> Option<Quantiles> {
+    Some(Quantiles {
+        mean: latency.mean()?,
+        p50: latency.at(0.50)?,
+        p90: latency.at(0.90)?,
+        p99: latency.at(0.99)?,
+        p999: latency.at(0.999)?,
+        max: latency.at(1.0)?,
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "an f64 is exact up to 2^53 bytes")]
+fn megabytes(bytes: u64) -> f64 {
+    rounded(bytes as f64 / 1e6)
+}
+
+/// Three decimals.
+fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}

@@ -1,0 +1,198 @@
+//! What is measured: the application without a mesh, and each kind of proxies in a mesh of their own; or two URLs.
+//!
+//! All of them are up at the same time and take turns. Each mode has its own way through the same mesh:
+//! - `both`: the generator calls the caller's sidecar in plaintext, that the service's over mutual TLS, that the
+//!   application in plaintext;
+//! - `client`: the caller's sidecar speaks mutual TLS with an application that does so itself;
+//! - `server`: the generator, with the caller's certificate, speaks mutual TLS with the service's sidecar.
+//!
+//! With one proxy, TLS at the bare end is the application's or the generator's own work, and is in the figures: that is
+//! what a workload without a sidecar does in a mesh.
+
+use std::net::SocketAddr;
+
+use anyhow::Context;
+use tempfile::TempDir;
+
+use super::arguments::{Args, Target};
+use super::measure::{Processes, Variant};
+use super::points::{baselines, usual_modes};
+use super::report::{CostScenario, Mode, ProxyKind, Settings};
+use crate::load::{Load, Message, Peer, parse_url};
+use crate::mesh::{Child, Envoy, Ports, folder};
+use crate::plane::registrations::{CALLER, Service};
+use crate::plane::{Application, Kind, Plane, Setting, load, tls};
+use crate::progress::Progress;
+
+/// Where requests go; a gRPC method by its form, so that all protocols share it.
+const PATH: &str = "/bench.Echo/Unary";
+
+/// What runs. Fields are in the order in which they end.
+pub(super) struct Subjects {
+    pub(super) variants: Vec<Variant>,
+    /// What did not come up, and why.
+    pub(super) missing: Vec<String>,
+    pub(super) envoy: Option<Envoy>,
+    planes: Vec<Plane>,
+    applications: Vec<Child>,
+    directory: TempDir,
+}
+
+impl Subjects {
+    /// Brings up what the arguments ask for.
+    ///
+    /// # Errors
+    /// When nothing can be measured: there is no application, or no proxy of the kind that was asked for by name.
+    pub(super) async fn start(
+        scenario: CostScenario,
+        args: &Args,
+        settings: &Settings,
+        progress: &Progress,
+    ) -> anyhow::Result<Self> {
+        let directory = folder(args.output.keep)?;
+        if args.output.keep {
+            progress.say(&format!("data and logs: {}", directory.path().display()));
+        }
+        let mut subjects = Self {
+            variants: Vec::new(),
+            missing: Vec::new(),
+            envoy: None,
+            planes: Vec::new(),
+            applications: Vec::new(),
+            directory,
+        };
+        match args.target() {
+            Some(target) => subjects.add_target(scenario, target, settings.payload_bytes).await?,
+            None => subjects.bring_up(scenario, args, settings, progress).await?,
+        }
+        Ok(subjects)
+    }
+
+    async fn add_target(&mut self, scenario: CostScenario, target: &Target, payload: u32) -> anyhow::Result<()> {
+        let baseline = load_of(&target.baseline, payload).await?;
+        self.add_baselines(scenario, &baseline);
+        let (load, processes) = (load_of(&target.url, payload).await?, Processes::default());
+        self.variants.push(Variant { proxy: ProxyKind::Target, mode: Mode::Both, load, processes });
+        Ok(())
+    }
+
+    async fn bring_up(
+        &mut self,
+        scenario: CostScenario,
+        args: &Args,
+        settings: &Settings,
+        progress: &Progress,
+    ) -> anyhow::Result<()> {
+        let mut ports = Ports::new();
+        let application = self.start_application("application", &mut ports).await?;
+        let collector = match settings.tracing {
+            true => Some(self.start_application("collector", &mut ports).await?.http),
+            false => None,
+        };
+        let payload = usize::try_from(settings.payload_bytes).context("the payload is larger than memory")?;
+        self.add_baselines(scenario, &load(Service::Http, application.http, PATH, payload)?);
+        let modes = args.modes(usual_modes(scenario));
+        let setting = setting(settings, &modes, collector);
+        for kind in args.kinds() {
+            let started = self.start_plane(kind, application, &setting, &mut ports, progress);
+            match started.await {
+                Ok(plane) => {
+                    for mode in &modes {
+                        self.variants.push(variant(kind, *mode, &plane, payload).await?);
+                    }
+                    self.planes.push(plane);
+                }
+                Err(error) if args.insists_on(kind) => return Err(error),
+                Err(error) => self.missing.push(format!("{}: {error:#}", name(kind))),
+            }
+        }
+        Ok(())
+    }
+
+    async fn start_application(&mut self, name: &str, ports: &mut Ports) -> anyhow::Result<Application> {
+        let application = Application { http: ports.loopback()?, tcp: ports.loopback()? };
+        self.applications.push(application.start(name, self.directory.path()).await?);
+        Ok(application)
+    }
+
+    async fn start_plane(
+        &mut self,
+        kind: ProxyKind,
+        application: Application,
+        setting: &Setting,
+        ports: &mut Ports,
+        progress: &Progress,
+    ) -> anyhow::Result<Plane> {
+        let kind = if kind == ProxyKind::Envoy { Kind::Envoy(self.envoy()?) } else { Kind::Native };
+        progress.say(&format!("bringing up a mesh of {} proxies", kind.name()));
+        Plane::start(kind, application, setting, self.directory.path(), ports).await
+    }
+
+    fn envoy(&mut self) -> anyhow::Result<Envoy> {
+        let envoy = Envoy::find()?;
+        self.envoy = Some(envoy.clone());
+        Ok(envoy)
+    }
+
+    fn add_baselines(&mut self, scenario: CostScenario, load: &Load) {
+        let variant = |mode: &Mode| Variant {
+            proxy: ProxyKind::None,
+            mode: *mode,
+            load: load.clone(),
+            processes: Processes::default(),
+        };
+        self.variants.extend(baselines(scenario).iter().map(variant));
+    }
+
+    /// How a process of the meshes has ended by itself, if one has.
+    pub(super) fn ended(&mut self) -> Option<String> {
+        self.planes.iter_mut().find_map(|plane| plane.check_alive().err()).map(|error| format!("{error:#}"))
+    }
+}
+
+/// What a mesh is told, with no more services than the modes need.
+fn setting(settings: &Settings, modes: &[Mode], spans_to: Option<SocketAddr>) -> Setting {
+    let mut services = vec![Service::Http];
+    services.extend(modes.contains(&Mode::Client).then_some(Service::Proxyless));
+    Setting { services, policies: settings.policies, access_log: settings.access_log, spans_to }
+}
+
+async fn variant(proxy: ProxyKind, mode: Mode, plane: &Plane, payload: usize) -> anyhow::Result<Variant> {
+    let [caller, service] = plane.proxies(Service::Http).map(Some);
+    let (load, processes) = match mode {
+        Mode::Client => (
+            plane.load(Service::Proxyless, payload)?,
+            Processes { caller: Some(plane.proxy_of(CALLER)), service: None },
+        ),
+        Mode::Server => {
+            let tls = tls::as_caller(&mut plane.calling_api()).await?;
+            let peer = Peer { address: plane.public(Service::Http), tls: Some(tls) };
+            (Load { peer, ..plane.load(Service::Http, payload)? }, Processes { caller: None, service })
+        }
+        Mode::Both | Mode::Baseline | Mode::BaselineAgain => {
+            (plane.load(Service::Http, payload)?, Processes { caller, service })
+        }
+    };
+    Ok(Variant { proxy, mode, load, processes })
+}
+
+/// Requests to a URL.
+async fn load_of(url: &str, payload: u32) -> anyhow::Result<Load> {
+    let (protocol, uri) = parse_url(url, false)?;
+    let (host, port) = (uri.host().unwrap_or_default(), uri.port_u16().unwrap_or(80));
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let mut found = tokio::net::lookup_host((host, port)).await.with_context(|| format!("cannot resolve {host}"))?;
+    let address = found.next().with_context(|| format!("{host} has no address"))?;
+    let payload = usize::try_from(payload).context("the payload is larger than memory")?;
+    Ok(Load::new(Peer { address, tls: None }, protocol, Message::new(protocol, uri.clone(), Vec::new(), payload)))
+}
+
+/// For people.
+pub(super) fn name(kind: ProxyKind) -> &'static str {
+    match kind {
+        ProxyKind::None => "no mesh",
+        ProxyKind::Native => "native",
+        ProxyKind::Envoy => "Envoy",
+        ProxyKind::Target => "target",
+    }
+}

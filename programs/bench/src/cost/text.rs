@@ -1,0 +1,210 @@
+//! The report for people: tables of what was found, what it is worth, and what is missing.
+
+use std::fmt::Write;
+
+use super::report::{Cell, CostReport, CostScenario, Difference, Mode, Point, ProxyUsage, Round};
+use super::statistics::median;
+use super::subjects::name;
+use crate::table;
+
+/// Stands where there is no figure.
+const NOTHING: &str = "–";
+
+/// The whole report.
+pub(super) fn text(report: &CostReport) -> String {
+    let mut text = String::new();
+    for scenario in [
+        CostScenario::Latency,
+        CostScenario::Cpu,
+        CostScenario::Throughput,
+        CostScenario::Memory,
+        CostScenario::Ingress,
+        CostScenario::Churn,
+    ] {
+        let cells: Vec<_> = report.cells.iter().filter(|cell| cell.scenario == scenario).collect();
+        if cells.is_empty() {
+            continue;
+        }
+        match scenario {
+            CostScenario::Latency => {
+                let _ = writeln!(text, "Latency, milliseconds\n\n{}\n", latencies(&cells));
+                let _ =
+                    writeln!(text, "Added to no mesh, milliseconds, with 95 % intervals\n\n{}\n", additions(&cells));
+            }
+            CostScenario::Cpu | CostScenario::Ingress | CostScenario::Churn => {
+                let _ = writeln!(text, "CPU time of all proxies on the way, and of the machine\n\n{}\n", cpu(&cells));
+            }
+            CostScenario::Throughput => {
+                let _ = writeln!(text, "Latency by load, milliseconds\n\n{}\n", curve(&cells));
+            }
+            CostScenario::Memory => {
+                let _ = writeln!(text, "Resident memory, 10^6 bytes\n\n{}\n", memory(&cells));
+            }
+        }
+    }
+    for missing in &report.missing {
+        let _ = writeln!(text, "NOT TO BE HAD: {missing}");
+    }
+    let settings = &report.settings;
+    let _ = write!(
+        text,
+        "{} rounds of {} s in random order (seed {}); {} bytes each way\n{}\n{}",
+        settings.rounds,
+        settings.seconds,
+        settings.seed,
+        settings.payload_bytes,
+        report.versions.line(),
+        report.machine.line()
+    );
+    text
+}
+
+/// What may not be believed, cell by cell. Past the knee of a curve nothing is expected, as long as it was reached.
+pub(super) fn complaints(cells: &[Cell], rounds: u32) -> Vec<String> {
+    let is_expected = |cell: &Cell| {
+        let same =
+            |other: &&Cell| (other.proxy, other.mode) == (cell.proxy, cell.mode) && other.scenario == cell.scenario;
+        cell.scenario == CostScenario::Throughput
+            && cells.iter().filter(same).any(|other| other.void.is_none() && other.point.rate < cell.point.rate)
+    };
+    let of = |cell: &Cell| {
+        let what = cell.void.as_ref().or(cell.problems.first())?;
+        let counted = cell.rounds.iter().filter(|round| round.void.is_none()).count();
+        Some(format!("{}, {}: {counted} of {rounds} rounds count: {what}", through(cell), point(&cell.point)))
+    };
+    cells.iter().filter(|cell| !is_expected(cell)).filter_map(of).collect()
+}
+
+fn latencies(cells: &[&Cell]) -> String {
+    let rows = cells.iter().map(|cell| {
+        let figures = cell.latency_ms.map(|it| [it.p50, it.p90, it.p99, it.p999]);
+        let figures = figures.map_or_else(|| [(); 4].map(|()| void_or_nothing(cell)), |it| it.map(milliseconds));
+        named(cell).into_iter().chain(figures).collect()
+    });
+    table::render(&["point", "through", "p50", "p90", "p99", "p99.9"], rows)
+}
+
+fn additions(cells: &[&Cell]) -> String {
+    let added = cells.iter().filter_map(|cell| Some((cell, cell.added?)));
+    let rows = added.filter(|(cell, _)| cell.mode != Mode::BaselineAgain).map(|(cell, added)| {
+        let figures = [added.p50, added.p90, added.p99, added.p999].map(difference);
+        named(cell).into_iter().chain(figures).collect()
+    });
+    table::render(&["point", "through", "p50", "p90", "p99", "p99.9"], rows)
+}
+
+fn difference(difference: Difference) -> String {
+    let Difference { value, low, high, floor, below_floor } = difference;
+    if below_floor {
+        return format!("below noise ({})", milliseconds(floor));
+    }
+    format!("{value:+.3} ({low:.3} to {high:.3})")
+}
+
+fn cpu(cells: &[&Cell]) -> String {
+    let rows = cells.iter().map(|cell| {
+        let proxies = |of: fn(&ProxyUsage) -> Option<f64>| sound(cell, |round| of(round.proxies.as_ref()?));
+        let machine = sound(cell, |round| round.machine?.cpu_us_per_request);
+        let figures = [
+            number(sound(cell, |round| Some(round.rate)), 0),
+            number(proxies(|usage| usage.cpu_us_per_request), 1),
+            number(proxies(|usage| Some(usage.cores)), 3),
+            number(machine, 1),
+        ];
+        named(cell).into_iter().chain(figures).collect()
+    });
+    table::render(&["point", "through", "req/s", "proxies, µs/request", "proxies, cores", "machine, µs/request"], rows)
+}
+
+fn curve(cells: &[&Cell]) -> String {
+    let rows = cells.iter().map(|cell| {
+        let figures = cell.latency_ms.map(|it| [it.p50, it.p99].map(milliseconds));
+        let figures = figures.unwrap_or_else(|| [(); 2].map(|()| void_or_nothing(cell)));
+        let rate = number(sound(cell, |round| Some(round.rate)), 0);
+        let cores = number(sound(cell, |round| Some(round.proxies?.cores)), 2);
+        named(cell).into_iter().chain([rate]).chain(figures).chain([cores]).collect()
+    });
+    table::render(&["point", "through", "answered/s", "p50", "p99", "proxies, cores"], rows)
+}
+
+fn memory(cells: &[&Cell]) -> String {
+    let rows = cells.iter().map(|cell| {
+        let of = |read: fn(&ProxyUsage) -> Option<f64>| number(sound(cell, |round| read(round.proxies.as_ref()?)), 1);
+        let figures = [of(|usage| usage.caller_resident_mb), of(|usage| usage.service_resident_mb)];
+        named(cell).into_iter().chain(figures).collect()
+    });
+    table::render(&["point", "through", "caller's proxy", "service's proxy"], rows)
+}
+
+/// The median over the rounds that count.
+fn sound(cell: &Cell, read: impl Fn(&Round) -> Option<f64>) -> Option<f64> {
+    median(cell.rounds.iter().filter(|round| round.void.is_none()).filter_map(read))
+}
+
+fn named(cell: &Cell) -> Vec<String> {
+    vec![point(&cell.point), through(cell)]
+}
+
+fn point(point: &Point) -> String {
+    let Point { connections, rate, services, scoped } = point;
+    let connections = if *connections == 1 { "1 connection".to_owned() } else { format!("{connections} connections") };
+    let rate = rate.map_or_else(|| ", closed loop".to_owned(), |rate| format!(", {rate:.0}/s"));
+    let services = services.map_or_else(String::new, |services| format!(", {services} services"));
+    let scope = scoped.map_or("", |scoped| if scoped { ", scoped" } else { ", permissive" });
+    format!("{connections}{rate}{services}{scope}")
+}
+
+fn through(cell: &Cell) -> String {
+    let name = name(cell.proxy);
+    match cell.mode {
+        Mode::Baseline => name.to_owned(),
+        Mode::BaselineAgain => format!("{name}, again"),
+        Mode::Client => format!("{name}, client"),
+        Mode::Server => format!("{name}, server"),
+        Mode::Both => format!("{name}, both"),
+    }
+}
+
+fn void_or_nothing(cell: &Cell) -> String {
+    if cell.void.is_some() { "void".to_owned() } else { NOTHING.to_owned() }
+}
+
+fn milliseconds(value: f64) -> String {
+    format!("{value:.3}")
+}
+
+fn number(value: Option<f64>, decimals: usize) -> String {
+    value.map_or_else(|| NOTHING.to_owned(), |value| format!("{value:.decimals$}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::sample;
+    use super::*;
+
+    #[test]
+    fn a_difference_has_its_interval_or_is_below_the_noise() {
+        let clear = Difference { value: 0.5, low: 0.25, high: 0.75, floor: 0.125, below_floor: false };
+        assert_eq!(difference(clear), "+0.500 (0.250 to 0.750)");
+        assert_eq!(difference(Difference { below_floor: true, ..clear }), "below noise (0.125)");
+    }
+
+    #[test]
+    fn what_is_void_has_no_figures_and_what_is_missing_is_named() {
+        let mut report = sample();
+        let text = text(&report);
+        assert!(text.contains("| 16 connections, 1000/s | native, both | 1.000 |"), "{text}");
+        assert!(text.contains("+0.500 (0.250 to 0.750)"), "{text}");
+        assert!(text.contains("1 connection, closed loop, 10 services, scoped"), "{text}");
+        assert!(text.contains("NOT TO BE HAD: envoy: there is none"), "{text}");
+        report.cells[0].latency_ms = None;
+        report.cells[0].void = Some("no round counts".to_owned());
+        assert!(super::text(&report).contains("| native, both |  void |"), "{}", super::text(&report));
+    }
+
+    #[test]
+    fn rounds_that_do_not_count_are_in_no_median() {
+        // The only round of the sample is void.
+        assert_eq!(sound(&sample().cells[0], |round| Some(round.rate)), None);
+    }
+}
