@@ -11,6 +11,13 @@ use crate::process;
 /// The share of a measurement after which what was used is looked at: near the end, and before anything ends.
 const LOOKED_AT: f64 = 0.9;
 
+/// How much later than it was the generator tells how many requests are done.
+const TOLD_WITHIN: Duration = Duration::from_millis(100);
+
+/// Below this share of the requests that came, answers do not keep up with them, and latencies grow for as long as the run
+/// lasts: they would say how long it was, and nothing of the mesh.
+const KEPT_UP: f64 = 0.95;
+
 /// Between two looks at whether the warm-up is over.
 const GLANCE: Duration = Duration::from_millis(5);
 
@@ -54,12 +61,16 @@ pub(super) struct Measured {
 /// CPU time that was used up to a moment.
 struct Account {
     at: Instant,
+    done: u64,
     proxies: Option<Duration>,
     machine: Option<Duration>,
 }
 
 /// Between two accounts.
 struct Used {
+    seconds: f64,
+    /// Requests that came to an end.
+    done: u64,
     proxy_cores: Option<f64>,
     machine_cores: Option<f64>,
     caller_resident: Option<u64>,
@@ -82,53 +93,60 @@ pub(super) async fn measure(
     let length = Length::Time(length);
     let load = Load { connections, pace, length, warm_up, timeout, threads, ..variant.load.clone() };
     let mut running = Running::start(load);
-    let used = used(&mut running, variant.processes, timing).await;
-    let outcome = match used.ended {
+    let Watched { used, ended } = watch(&mut running, variant.processes, timing).await;
+    let outcome = match ended {
         Some(outcome) => outcome?,
         None => running.outcome().await?,
     };
-    Ok(found(&outcome, used.of_proxies, variant.processes, (number, place)))
+    let late = used.as_ref().zip(point.rate).and_then(|(used, rate)| behind(used, rate));
+    let mut measured = found(&outcome, used.as_ref(), variant.processes, (number, place));
+    measured.round.void = measured.round.void.or(late);
+    Ok(measured)
 }
 
 struct Watched {
-    of_proxies: Option<Used>,
+    used: Option<Used>,
     /// The run was over sooner than it should have been.
     ended: Option<anyhow::Result<Outcome>>,
 }
 
 /// Watches a run from when it counts until near its end.
-async fn used(running: &mut Running, processes: Processes, timing: Timing) -> Watched {
+async fn watch(running: &mut Running, processes: Processes, timing: Timing) -> Watched {
     let latest = Instant::now() + timing.warm_up + OPENED_WITHIN;
-    let early = |outcome| Watched { of_proxies: None, ended: Some(outcome) };
+    let early = |outcome| Watched { used: None, ended: Some(outcome) };
     while running.done() == 0 && Instant::now() < latest {
         if let Ok(outcome) = tokio::time::timeout(GLANCE, running.outcome()).await {
             return early(outcome);
         }
     }
-    let before = Account::now(processes);
-    if let Ok(outcome) = tokio::time::timeout(timing.length.mul_f64(LOOKED_AT), running.outcome()).await {
+    let before = Account::now(running, processes);
+    // The beginning was noticed late by as much.
+    let until = timing.length.mul_f64(LOOKED_AT).saturating_sub(2 * TOLD_WITHIN).max(timing.length.mul_f64(0.25));
+    if let Ok(outcome) = tokio::time::timeout(until, running.outcome()).await {
         return early(outcome);
     }
-    Watched { of_proxies: Some(before.until_now(processes)), ended: None }
+    Watched { used: Some(before.until_now(running, processes)), ended: None }
 }
 
 impl Account {
-    fn now(processes: Processes) -> Self {
+    fn now(running: &Running, processes: Processes) -> Self {
         let of = |pid: u32| process::cpu_time_of_threads(pid).ok();
         let pids = [processes.caller, processes.service];
         let is_ours = pids.iter().any(Option::is_some);
         let proxies = is_ours.then(|| pids.into_iter().flatten().map(of).sum::<Option<Duration>>()).flatten();
-        Self { at: Instant::now(), proxies, machine: process::machine_cpu_time().ok() }
+        Self { at: Instant::now(), done: running.done(), proxies, machine: process::machine_cpu_time().ok() }
     }
 
-    fn until_now(&self, processes: Processes) -> Used {
-        let now = Self::now(processes);
+    fn until_now(&self, running: &Running, processes: Processes) -> Used {
+        let now = Self::now(running, processes);
         let seconds = now.at.duration_since(self.at).as_secs_f64();
         let cores = |before: Option<Duration>, after: Option<Duration>| {
             Some(after?.saturating_sub(before?).as_secs_f64() / seconds)
         };
         let resident = |pid: Option<u32>| process::resident(pid?).ok();
         Used {
+            seconds,
+            done: now.done.saturating_sub(self.done),
             proxy_cores: cores(self.proxies, now.proxies),
             machine_cores: cores(self.machine, now.machine),
             caller_resident: resident(processes.caller),
@@ -137,12 +155,12 @@ impl Account {
     }
 }
 
-fn found(outcome: &Outcome, used: Option<Used>, processes: Processes, (number, place): (u32, u32)) -> Measured {
+fn found(outcome: &Outcome, used: Option<&Used>, processes: Processes, (number, place): (u32, u32)) -> Measured {
     let summary = Summary::of(outcome);
     // The rate is steady, so that cores in it are the time of a request.
     let by_request = |cores: f64| (summary.rate > 0.0).then(|| rounded(cores * 1e6 / summary.rate));
     let has_proxies = processes.caller.is_some() || processes.service.is_some();
-    let proxies = used.as_ref().filter(|_| has_proxies).and_then(|used| {
+    let proxies = used.filter(|_| has_proxies).and_then(|used| {
         let cores = used.proxy_cores?;
         Some(ProxyUsage {
             cpu_us_per_request: by_request(cores),
@@ -151,7 +169,7 @@ fn found(outcome: &Outcome, used: Option<Used>, processes: Processes, (number, p
             service_resident_mb: used.service_resident.map(megabytes),
         })
     });
-    let machine = used.as_ref().and_then(|used| {
+    let machine = used.and_then(|used| {
         let cores = used.machine_cores?;
         Some(MachineUsage { cpu_us_per_request: by_request(cores), cores: rounded(cores) })
     });
@@ -169,6 +187,21 @@ fn found(outcome: &Outcome, used: Option<Used>, processes: Processes, (number, p
         void: void(&summary),
     };
     Measured { round, latencies: summary.histogram_us }
+}
+
+/// Why a run says nothing in which requests came faster than they were answered, if they did.
+#[expect(clippy::cast_precision_loss, reason = "an f64 is exact up to 2^53 requests")]
+fn behind(used: &Used, rate: f64) -> Option<String> {
+    let Used { seconds, done, .. } = used;
+    let not_told = rate * TOLD_WITHIN.as_secs_f64();
+    let answered = *done as f64 + not_told;
+    (answered < KEPT_UP * rate * seconds).then(|| {
+        format!(
+            "answers did not keep up: {:.0} requests a second came, {:.0} were answered",
+            rate,
+            *done as f64 / seconds
+        )
+    })
 }
 
 /// Why a run says nothing, if it does not: a mesh that answers with errors is fast at it.
@@ -199,4 +232,36 @@ fn megabytes(bytes: u64) -> f64 {
 /// Three decimals.
 fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_that_do_not_keep_up_with_requests_void_a_run() {
+        let used = |seconds, done| Used {
+            seconds,
+            done,
+            proxy_cores: None,
+            machine_cores: None,
+            caller_resident: None,
+            service_resident: None,
+        };
+        assert_eq!(behind(&used(4.5, 4500), 1000.0), None);
+        // What was not told yet is not held against it.
+        assert_eq!(behind(&used(4.5, 4300), 1000.0), None);
+        let text = behind(&used(4.5, 3600), 1000.0).unwrap();
+        assert!(text.contains("1000 requests a second came, 800 were answered"), "{text}");
+    }
+
+    #[test]
+    fn a_run_with_errors_says_nothing_however_fast_it_was() {
+        let outcome = Outcome { tally: crate::load::Tally::default(), elapsed: Duration::from_secs(1) };
+        assert_eq!(void(&Summary::of(&outcome)).as_deref(), Some("no request was sent"));
+        let mut failed = outcome;
+        failed.tally.errors = 3;
+        failed.tally.failures.extend([("status 503".to_owned(), 2), ("not answered in time".to_owned(), 1)]);
+        assert_eq!(void(&Summary::of(&failed)).as_deref(), Some("3 of 3 requests failed: status 503"));
+    }
 }

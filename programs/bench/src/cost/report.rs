@@ -302,20 +302,7 @@ pub(super) mod tests {
             command: ["starling", "bench", "latency"].map(str::to_owned).into(),
             machine: Machine::read(),
             versions: Versions::of(None),
-            settings: Settings {
-                rounds: 5,
-                seconds: 10.0,
-                warm_up_seconds: 1.0,
-                protocol: "http1".to_owned(),
-                payload_bytes: 1024,
-                mtls: true,
-                access_log: false,
-                tracing: false,
-                policies: 0,
-                workers: Some(1),
-                generator_threads: 1,
-                seed: 1,
-            },
+            settings: settings(),
             cells: vec![cell, empty],
             floors: vec![Floor {
                 scenario: CostScenario::Latency,
@@ -326,6 +313,23 @@ pub(super) mod tests {
                 p999: 0.125,
             }],
             missing: vec!["envoy: there is none".to_owned()],
+        }
+    }
+
+    fn settings() -> Settings {
+        Settings {
+            rounds: 5,
+            seconds: 10.0,
+            warm_up_seconds: 1.0,
+            protocol: "http1".to_owned(),
+            payload_bytes: 1024,
+            mtls: true,
+            access_log: false,
+            tracing: false,
+            policies: 0,
+            workers: Some(1),
+            generator_threads: 1,
+            seed: 1,
         }
     }
 

@@ -105,7 +105,8 @@ pub(crate) fn differences(variant: &[&Latencies], other: &[&Latencies], seed: u6
     let (variant, other) = (Rounds::new(variant), Rounds::new(other));
     let difference = |times: &[u64]| {
         let (slower, faster) = (variant.quantiles(times), other.quantiles(times));
-        std::array::from_fn::<f64, 4, _>(|place| slower[place] - faster[place])
+        // Whole microseconds, as both are.
+        std::array::from_fn::<f64, 4, _>(|place| ((slower[place] - faster[place]) * 1e3).round() / 1e3)
     };
     let value = difference(&vec![1; count]);
     let mut random = fastrand::Rng::with_seed(seed);

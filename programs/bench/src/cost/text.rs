@@ -28,8 +28,9 @@ pub(super) fn text(report: &CostReport) -> String {
         match scenario {
             CostScenario::Latency => {
                 let _ = writeln!(text, "Latency, milliseconds\n\n{}\n", latencies(&cells));
-                let _ =
-                    writeln!(text, "Added to no mesh, milliseconds, with 95 % intervals\n\n{}\n", additions(&cells));
+                if let Some(table) = additions(&cells) {
+                    let _ = writeln!(text, "Added to no mesh, milliseconds, with 95 % intervals\n\n{table}\n");
+                }
             }
             CostScenario::Cpu | CostScenario::Ingress | CostScenario::Churn => {
                 let _ = writeln!(text, "CPU time of all proxies on the way, and of the machine\n\n{}\n", cpu(&cells));
@@ -84,13 +85,15 @@ fn latencies(cells: &[&Cell]) -> String {
     table::render(&["point", "through", "p50", "p90", "p99", "p99.9"], rows)
 }
 
-fn additions(cells: &[&Cell]) -> String {
+fn additions(cells: &[&Cell]) -> Option<String> {
     let added = cells.iter().filter_map(|cell| Some((cell, cell.added?)));
-    let rows = added.filter(|(cell, _)| cell.mode != Mode::BaselineAgain).map(|(cell, added)| {
+    let added = added.filter(|(cell, _)| cell.mode != Mode::BaselineAgain);
+    let rows = added.map(|(cell, added)| {
         let figures = [added.p50, added.p90, added.p99, added.p999].map(difference);
         named(cell).into_iter().chain(figures).collect()
     });
-    table::render(&["point", "through", "p50", "p90", "p99", "p99.9"], rows)
+    let rows: Vec<_> = rows.collect();
+    (!rows.is_empty()).then(|| table::render(&["point", "through", "p50", "p90", "p99", "p99.9"], rows))
 }
 
 fn difference(difference: Difference) -> String {
