@@ -82,6 +82,81 @@ fn a_short_bench_of_the_proxies_reports_every_figure_of_both() {
     assert!(report["versions"]["envoy"].as_str().is_some_and(|version| version.starts_with('1')), "{report:#}");
 }
 
+/// Every scenario of what proxies cost, on native proxies alone: all of it in some seconds, so that figures are nobody's.
+#[test]
+fn short_runs_of_what_proxies_cost_have_a_cell_for_each_variant() {
+    let common = ["--proxy", "native", "--seconds", "0.3", "--warm-up", "0.1", "--rounds"];
+    let latency = cost(&[&["latency", "--connections", "2", "--policies", "2"][..], &common, &["2"]].concat());
+    let modes = ["baseline", "baseline_again", "client", "server", "both"];
+    assert_eq!(names(&latency, "mode"), modes, "{latency:#}");
+    assert_eq!(latency["settings"]["policies"], 2);
+    for cell in cells(&latency) {
+        assert_eq!(cell["point"], serde_json::json!({ "connections": 2, "rate": 1000.0 }));
+        assert_eq!(cell["rounds"].as_array().map(Vec::len), Some(2), "{cell:#}");
+        // On a busy machine the generator may be late, which is told in place of figures.
+        let is_void = cell["void"].is_string();
+        assert_eq!(cell["hdr"].as_str().is_some_and(|log| log.starts_with("HISTF")), !is_void, "{cell:#}");
+        assert_eq!(cell["latency_ms"]["p999"].is_number(), !is_void, "{cell:#}");
+        let answered = |round: &Value| round["errors"] == 0 && round["requests"].as_u64() > Some(100);
+        assert!(cell["rounds"].as_array().is_some_and(|rounds| rounds.iter().all(answered)), "{cell:#}");
+    }
+    for (scenario, point) in [("cpu", "--rates"), ("memory", "--connections"), ("throughput", "--rates")] {
+        let report = cost(&[&[scenario, point, "20"][..], &common, &["1"]].concat());
+        let both = cells(&report).iter().find(|cell| cell["mode"] == "both").expect("a variant");
+        assert_eq!((&both["scenario"], &both["proxy"]), (&scenario.into(), &"native".into()));
+        let proxies = &both["rounds"][0]["proxies"];
+        assert!(proxies["caller_resident_mb"].as_f64() > Some(1.0), "{both:#}");
+        assert!(proxies["cores"].as_f64() > Some(0.0), "{both:#}");
+    }
+}
+
+/// Without proxies nothing is brought up but the application; of a target not even that.
+#[test]
+fn no_mesh_is_measured_and_a_target_that_is_not_there_is_no_good_looking_number() {
+    let short = ["--connections", "1", "--rounds", "2", "--seconds", "0.2", "--warm-up", "0.1", "--seed", "7"];
+    let report = cost(&[&["latency", "--proxy", "none"][..], &short].concat());
+    assert_eq!(names(&report, "mode"), ["baseline", "baseline_again"]);
+    assert_eq!((&report["schema"], &report["settings"]["seed"]), (&"starling-bench-cost/1".into(), &7.into()));
+    let target = "url=http://127.0.0.1:1/,baseline=http://127.0.0.1:2/";
+    let report = cost(&[&["latency", "--target", target][..], &short].concat());
+    assert_eq!(names(&report, "proxy"), ["none", "none", "target"]);
+    for cell in cells(&report) {
+        assert!(cell["void"].as_str().is_some_and(|why| why.contains("connection refused")), "{cell:#}");
+        assert!(cell.get("latency_ms").is_none() && cell.get("added").is_none(), "{cell:#}");
+    }
+    assert_eq!(report["missing"].as_array().map(Vec::len), Some(3), "{report:#}");
+}
+
+/// Runs a scenario of what proxies cost. The exit code is 1 exactly if the report names something that is missing.
+fn cost(arguments: &[&str]) -> Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_starling"));
+    command.arg("bench").args(arguments).args(["--output", "json"]);
+    let temporary = tempfile::tempdir().expect("a directory");
+    let (report, log) = (temporary.path().join("report"), temporary.path().join("log"));
+    let create = |path| std::fs::File::create(path).expect("a file");
+    command.env("TMPDIR", temporary.path()).stdin(Stdio::null()).stdout(create(&report)).stderr(create(&log));
+    let mut bench = Killed(command.spawn().expect("the binary"));
+    let mut ended = None;
+    within_time(BENCH_DEADLINE, || {
+        ended = bench.0.try_wait().expect("its child");
+        ended.is_some()
+    });
+    let said = || std::fs::read_to_string(&log).unwrap_or_default();
+    let report = std::fs::read(&report).expect("its output");
+    let report: Value = serde_json::from_slice(&report).unwrap_or_else(|error| panic!("{error}: {}", said()));
+    let is_whole = report["missing"].as_array().is_some_and(Vec::is_empty);
+    assert_eq!(ended.and_then(|status| status.code()), Some(i32::from(!is_whole)), "{report:#}\n{}", said());
+    report
+}
+
+fn cells(report: &Value) -> &[Value] {
+    report["cells"].as_array().expect("cells")
+}
+
+fn names<'a>(report: &'a Value, field: &str) -> Vec<&'a str> {
+    cells(report).iter().filter_map(|cell| cell[field].as_str()).collect()
+}
+
 /// What a killed bench may have left; killed at the end if it did.
 struct Orphan(u32);
 

@@ -150,11 +150,10 @@ fn named(cell: &Cell) -> Vec<String> {
 
 fn point(point: &Point) -> String {
     let Point { connections, rate, services, scoped } = point;
-    let connections = if *connections == 1 { "1 connection".to_owned() } else { format!("{connections} connections") };
     let rate = rate.map_or_else(|| ", closed loop".to_owned(), |rate| format!(", {rate:.0}/s"));
     let services = services.map_or_else(String::new, |services| format!(", {services} services"));
     let scope = scoped.map_or("", |scoped| if scoped { ", scoped" } else { ", permissive" });
-    format!("{connections}{rate}{services}{scope}")
+    format!("{connections} conn.{rate}{services}{scope}")
 }
 
 fn through(cell: &Cell) -> String {
@@ -195,14 +194,30 @@ mod tests {
     #[test]
     fn what_is_void_has_no_figures_and_what_is_missing_is_named() {
         let mut report = sample();
-        let text = text(&report);
-        assert!(text.contains("| 16 connections, 1000/s | native, both | 1.000 |"), "{text}");
-        assert!(text.contains("+0.500 (0.250 to 0.750)"), "{text}");
-        assert!(text.contains("1 connection, closed loop, 10 services, scoped"), "{text}");
+        let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let text = words(text(&report));
+        assert!(text.contains("| 16 conn., 1000/s | native, both | 1.000 | 2.000 | 3.000 | 4.000 |"), "{text}");
+        assert!(text.contains("+0.500 (0.250"), "{text}");
         assert!(text.contains("NOT TO BE HAD: envoy: there is none"), "{text}");
+        assert_eq!(point(&report.cells[1].point), "1 conn., closed loop, 10 services, scoped");
         report.cells[0].latency_ms = None;
         report.cells[0].void = Some("no round counts".to_owned());
-        assert!(super::text(&report).contains("| native, both |  void |"), "{}", super::text(&report));
+        let text = words(super::text(&report));
+        assert!(text.contains("| native, both | void | void | void | void |"), "{text}");
+    }
+
+    #[test]
+    fn past_the_knee_nothing_is_missing_but_before_it_all_is() {
+        let mut cell = sample().cells.remove(0);
+        cell.scenario = CostScenario::Throughput;
+        let mut past = cell.clone();
+        (past.point.rate, past.void) = (Some(2000.0), Some("answers did not keep up".to_owned()));
+        cell.problems.clear();
+        assert_eq!(complaints(&[cell.clone(), past.clone()], 1), Vec::<String>::new());
+        cell.void = Some("connection refused".to_owned());
+        let missing = complaints(&[cell, past], 1);
+        assert_eq!(missing[0], "native, both, 16 conn., 1000/s: 0 of 1 rounds count: connection refused");
+        assert_eq!(missing.len(), 2, "{missing:?}");
     }
 
     #[test]
