@@ -7,6 +7,7 @@
 mod arguments;
 mod cells;
 mod descriptors;
+mod many;
 mod measure;
 mod points;
 mod report;
@@ -32,15 +33,22 @@ use subjects::Subjects;
 /// # Errors
 /// When nothing can be measured, or the report cannot be written. What is merely missing is in the report.
 pub(crate) async fn run(scenario: CostScenario, args: Args) -> anyhow::Result<ExitCode> {
-    args.verify()?;
+    args.verify(scenario)?;
     let (settings, progress) = (args.settings(), Progress::new());
-    let (points, too_many) = fitting(points::points(scenario, args.connections(), args.rates()));
+    let points = if args.asks_for_services_alone() {
+        Vec::new()
+    } else {
+        points::points(scenario, args.connections(), args.rates())
+    };
+    let (points, too_many) = fitting(points);
     let mut subjects = Subjects::start(scenario, &args, &settings, &progress).await?;
     let mut all = empty(scenario, &points, &subjects);
     let total = u64::from(settings.rounds) * u64::try_from(all.len()).unwrap_or(u64::MAX);
     let timing = args.timing(scenario);
     let each = timing.warm_up + timing.length;
-    progress.say(&format!("{total} measurements of {:.1} s each", each.as_secs_f64()));
+    if total > 0 {
+        progress.say(&format!("{total} measurements of {:.1} s each", each.as_secs_f64()));
+    }
     let mut phase = progress.phase("measurements", total);
     for round in 0..settings.rounds {
         let mut past_knee = BTreeSet::new();
@@ -60,6 +68,7 @@ pub(crate) async fn run(scenario: CostScenario, args: Args) -> anyhow::Result<Ex
         }
     }
     drop(phase);
+    all.extend(many::measure_all(&mut subjects, &args.services(scenario), timing, &progress).await);
     let (cells, floors) = cells::cells(&all, settings.seed);
     let mut missing: Vec<_> = too_many.into_iter().chain(subjects.missing.iter().cloned()).collect();
     missing.extend(text::complaints(&cells, settings.rounds));

@@ -71,6 +71,8 @@ pub(crate) struct Plane {
     server: Server,
     /// Where the caller's sidecar takes requests for a service.
     upstreams: BTreeMap<Service, SocketAddr>,
+    /// Where the caller itself would listen, and its sidecar.
+    caller_at: [SocketAddr; 2],
     /// Where a service's sidecar takes calls over mutual TLS.
     public: BTreeMap<Service, SocketAddr>,
     directory: PathBuf,
@@ -96,8 +98,9 @@ impl Plane {
         let calling = Agent::start("calling", &kind, at, ports).await?;
         let called = Agent::start("called", &kind, at, ports).await?;
         let (upstreams, public, sidecars) = Default::default();
-        let proxyless = None;
-        let mut plane = Self { kind, sidecars, proxyless, calling, called, server, upstreams, public, directory };
+        let (proxyless, caller_at) = (None, [ports.loopback()?, ports.loopback()?]);
+        let mut plane =
+            Self { kind, sidecars, proxyless, calling, called, server, upstreams, caller_at, public, directory };
         plane.furnish(application, setting, ports).await?;
         plane.reach().await?;
         Ok(plane)
@@ -129,9 +132,7 @@ impl Plane {
             let agent = self.called.addresses;
             self.sidecar(service.name(), agent, ports).await?;
         }
-        let upstreams: Vec<_> = self.upstreams.iter().map(|(service, at)| (service.name().to_owned(), *at)).collect();
-        let registration = caller(CALLER, ports.loopback()?, ports.loopback()?, upstreams);
-        self.register_caller(&registration).await?;
+        self.call_also([]).await?;
         let agent = self.calling.addresses;
         self.sidecar(CALLER, agent, ports).await
     }
@@ -143,6 +144,16 @@ impl Plane {
         let mut command = application.command()?;
         command.args(["--tls", &listen.to_string(), "--identity"]).arg(folder);
         application.spawn(name, &mut command, &self.directory).await
+    }
+
+    /// Has the caller's sidecar take requests for these services, too, each where it is said.
+    ///
+    /// # Errors
+    /// When the registration is refused.
+    pub(crate) async fn call_also(&self, others: impl IntoIterator<Item = (String, SocketAddr)>) -> anyhow::Result<()> {
+        let own = self.upstreams.iter().map(|(service, at)| (service.name().to_owned(), *at));
+        let [application, sidecar] = self.caller_at;
+        self.register_caller(&caller(CALLER, application, sidecar, own.chain(others))).await
     }
 
     /// Registers an instance at the agent of the calling node.

@@ -11,7 +11,7 @@ mod figure;
 mod findings;
 mod idle;
 mod measure;
-mod services;
+pub(crate) mod services;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

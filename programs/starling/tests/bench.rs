@@ -110,6 +110,18 @@ fn short_runs_of_what_proxies_cost_have_a_cell_for_each_variant() {
     }
 }
 
+#[test]
+fn memory_is_measured_with_services_that_are_called_and_that_are_not() {
+    let report = cost(&["memory", "--proxy", "native", "--services", "5", "--seconds", "0.3", "--warm-up", "0.1"]);
+    let points: Vec<_> = cells(&report).iter().map(|cell| &cell["point"]).collect();
+    let expected =
+        |scoped: bool| serde_json::json!({ "connections": 16, "rate": 100.0, "services": 5, "scoped": scoped });
+    assert_eq!(points, [&expected(true), &expected(false)], "{report:#}");
+    for cell in cells(&report) {
+        assert!(cell["rounds"][0]["proxies"]["caller_resident_mb"].as_f64() > Some(1.0), "{cell:#}");
+    }
+}
+
 /// Without proxies nothing is brought up but the application; of a target not even that.
 #[test]
 fn no_mesh_is_measured_and_a_target_that_is_not_there_is_no_good_looking_number() {

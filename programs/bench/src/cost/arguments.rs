@@ -68,6 +68,9 @@ pub(crate) struct Args {
     /// Measure these rates, over 16 connections
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = rate)]
     rates: Vec<f64>,
+    /// Measure memory with these numbers of further services [default: 10,100,1000 if no other points are given]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value_parser!(u32).range(1..=10_000))]
+    services: Vec<u32>,
     /// Threads of the generator
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = value_parser!(u32).range(1..=256))]
     threads: u32,
@@ -135,11 +138,14 @@ fn rate(text: &str) -> Result<f64, String> {
 }
 
 impl Args {
-    /// Refuses what a mesh cannot do.
+    /// Refuses what a mesh cannot do, or a scenario does not ask.
     ///
     /// # Errors
     /// With what can be done instead.
-    pub(super) fn verify(&self) -> anyhow::Result<()> {
+    pub(super) fn verify(&self, scenario: CostScenario) -> anyhow::Result<()> {
+        if !self.services.is_empty() && (scenario != CostScenario::Memory || self.target.is_some()) {
+            bail!("--services is for `starling bench memory`, on a mesh that it brings up");
+        }
         if self.mtls == Switch::Off {
             bail!(
                 "--mtls off: sidecars of Starling speak nothing but mutual TLS with each other. To measure a mesh that does \
@@ -185,6 +191,26 @@ impl Args {
 
     pub(super) fn rates(&self) -> &[f64] {
         &self.rates
+    }
+
+    /// The numbers of services, ascending, that memory is measured with.
+    pub(super) fn services(&self, scenario: CostScenario) -> Vec<u32> {
+        let are_own = scenario == CostScenario::Memory && self.target.is_none();
+        let others = !self.connections.is_empty() || !self.rates.is_empty();
+        let mut services = match (are_own, self.services.is_empty()) {
+            (false, _) => Vec::new(),
+            (true, true) if others => Vec::new(),
+            (true, true) => vec![10, 100, 1000],
+            (true, false) => self.services.clone(),
+        };
+        services.sort_unstable();
+        services.dedup();
+        services
+    }
+
+    /// Whether services are all that was asked for.
+    pub(super) fn asks_for_services_alone(&self) -> bool {
+        !self.services.is_empty() && self.connections.is_empty() && self.rates.is_empty()
     }
 
     pub(super) fn timing(&self, scenario: CostScenario) -> Timing {
@@ -234,9 +260,9 @@ mod tests {
 
     #[test]
     fn a_mesh_without_mutual_tls_is_refused_with_what_can_be_done() {
-        let refused = read(&["--mtls", "off"]).unwrap().verify().unwrap_err();
+        let refused = read(&["--mtls", "off"]).unwrap().verify(CostScenario::Cpu).unwrap_err();
         assert!(refused.to_string().contains("--target"), "{refused}");
-        read(&["--mtls", "on"]).unwrap().verify().unwrap();
+        read(&["--mtls", "on"]).unwrap().verify(CostScenario::Cpu).unwrap();
     }
 
     #[test]

@@ -105,7 +105,7 @@ pub(crate) struct Point {
     /// Requests a second; absent of a closed loop, in which each connection sends when it has its answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rate: Option<f64>,
-    /// Services beside the measured one; absent where that is not what is varied.
+    /// Services in the catalog beside the measured one; absent where that is not what is varied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) services: Option<u32>,
     /// Whether proxies know of the services that they are told to call alone, or, permissive, of all.

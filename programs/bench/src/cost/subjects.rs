@@ -33,7 +33,7 @@ pub(super) struct Subjects {
     /// What did not come up, and why.
     pub(super) missing: Vec<String>,
     pub(super) envoy: Option<Envoy>,
-    planes: Vec<Plane>,
+    pub(super) planes: Vec<(ProxyKind, Plane)>,
     applications: Vec<Child>,
     directory: TempDir,
 }
@@ -100,7 +100,7 @@ impl Subjects {
                     for mode in &modes {
                         self.variants.push(variant(kind, *mode, &plane, payload).await?);
                     }
-                    self.planes.push(plane);
+                    self.planes.push((kind, plane));
                 }
                 Err(error) if args.insists_on(kind) => return Err(error),
                 Err(error) => self.missing.push(format!("{}: {error:#}", name(kind))),
@@ -146,7 +146,7 @@ impl Subjects {
 
     /// How a process of the meshes has ended by itself, if one has.
     pub(super) fn ended(&mut self) -> Option<String> {
-        self.planes.iter_mut().find_map(|plane| plane.check_alive().err()).map(|error| format!("{error:#}"))
+        self.planes.iter_mut().find_map(|(_, plane)| plane.check_alive().err()).map(|error| format!("{error:#}"))
     }
 }
 

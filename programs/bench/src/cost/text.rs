@@ -70,6 +70,8 @@ pub(super) fn complaints(cells: &[Cell], rounds: u32) -> Vec<String> {
     };
     let of = |cell: &Cell| {
         let what = cell.void.as_ref().or(cell.problems.first())?;
+        // With further services it is measured once.
+        let rounds = if cell.point.services.is_some() { 1 } else { rounds };
         let counted = cell.rounds.iter().filter(|round| round.void.is_none()).count();
         Some(format!("{}, {}: {counted} of {rounds} rounds count: {what}", through(cell), point(&cell.point)))
     };

@@ -74,7 +74,7 @@ pub(super) async fn memory_mb(plane: &mut Plane, services: u32) -> anyhow::Resul
 
 /// Registers the services in the catalog, each with an instance that nobody runs. What they speak is said by one client:
 /// several would hold each other up, for config entries are written under the condition that no other one was.
-async fn register(plane: &Plane, services: u32) -> anyhow::Result<()> {
+pub(crate) async fn register(plane: &Plane, services: u32) -> anyhow::Result<()> {
     let mut api = plane.server_api();
     for number in 0..services {
         let defaults = json!({ "Kind": "service-defaults", "Name": name(number), "Protocol": "http" });
@@ -100,6 +100,7 @@ async fn register(plane: &Plane, services: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn name(number: u32) -> String {
+/// The name of one of them.
+pub(crate) fn name(number: u32) -> String {
     format!("bench-many-{number}")
 }
