@@ -38,7 +38,7 @@ export STARLING_PYTHON ?= $(TOOLS)/venv/bin/python
 export STARLING_BIN ?= $(TARGET)/debug/starling
 export PATH := $(TOOLS)/bin:$(PATH)
 
-.PHONY: help demo test check fmt bench bench-proxy conformance fuzz golden install clean machine
+.PHONY: help demo test check fmt bench bench-proxy agreement conformance fuzz golden install clean machine
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -76,6 +76,11 @@ bench-proxy: machine ## release build, then the native data plane against Envoy 
 	$(CARGO) build --locked --release --bin starling
 	@mkdir -p $(REPORTS)
 	$(TARGET)/release/starling bench proxy --json $(REPORTS)/proxy.json
+
+agreement: machine ## release build, then `starling load` beside Fortio (needs Go) and wrk (needs to be there), on one echo server
+	@$(XTASK) install fortio
+	$(CARGO) build --locked --release --bin starling
+	$(XTASK) agreement $(TARGET)/release/starling --fortio $(TOOLS)/bin/fortio
 
 conformance: machine ## install h2spec (needs Go), then ask the native data plane what HTTP/2 demands
 	@$(XTASK) install h2spec envoy

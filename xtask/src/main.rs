@@ -1,5 +1,5 @@
 //! Chores of the source tree: `cargo xtask tidy` holds the rules of the house, `cargo xtask install` fetches the
-//! tools that tests and checks need into `.tools/`.
+//! tools that tests and checks need into `.tools/`, `cargo xtask agreement` holds `starling load` beside other generators.
 //!
 //! Owns no build logic (that is cargo's and the `Makefile`'s) and nothing that ships to users.
 
@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 
 use crate::install::Tool;
 
+mod agreement;
 mod finding;
 mod install;
 mod source;
@@ -35,6 +36,8 @@ enum Chore {
         #[arg(required = true, value_enum)]
         tools: Vec<Tool>,
     },
+    /// Hold `starling load` beside Fortio and wrk on one echo server; exits 1 when their medians differ by more than 5 %.
+    Agreement(agreement::AgreementArgs),
 }
 
 fn main() -> ExitCode {
@@ -55,6 +58,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             install::run(&root, &tools)?;
             Ok(ExitCode::SUCCESS)
         }
+        Chore::Agreement(arguments) => agreement::run(&arguments),
     }
 }
 

@@ -93,6 +93,11 @@ impl Distribution {
         Ok(base64::engine::general_purpose::STANDARD.encode(bytes))
     }
 
+    /// The histogram itself, in microseconds.
+    pub(crate) fn histogram(&self) -> &Histogram<u64> {
+        &self.microseconds
+    }
+
     /// The figures, or `None` of nothing.
     pub(crate) fn summary(&self) -> Option<Summary> {
         Some(Summary {
@@ -112,6 +117,21 @@ impl Default for Distribution {
             microseconds: microseconds.expect("invariant: the bounds are constants that hdrhistogram accepts"),
             max: Duration::ZERO,
         }
+    }
+}
+
+impl From<&Histogram<u64>> for Distribution {
+    /// Of a histogram of microseconds, whatever its bounds are.
+    fn from(microseconds: &Histogram<u64>) -> Self {
+        let mut distribution = Self::default();
+        for step in microseconds.iter_recorded() {
+            let value = step.value_iterated_to().min(MICROSECONDS_MAX);
+            distribution.microseconds.saturating_record_n(value, step.count_at_value());
+        }
+        if !microseconds.is_empty() {
+            distribution.max = Duration::from_micros(microseconds.max());
+        }
+        distribution
     }
 }
 

@@ -8,8 +8,10 @@
 mod alarm;
 mod arguments;
 mod arrivals;
+mod descriptors;
 mod dispatch;
 mod failure;
+mod hdr_log;
 mod http1;
 mod http2;
 mod idle;
@@ -17,6 +19,8 @@ mod plan;
 mod summary;
 mod tally;
 mod tcp;
+mod text;
+mod tls;
 mod wire;
 mod worker;
 
@@ -32,6 +36,7 @@ pub(crate) use idle::IdleConnection;
 pub(crate) use plan::{Length, Load, Message, Pace, Protocol, parse_url};
 pub(crate) use summary::{SLIP_P99_MS_MAX, Summary};
 pub(crate) use tally::{Each, Tally};
+pub(crate) use tls::AnyServer;
 pub(crate) use wire::Peer;
 
 /// What came of a run.
@@ -55,6 +60,7 @@ impl Running {
         let threads = load.share(0).threads;
         let common = Arc::new(worker::Common {
             done: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             ready: Barrier::new(usize::try_from(threads).unwrap_or(1)),
         });
@@ -80,6 +86,11 @@ impl Running {
     /// Requests that have come to an end so far, those of the warm-up not counted.
     pub(crate) fn done(&self) -> u64 {
         self.common.done.load(Ordering::Relaxed)
+    }
+
+    /// Those of them that failed.
+    pub(crate) fn failed(&self) -> u64 {
+        self.common.failed.load(Ordering::Relaxed)
     }
 
     /// Sends nothing more, and waits for what is under way.

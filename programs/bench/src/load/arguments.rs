@@ -1,15 +1,19 @@
 //! The command line of `starling load`.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail};
 use clap::value_parser;
+use http::uri::Scheme;
 use http::{HeaderName, HeaderValue};
 
-use super::{Arrivals, Length, Load, Message, Outcome, Pace, Peer, Running, Summary, parse_url};
+use super::tls::TlsArgs;
+use super::{
+    Arrivals, Length, Load, Message, Outcome, Pace, Peer, Protocol, Running, Summary, descriptors, hdr_log, parse_url,
+};
 
 /// Time between two lines of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
@@ -23,6 +27,9 @@ What --json writes: requests, rate (successes a second), errors, seconds, status
 latency_ms.{mean,p50,p75,p90,p95,p99,p999,max}, slip_ms.{p99,max} of an open loop, void (why the figures say nothing, or
 null), and histogram_us: pairs of microseconds and how many requests took up to that, exact to three digits.
 
+--hdr writes a log that HdrHistogram's tools read, in microseconds. --merge makes one of several: every request counts
+once, so its percentiles are those of all requests, and not a mean of percentiles.
+
 The exit code is 1 when a request failed or the generator did not keep its schedule.";
 
 /// Send requests to a server at a steady rate, or as fast as it answers, and tell how long they took
@@ -32,9 +39,10 @@ The exit code is 1 when a request failed or the generator did not keep its sched
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = JSON_HELP)]
 pub struct LoadArgs {
-    /// http://HOST:PORT/PATH, grpc://HOST:PORT/SERVICE/METHOD (unary calls), or tcp://HOST:PORT (an echo server)
-    #[arg(value_name = "URL")]
-    url: String,
+    /// http://HOST:PORT/PATH, grpc://HOST:PORT/SERVICE/METHOD (unary calls), or tcp://HOST:PORT (an echo server); with
+    /// TLS https://, grpcs:// or tls://
+    #[arg(value_name = "URL", required_unless_present = "merge")]
+    url: Option<String>,
     /// Connections
     #[arg(short, long, default_value_t = 1, value_name = "CONNECTIONS", value_parser = value_parser!(u32).range(1..=100_000))]
     connections: u32,
@@ -44,6 +52,10 @@ pub struct LoadArgs {
     /// How requests of an open loop follow each other
     #[arg(long, value_enum, default_value_t)]
     arrivals: Arrivals,
+    /// Move each request of an open loop, earlier or later, by up to this share of the time between two; 10 without a number
+    #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "10", require_equals = true,
+        value_parser = value_parser!(u8).range(1..=50), requires = "rate")]
+    jitter: Option<u8>,
     /// How long: 30s, 500ms, 2m [default: 10s]
     #[arg(short, long, value_name = "DURATION", value_parser = duration, conflicts_with = "count")]
     duration: Option<Duration>,
@@ -53,7 +65,7 @@ pub struct LoadArgs {
     /// Send when the answer to the request before is there; the loop without --rate
     #[arg(long)]
     closed: bool,
-    /// Speak HTTP/2 to an http:// URL
+    /// Speak HTTP/2 to an http:// or https:// URL
     #[arg(long)]
     http2: bool,
     /// Requests at a time on each connection; HTTP/2 and gRPC only
@@ -80,6 +92,15 @@ pub struct LoadArgs {
     /// Write the figures to a file
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
+    /// Write the latencies to a file, as an HdrHistogram log
+    #[arg(long, value_name = "PATH")]
+    hdr: Option<PathBuf>,
+    /// Send nothing: tell what these runs have in common, from what --hdr wrote of each
+    #[arg(long, value_name = "PATH", num_args = 1..,
+        conflicts_with_all = ["url", "rate", "duration", "count", "closed"])]
+    merge: Vec<PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -112,18 +133,20 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 
 impl LoadArgs {
     async fn load(&self) -> anyhow::Result<Load> {
-        let (protocol, uri) = parse_url(&self.url, self.http2)?;
-        if self.streams > 1 && !matches!(protocol, super::Protocol::Http2 | super::Protocol::Grpc) {
-            bail!("--streams is for HTTP/2 and gRPC; one connection of {} carries one request at a time", self.url);
-        }
-        if protocol == super::Protocol::Tcp && self.payload == 0 {
-            bail!("over TCP there has to be something to send: --payload BYTES");
-        }
-        let (host, port) = (uri.host().unwrap_or_default(), uri.port_u16().unwrap_or(80));
-        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let url = self.url.as_deref().context("there is no URL")?;
+        let (protocol, uri) = parse_url(url, self.http2)?;
+        self.check(protocol, url)?;
+        let over_tls = uri.scheme() == Some(&Scheme::HTTPS);
+        let port = uri.port_u16().unwrap_or(if over_tls { 443 } else { 80 });
+        let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
         let mut found =
             tokio::net::lookup_host((host, port)).await.with_context(|| format!("cannot resolve {host}"))?;
         let address = found.next().with_context(|| format!("{host} has no address"))?;
+        let tls = match over_tls {
+            true => Some(self.tls.configuration(host, protocol)?),
+            false if self.tls.is_given() => bail!("{url} is not TLS: write https://, grpcs:// or tls://"),
+            false => None,
+        };
         let payload = usize::try_from(self.payload).context("the payload is larger than memory")?;
         let message = Message::new(protocol, uri.clone(), self.headers.clone(), payload);
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
@@ -131,6 +154,7 @@ impl LoadArgs {
             connections: self.connections,
             streams: self.streams,
             pace: self.rate.map_or(Pace::Closed, |rate| Pace::Open { rate, arrivals: self.arrivals }),
+            jitter: f64::from(self.jitter.unwrap_or(0)) / 100.0,
             length: match (self.count, self.duration) {
                 (Some(count), _) => Length::Requests(count),
                 (None, duration) => Length::Time(duration.unwrap_or(Duration::from_secs(10))),
@@ -139,30 +163,75 @@ impl LoadArgs {
             timeout: self.timeout,
             keep_alive: !self.no_keep_alive,
             threads: self.threads.unwrap_or_else(|| u32::try_from(cpus / 2).unwrap_or(1).max(1)),
-            ..Load::new(Peer { address, tls: None }, protocol, message)
+            ..Load::new(Peer { address, tls }, protocol, message)
         })
+    }
+
+    /// What makes no sense together.
+    fn check(&self, protocol: Protocol, url: &str) -> anyhow::Result<()> {
+        if self.streams > 1 && !matches!(protocol, Protocol::Http2 | Protocol::Grpc) {
+            bail!("--streams is for HTTP/2 and gRPC; one connection of {url} carries one request at a time");
+        }
+        if protocol == Protocol::Tcp && self.payload == 0 {
+            bail!("over TCP there has to be something to send: --payload BYTES");
+        }
+        if self.jitter.is_some() && self.arrivals == Arrivals::Poisson {
+            bail!("--jitter is for constant arrivals; those of --arrivals poisson are random by themselves");
+        }
+        Ok(())
+    }
+
+    /// Writes the files that were asked for, and prints the figures.
+    fn report(&self, summary: &Summary, outcome: &Outcome, began: SystemTime) -> anyhow::Result<ExitCode> {
+        print!("{}", summary.text());
+        let write = |path: &Path, bytes: &[u8]| {
+            std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+        };
+        if let Some(path) = &self.json {
+            let mut json = serde_json::to_string_pretty(summary)?;
+            json.push('\n');
+            write(path, json.as_bytes())?;
+        }
+        if let Some(path) = &self.hdr {
+            write(path, &hdr_log::render(outcome, summary.void.as_deref(), began)?)?;
+        }
+        Ok(if summary.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// How much there is to do, for the progress.
+    fn planned(&self) -> String {
+        match (self.count, self.duration) {
+            (Some(count), _) => format!("of {count} requests"),
+            (None, duration) => {
+                let length = duration.unwrap_or(Duration::from_secs(10)) + self.warm_up;
+                format!("of {:.0} s", length.as_secs_f64())
+            }
+        }
     }
 }
 
 /// Sends the load, and prints what came of it. Ctrl-C ends it early, with the figures so far.
 ///
 /// # Errors
-/// When the arguments make no sense together, the server cannot be reached at all, or the file cannot be written.
+/// When the arguments make no sense together, the server cannot be reached at all, the system's limits are too low, or a
+/// file cannot be read or written.
 pub async fn run(args: LoadArgs) -> anyhow::Result<ExitCode> {
-    let load = args.load().await?;
-    let outcome = watched(Running::start(load)).await?;
-    let summary = Summary::of(&outcome);
-    print!("{}", summary.text());
-    if let Some(path) = &args.json {
-        let mut json = serde_json::to_string_pretty(&summary)?;
-        json.push('\n');
-        std::fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
+    if !args.merge.is_empty() {
+        let merged = hdr_log::merge(&args.merge)?;
+        if merged.foreign > 0 {
+            eprintln!("{} of the logs are not of `starling load`: their errors are not known", merged.foreign);
+        }
+        return args.report(&merged.summary(), &merged.outcome, merged.began);
     }
-    Ok(if summary.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let load = args.load().await?;
+    descriptors::provide(&load)?;
+    let outcome = watched(Running::start(load), &args.planned()).await?;
+    let began = SystemTime::now().checked_sub(outcome.elapsed).unwrap_or(SystemTime::UNIX_EPOCH);
+    args.report(&Summary::of(&outcome), &outcome, began)
 }
 
 /// Tells every second how far it is.
-async fn watched(mut running: Running) -> anyhow::Result<Outcome> {
+async fn watched(mut running: Running, planned: &str) -> anyhow::Result<Outcome> {
     let (begun, mut told) = (Instant::now(), 0);
     let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
     ticks.tick().await;
@@ -177,7 +246,8 @@ async fn watched(mut running: Running) -> anyhow::Result<Outcome> {
             }
             _ = ticks.tick() => {
                 let done = running.done();
-                let line = format!("{:3.0} s: {done} requests, {}/s", begun.elapsed().as_secs_f64(), done - told);
+                let (seconds, failed) = (begun.elapsed().as_secs_f64(), running.failed());
+                let line = format!("{seconds:.0} s {planned}: {done} requests, {}/s, {failed} errors", done - told);
                 told = done;
                 if terminal { eprint!("\r\x1b[K{line}") } else { eprintln!("{line}") }
             }

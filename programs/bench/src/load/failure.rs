@@ -2,12 +2,14 @@
 
 use std::io::ErrorKind;
 
+use nix::errno::Errno;
+
 /// A request that came to nothing, or was answered that something is wrong.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// No connection.
     #[error("cannot connect: {0}")]
-    Connect(ErrorKind),
+    Connect(String),
     /// No TLS.
     #[error("TLS handshake failed: {0}")]
     Tls(String),
@@ -38,6 +40,15 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// A connection that could not be opened.
+    pub(super) fn connect(error: &std::io::Error) -> Self {
+        let none_left = [Errno::EMFILE, Errno::ENFILE].map(|errno| errno as i32);
+        Self::Connect(match error.raw_os_error() {
+            Some(errno) if none_left.contains(&errno) => "too few file descriptors (ulimit -n)".to_owned(),
+            _ => error.kind().to_string(),
+        })
+    }
+
     /// The HTTP status, if that is what is wrong.
     pub(super) fn status(&self) -> Option<u16> {
         match self {

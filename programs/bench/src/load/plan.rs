@@ -51,6 +51,8 @@ pub(crate) struct Load {
     /// Requests on a connection at a time; 1 unless the protocol knows more.
     pub(crate) streams: u32,
     pub(crate) pace: Pace,
+    /// How far each request of an open loop of constant arrivals is moved, as a share of their distance; up to a half.
+    pub(crate) jitter: f64,
     pub(crate) length: Length,
     /// Sent before `length` begins, and not counted.
     pub(crate) warm_up: Duration,
@@ -153,21 +155,25 @@ fn grpc_message(payload: &[u8]) -> Bytes {
     message.into()
 }
 
-/// What a URL says: the protocol, and the URL as requests have it.
+/// What a URL says: the protocol, and the URL as requests have it, of scheme `https` if that is over TLS.
 ///
 /// # Errors
 /// When it is none, or of a scheme that is not spoken, with those that are.
 pub(crate) fn parse_url(text: &str, http2: bool) -> anyhow::Result<(Protocol, Uri)> {
     let uri: Uri = text.parse().with_context(|| format!("{text:?} is not a URL"))?;
     let protocol = match uri.scheme_str() {
-        Some("http") if http2 => Protocol::Http2,
-        Some("http") => Protocol::Http1,
-        Some("grpc") => Protocol::Grpc,
-        Some("tcp") => Protocol::Tcp,
-        _ => bail!("{text:?}: write http://HOST:PORT/PATH, grpc://HOST:PORT/SERVICE/METHOD or tcp://HOST:PORT"),
+        Some("http" | "https") if http2 => Protocol::Http2,
+        Some("http" | "https") => Protocol::Http1,
+        Some("grpc" | "grpcs") => Protocol::Grpc,
+        Some("tcp" | "tls") => Protocol::Tcp,
+        _ => bail!(
+            "{text:?}: write http://HOST:PORT/PATH, grpc://HOST:PORT/SERVICE/METHOD or tcp://HOST:PORT, or with TLS \
+             https://, grpcs:// or tls://"
+        ),
     };
+    let tls = matches!(uri.scheme_str(), Some("https" | "grpcs" | "tls"));
     let mut parts = uri.into_parts();
-    parts.scheme = Some(http::uri::Scheme::HTTP);
+    parts.scheme = Some(if tls { http::uri::Scheme::HTTPS } else { http::uri::Scheme::HTTP });
     let authority = parts.authority.as_ref().with_context(|| format!("{text:?} names no host"))?;
     if authority.port().is_none() && protocol != Protocol::Http1 && protocol != Protocol::Http2 {
         bail!("{text:?} names no port");
@@ -186,6 +192,7 @@ impl Load {
             connections: 1,
             streams: 1,
             pace: Pace::Closed,
+            jitter: 0.0,
             length: Length::Time(Duration::from_secs(10)),
             warm_up: Duration::ZERO,
             timeout: Duration::from_secs(10),
@@ -253,5 +260,12 @@ mod tests {
         }
         assert!(parse_url("x://a", false).unwrap_err().to_string().contains("grpc://HOST:PORT/SERVICE/METHOD"));
         assert_eq!(parse_url("http://a", true).unwrap().0, Protocol::Http2);
+        for (url, protocol, uri) in [
+            ("https://a/b", Protocol::Http1, "https://a/b"),
+            ("grpcs://a:1/s/M", Protocol::Grpc, "https://a:1/s/M"),
+            ("tls://a:1", Protocol::Tcp, "https://a:1/"),
+        ] {
+            assert_eq!(parse_url(url, false).unwrap(), (protocol, uri.parse().unwrap()));
+        }
     }
 }

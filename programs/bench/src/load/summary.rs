@@ -1,7 +1,6 @@
-//! The figures of a run, for people and for programs.
+//! The figures of a run.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use serde::Serialize;
 
@@ -71,20 +70,6 @@ impl Latencies {
             max: at(1.0)?,
         })
     }
-
-    fn named(&self) -> [(&'static str, f64); 8] {
-        let Self { mean, p50, p75, p90, p95, p99, p999, max } = *self;
-        [
-            ("mean", mean),
-            ("50 %", p50),
-            ("75 %", p75),
-            ("90 %", p90),
-            ("95 %", p95),
-            ("99 %", p99),
-            ("99.9 %", p999),
-            ("max", max),
-        ]
-    }
 }
 
 impl Summary {
@@ -112,30 +97,6 @@ impl Summary {
     /// Whether the figures may be believed: every request succeeded, and the generator kept its schedule.
     pub(crate) fn is_sound(&self) -> bool {
         self.errors == 0 && self.void.is_none()
-    }
-
-    /// For people.
-    pub(crate) fn text(&self) -> String {
-        let Self { requests, rate, errors, seconds, .. } = self;
-        let mut text = format!("{requests} requests in {seconds:.2} s, {rate:.1} successes/s, {errors} errors\n");
-        let latencies = self.latency_ms.iter().flat_map(Latencies::named);
-        for (name, value) in latencies {
-            let _ = writeln!(text, "  {name:<7} {:>10} ms", table::milliseconds(value));
-        }
-        if let Some(Slip { p99, max }) = self.slip_ms {
-            let (p99, max) = (table::milliseconds(p99), table::milliseconds(max));
-            let _ = writeln!(text, "schedule slip: 99 % within {p99} ms, at most {max} ms");
-        }
-        for (status, count) in &self.status {
-            let _ = writeln!(text, "status {status}: {count}");
-        }
-        for (failure, count) in &self.failures {
-            let _ = writeln!(text, "error: {failure}: {count}");
-        }
-        if let Some(void) = &self.void {
-            let _ = writeln!(text, "VOID: {void}");
-        }
-        text
     }
 }
 

@@ -1,5 +1,7 @@
 //! The generator against servers that do as they are told.
 
+mod tls;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -183,4 +185,11 @@ fn the_figures_have_the_documented_names() {
     }
     assert_eq!((&json["slip_ms"]["p99"], &json["slip_ms"]["max"]), (&9.0.into(), &9.0.into()));
     assert!(json["void"].as_str().unwrap().contains("could not keep the rate"), "{json}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_one_error_also_without_keep_alive() {
+    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let error = generate(Load { keep_alive: false, ..load("http", address, 0) }).await.err().unwrap();
+    assert!(error.to_string().contains("connection refused"), "{error:#}");
 }

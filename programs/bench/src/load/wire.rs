@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use rustls::{CertificateError, ClientConfig};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -31,12 +31,29 @@ pub(crate) struct Peer {
 impl Wire {
     /// Connects.
     pub(crate) async fn open(peer: &Peer) -> Result<Self, Failure> {
-        let stream = TcpStream::connect(peer.address).await.map_err(|error| Failure::Connect(error.kind()))?;
+        let stream = TcpStream::connect(peer.address).await.map_err(|error| Failure::connect(&error))?;
         // A small request must not wait for the acknowledgement of the one before.
-        stream.set_nodelay(true).map_err(|error| Failure::Connect(error.kind()))?;
+        stream.set_nodelay(true).map_err(|error| Failure::connect(&error))?;
         let Some((config, name)) = &peer.tls else { return Ok(Self::Plain(stream)) };
         let connecting = TlsConnector::from(Arc::clone(config)).connect(name.clone(), stream);
-        connecting.await.map(|stream| Self::Tls(Box::new(stream))).map_err(|error| Failure::Tls(error.to_string()))
+        let stream = connecting.await.map_err(|error| Failure::Tls(explain(&error)))?;
+        let wants_http2 = config.alpn_protocols.iter().any(|protocol| protocol == b"h2");
+        if wants_http2 && stream.get_ref().1.alpn_protocol().is_none() {
+            return Err(Failure::Tls("the server does not offer HTTP/2 (ALPN h2)".to_owned()));
+        }
+        Ok(Self::Tls(Box::new(stream)))
+    }
+}
+
+/// What went wrong in a handshake, with what helps.
+fn explain(error: &std::io::Error) -> String {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
+            "the server's certificate is not of a CA that is trusted; name it with --ca, or take any with --insecure"
+                .to_owned()
+        }
+        Some(rustls::Error::InvalidMessage(_)) => format!("the server does not speak TLS ({error})"),
+        _ => error.to_string(),
     }
 }
 

@@ -19,6 +19,7 @@ use super::dispatch::Dispatch;
 use super::failure::Failure;
 use super::plan::{Load, Pace, Protocol, Share};
 use super::tally::Tally;
+use super::wire::Wire;
 use super::{http1, http2, tcp};
 
 /// Pause of a lane whose request failed, so that a server that is gone is not called as fast as this machine can.
@@ -31,6 +32,8 @@ const OPENED_AT_ONCE: usize = 64;
 pub(super) struct Common {
     /// Requests that have come to an end.
     pub(super) done: AtomicU64,
+    /// Those of them that failed.
+    pub(super) failed: AtomicU64,
     /// Ends the run early.
     pub(super) stop: AtomicBool,
     /// Passed when every thread has its connections.
@@ -69,25 +72,31 @@ enum Client {
 
 /// Opens every connection, unless each request has its own.
 async fn open(share: &Share) -> anyhow::Result<Vec<Client>> {
-    let mut opening = JoinSet::new();
+    let not_opened = |number: u32, failure: &Failure| {
+        let Load { peer, connections, .. } = &*share.load;
+        anyhow::anyhow!("connection {} of {connections} to {}: {failure}", number + 1, peer.address)
+    };
+    if !share.load.keep_alive {
+        // A server that is not there is said at once, and not by every request.
+        let tried = timeout(share.load.timeout, Wire::open(&share.load.peer)).await;
+        tried.unwrap_or(Err(Failure::TimedOut)).map_err(|failure| not_opened(0, &failure))?;
+    }
+    let mut opening: JoinSet<Result<Vec<Client>, (u32, Failure)>> = JoinSet::new();
     let mut clients = Vec::new();
     for number in 0..share.connections {
         if opening.len() >= OPENED_AT_ONCE
             && let Some(opened) = opening.join_next().await
         {
-            clients.extend(opened??);
+            clients.extend(opened?.map_err(|(number, failure)| not_opened(number, &failure))?);
         }
         let load = Arc::clone(&share.load);
         opening.spawn_local(async move {
             let opened = timeout(load.timeout, connect(&load)).await.unwrap_or(Err(Failure::TimedOut));
-            opened.map_err(|failure| {
-                let address = load.peer.address;
-                anyhow::anyhow!("connection {} of {} to {address}: {failure}", number + 1, load.connections)
-            })
+            opened.map_err(|failure| (number, failure))
         });
     }
     while let Some(opened) = opening.join_next().await {
-        clients.extend(opened??);
+        clients.extend(opened?.map_err(|(number, failure)| not_opened(number, &failure))?);
     }
     Ok(clients)
 }
@@ -138,12 +147,13 @@ async fn drive(share: &Share, clients: Vec<Client>, common: &Common) -> anyhow::
         anyhow::Ok(())
     };
     let watching = async {
-        let mut told = 0;
+        let (mut told, mut told_failed) = (0, 0);
         loop {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            let done = tally.borrow().requests();
+            let (done, failed) = (tally.borrow().requests(), tally.borrow().errors);
             common.done.fetch_add(done - told, Ordering::Relaxed);
-            told = done;
+            common.failed.fetch_add(failed - told_failed, Ordering::Relaxed);
+            (told, told_failed) = (done, failed);
             if common.stop.load(Ordering::Relaxed) {
                 dispatch.close();
             }
@@ -188,7 +198,8 @@ async fn arrive(
     let alarm = Alarm::new()?;
     let of_this = rate / f64::from(share.threads);
     let mut left = share.requests;
-    for offset in Schedule::new(arrivals, of_this, (share.number, share.threads), fastrand::u64(..)) {
+    let schedule = Schedule::new(arrivals, of_this, (share.number, share.threads), fastrand::u64(..));
+    for offset in schedule.with_jitter(share.load.jitter) {
         let due = begun + offset;
         if end.is_some_and(|end| due >= end) || left == Some(0) || common.stop.load(Ordering::Relaxed) {
             break;
