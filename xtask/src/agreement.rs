@@ -1,7 +1,8 @@
 //! `cargo xtask agreement`: whether `starling load` reads what Fortio and wrk read, on the same echo server.
 //!
 //! Each round runs all of them one after the other, in an order that changes with the round: Fortio and `starling load` at
-//! the same rate, wrk and `starling load --closed` as fast as it goes. What is compared is the median of the rounds.
+//! the same rate, wrk and `starling load --closed` as fast as it goes. What is compared is the median of the rounds, from when
+//! a request was sent: Fortio counts from there, and `starling load` besides its latency, which counts from when it was due.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -138,7 +139,9 @@ impl AgreementArgs {
             let _ = std::fs::remove_file(&file);
             ran?;
             let json: Value = serde_json::from_slice(&text?)?;
-            json["latency_ms"]["p50"].as_f64().context("there is no latency_ms.p50")
+            // Counted as the others count, and not from when a request was due.
+            let counted = if who == Who::StarlingOpen { "from_send_ms" } else { "latency_ms" };
+            json[counted]["p50"].as_f64().with_context(|| format!("there is no {counted}.p50"))
         };
         match who {
             Who::StarlingOpen => of_starling(&["--rate", &rate]),

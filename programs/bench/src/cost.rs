@@ -6,6 +6,7 @@
 
 mod arguments;
 mod cells;
+pub(crate) mod compare;
 mod descriptors;
 mod many;
 mod measure;

@@ -129,6 +129,24 @@ pub(crate) fn differences(variant: &[&Latencies], other: &[&Latencies], seed: u6
     Some(intervals)
 }
 
+/// By how much the median of some rounds is above that of others, which were not measured beside them: each side is
+/// resampled by itself. `None` with fewer than [`ROUNDS_MIN`] of either.
+pub(crate) fn difference_of_medians(these: &[f64], others: &[f64], seed: u64) -> Option<Interval> {
+    if these.len() < ROUNDS_MIN || others.len() < ROUNDS_MIN {
+        return None;
+    }
+    let value = median(these.iter().copied())? - median(others.iter().copied())?;
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut resampled_median = |values: &[f64]| median((0..values.len()).map(|_| values[random.usize(..values.len())]));
+    let mut differences = Vec::with_capacity(RESAMPLES);
+    for _ in 0..RESAMPLES {
+        differences.push(resampled_median(these)? - resampled_median(others)?);
+    }
+    differences.sort_unstable_by(f64::total_cmp);
+    let (low, high) = (at(&differences, (1.0 - CONFIDENCE) / 2.0), at(&differences, f64::midpoint(1.0, CONFIDENCE)));
+    Some(Interval { value, low, high })
+}
+
 /// A quantile of sorted values.
 fn at(sorted: &[f64], quantile: f64) -> f64 {
     let place = rank(quantile, sorted.len() as u64) - 1;

@@ -24,8 +24,8 @@ const RATE_MAX: f64 = 10_000_000.0;
 /// What `--json` writes.
 const JSON_HELP: &str = "\
 What --json writes: requests, rate (successes a second), errors, seconds, status{}, failures{},
-latency_ms.{mean,p50,p75,p90,p95,p99,p999,max}, slip_ms.{p99,max} of an open loop, void (why the figures say nothing, or
-null), and histogram_us: pairs of microseconds and how many requests took up to that, exact to three digits.
+latency_ms.{mean,p50,p75,p90,p95,p99,p999,max}, of an open loop slip_ms.{p99,max} and from_send_ms (as latency_ms, but from
+when each request was sent, as generators count it that know no schedule), void (why the figures say nothing, or null), and histogram_us: pairs of microseconds and how many requests took up to that, exact to three digits.
 
 --hdr writes a log that HdrHistogram's tools read, in microseconds. --merge makes one of several: every request counts
 once, so its percentiles are those of all requests, and not a mean of percentiles.

@@ -1,6 +1,7 @@
 //! Runs as HdrHistogram logs: the format that its tools read, in microseconds.
 //!
-//! Latencies are the interval without a tag, the generator's own lateness the one tagged `slip`. What a log has no place
+//! Latencies are the interval without a tag, the same counted from when requests
+//! were sent the one tagged `from-send`, the generator's own lateness the one tagged `slip`. What a log has no place
 //! for (errors, statuses) is in a comment, so that runs can be merged without losing it.
 
 use std::path::Path;
@@ -22,6 +23,9 @@ use crate::histogram::Distribution;
 
 /// Tag of the lateness.
 const SLIP: &str = "slip";
+
+/// Tag of the latencies from when requests were sent.
+const FROM_SEND: &str = "from-send";
 
 /// Begins the comment with what else is known.
 const COUNTS: &str = "Starling: ";
@@ -58,7 +62,7 @@ pub(super) struct Merged {
 
 /// A run as a log.
 pub(super) fn render(outcome: &Outcome, void: Option<&str>, began: SystemTime) -> anyhow::Result<Vec<u8>> {
-    let Tally { errors, status, failures, latency, slip, .. } = &outcome.tally;
+    let Tally { errors, status, failures, latency, from_send, slip, .. } = &outcome.tally;
     let void = void.map(str::to_owned);
     let counts = Counts { errors: *errors, status: status.clone(), failures: failures.clone(), void };
     let since_epoch = began.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -68,7 +72,7 @@ pub(super) fn render(outcome: &Outcome, void: Option<&str>, began: SystemTime) -
         .add_comment(&format!("{COUNTS}{}", serde_json::to_string(&counts)?))
         .with_start_time(began)
         .begin_log_with(&mut log, &mut serializer)?;
-    for (distribution, tag) in [(latency, None), (slip, Tag::new(SLIP))] {
+    for (distribution, tag) in [(latency, None), (from_send, Tag::new(FROM_SEND)), (slip, Tag::new(SLIP))] {
         if tag.is_none() || distribution.count() > 0 {
             let written = writer.write_histogram(distribution.histogram(), since_epoch, outcome.elapsed, tag);
             written.map_err(|error| anyhow::anyhow!("cannot write a histogram: {error}"))?;
@@ -133,6 +137,7 @@ impl Merger {
                     let distribution = Distribution::from(&histogram);
                     intervals += 1;
                     match interval.tag().map(|tag| tag.as_str()) {
+                        Some(FROM_SEND) => self.tally.from_send.merge(&distribution),
                         Some(SLIP) => self.tally.slip.merge(&distribution),
                         _ => {
                             self.tally.latency.merge(&distribution);
@@ -194,7 +199,8 @@ mod tests {
         let status = BTreeMap::from([(200, latency.count()), (503, errors)]);
         let failures = BTreeMap::from([("status 503".to_owned(), errors)]);
         let answered = latency.count() + errors;
-        let tally = Tally { answered, errors, status, failures, latency, slip, each: None };
+        let from_send = latency.clone();
+        let tally = Tally { answered, errors, status, failures, latency, from_send, slip, each: None };
         Outcome { tally, elapsed: Duration::from_secs(10) }
     }
 

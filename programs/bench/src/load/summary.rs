@@ -28,6 +28,9 @@ pub(crate) struct Summary {
     pub(crate) failures: BTreeMap<String, u64>,
     /// Of requests that succeeded; absent if none did.
     pub(crate) latency_ms: Option<Latencies>,
+    /// Of the same requests, from when each was sent, as generators count that know no schedule: without the waits for a
+    /// free connection, and for the generator itself. Absent of a closed loop, in which it is the same.
+    pub(crate) from_send_ms: Option<Latencies>,
     /// How much later than due the generator was; absent of a closed loop.
     pub(crate) slip_ms: Option<Slip>,
     /// Why the figures say nothing, if they do not.
@@ -88,6 +91,7 @@ impl Summary {
             status: tally.status.iter().map(|(status, count)| (status.to_string(), *count)).collect(),
             failures: tally.failures.clone(),
             latency_ms: Latencies::of(&tally.latency),
+            from_send_ms: slip_ms.and_then(|_| Latencies::of(&tally.from_send)),
             slip_ms,
             void: void(slip_ms, tally.requests()),
             histogram_us: tally.latency.recorded(),

@@ -19,6 +19,8 @@ pub(crate) struct Tally {
     pub(crate) failures: BTreeMap<String, u64>,
     /// From when a request was due until its answer was read; of those that succeeded.
     pub(crate) latency: Distribution,
+    /// From when a request was sent until its answer was read, as other generators count it; of those that succeeded.
+    pub(crate) from_send: Distribution,
     /// How much later than due the generator itself was.
     pub(crate) slip: Distribution,
     /// Each request that succeeded, if that was asked for.
@@ -35,14 +37,16 @@ pub(crate) struct Each {
 }
 
 impl Tally {
-    /// Counts what came of a request that was due at `due`.
-    pub(super) fn record(&mut self, due: Instant, outcome: Result<u16, Failure>) {
+    /// Counts what came of a request that was due at `due` and sent at `sent`.
+    pub(super) fn record(&mut self, due: Instant, sent: Instant, outcome: Result<u16, Failure>) {
         match outcome {
             Ok(status) => {
                 self.answered += 1;
                 *self.status.entry(status).or_default() += 1;
-                let latency = due.elapsed();
+                let now = Instant::now();
+                let latency = now - due;
                 self.latency.record(latency);
+                self.from_send.record(now - sent);
                 if let Some(each) = &mut self.each {
                     each.push(Each { due, latency });
                 }
@@ -81,6 +85,7 @@ impl Tally {
             *self.failures.entry(failure).or_default() += count;
         }
         self.latency.merge(&other.latency);
+        self.from_send.merge(&other.from_send);
         self.slip.merge(&other.slip);
         if let Some(each) = other.each {
             self.each.get_or_insert_default().extend(each);

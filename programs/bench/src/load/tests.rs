@@ -84,6 +84,9 @@ async fn an_open_loop_shows_a_stall_that_a_closed_loop_hides() {
     // A tenth of the requests were due within the stall, and waited for 0 to 200 ms.
     assert!(open_ms.p95 > 60.0 && open_ms.p99 > 120.0 && open_ms.max > 150.0, "{open_ms:?}");
     assert!(open_ms.p90 > 5.0 * open_ms.p50, "{open_ms:?}");
+    // The same requests as a generator counts them that knows no schedule.
+    let from_send = open.from_send_ms.unwrap();
+    assert!(from_send.p95 < open_ms.p95 / 3.0 && closed.from_send_ms.is_none(), "{from_send:?}");
     assert!(open.requests.abs_diff(1000) <= 1, "{}", open.requests);
     // Four of many thousands did.
     assert!(closed_ms.p99 < 60.0 && closed_ms.max > 150.0, "{closed_ms:?}");
@@ -174,7 +177,7 @@ async fn a_server_that_is_not_there_is_named() {
 #[test]
 fn the_figures_have_the_documented_names() {
     let mut tally = Tally::default();
-    tally.record(Instant::now(), Ok(200));
+    tally.record(Instant::now(), Instant::now(), Ok(200));
     tally.slip.record(Duration::from_millis(9));
     let json = serde_json::to_value(Summary::of(&Outcome { tally, elapsed: Duration::from_secs(1) })).unwrap();
     for field in ["requests", "rate", "errors", "status"] {
@@ -182,6 +185,7 @@ fn the_figures_have_the_documented_names() {
     }
     for percentile in ["mean", "p50", "p75", "p90", "p95", "p99", "p999", "max"] {
         assert!(json["latency_ms"][percentile].is_f64(), "{percentile}");
+        assert!(json["from_send_ms"][percentile].is_f64(), "{percentile}");
     }
     assert_eq!((&json["slip_ms"]["p99"], &json["slip_ms"]["max"]), (&9.0.into(), &9.0.into()));
     assert!(json["void"].as_str().unwrap().contains("could not keep the rate"), "{json}");

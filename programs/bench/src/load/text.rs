@@ -27,6 +27,10 @@ impl Summary {
         if let Some(Slip { p99, max }) = self.slip_ms {
             let (p99, max) = (table::milliseconds(p99), table::milliseconds(max));
             let _ = writeln!(text, "\nSchedule slip: 99 % within {p99} ms, at most {max} ms");
+            if let Some(Latencies { p50, p99, .. }) = &self.from_send_ms {
+                let (p50, p99) = (shown(*p50), shown(*p99));
+                let _ = writeln!(text, "From when they were sent: 50 % within {p50} ms, 99 % within {p99} ms");
+            }
         }
         if !self.status.is_empty() {
             text.push_str("\nStatus:\n");

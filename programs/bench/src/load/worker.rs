@@ -225,7 +225,7 @@ struct Lane {
 impl Lane {
     async fn run(mut self, dispatch: Rc<Dispatch>) {
         while let Some(due) = dispatch.next().await {
-            let limit = self.load.timeout;
+            let (limit, sent) = (self.load.timeout, Instant::now());
             let outcome = match timeout(limit, self.exchange()).await {
                 Ok(Ok(status)) if status >= 400 => Err(Failure::Status(status)),
                 Ok(outcome) => outcome,
@@ -237,7 +237,7 @@ impl Lane {
             };
             let failed = outcome.is_err();
             if due >= self.counted_from {
-                self.tally.borrow_mut().record(due, outcome);
+                self.tally.borrow_mut().record(due, sent, outcome);
             }
             if failed {
                 tokio::time::sleep(PAUSE_AFTER_FAILURE).await;

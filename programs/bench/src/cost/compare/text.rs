@@ -1,0 +1,82 @@
+//! A comparison for people: what changed, and how much did not.
+
+use std::fmt::Write;
+
+use super::{Change, Comparison, Verdict};
+use crate::cost::report::{Mode, Point, ProxyKind};
+use crate::table;
+
+impl Comparison {
+    pub(super) fn text(&self) -> String {
+        let mut text = String::new();
+        for note in &self.notes {
+            let _ = writeln!(text, "note: {note}");
+        }
+        let told: Vec<&Change> = self.changes.iter().filter(|change| change.verdict != Verdict::Noise).collect();
+        if !told.is_empty() {
+            let header = ["cell", "figure", "A", "B", "change", "95 % of the difference", "verdict"];
+            text.push_str(&table::render(&header, told.iter().map(|change| row(change))));
+            text.push('\n');
+        }
+        let noise = self.changes.len() - told.len();
+        let _ = writeln!(
+            text,
+            "{} figures: {} regressions beyond {} %, {noise} with no more than noise, {} cells are new in B",
+            self.changes.len(),
+            self.regressions,
+            self.tolerance_percent,
+            self.new
+        );
+        text
+    }
+}
+
+fn row(change: &Change) -> Vec<String> {
+    let verdict = match change.verdict {
+        Verdict::Regression => "REGRESSION",
+        Verdict::Missing => "MISSING in B",
+        Verdict::Worse => "worse, within tolerance",
+        Verdict::Better => "better",
+        Verdict::Noise => "noise",
+        Verdict::Unsure => "too few rounds to tell",
+    };
+    vec![
+        cell(change),
+        change.figure.to_owned(),
+        number(change.before),
+        change.after.map(number).unwrap_or_default(),
+        change.percent.map(|percent| format!("{percent:+.1} %")).unwrap_or_default(),
+        change.difference.map(|ends| format!("{} to {}", number(ends.low), number(ends.high))).unwrap_or_default(),
+        verdict.to_owned(),
+    ]
+}
+
+/// Three digits after the point of what is small.
+fn number(value: f64) -> String {
+    if value.abs() < 100.0 { format!("{value:.3}") } else { format!("{value:.1}") }
+}
+
+fn cell(Change { scenario, proxy, mode, point, .. }: &Change) -> String {
+    let mut text = format!("{} {}", word(scenario), word(proxy));
+    if *proxy == ProxyKind::None || *mode != Mode::Both {
+        let _ = write!(text, " {}", word(mode));
+    }
+    let Point { connections, rate, services, scoped } = point;
+    let _ = write!(text, " c={connections}");
+    if let Some(rate) = rate {
+        let _ = write!(text, " {rate}/s");
+    }
+    if let Some(services) = services {
+        let _ = write!(text, " services={services}");
+    }
+    if let Some(scoped) = scoped {
+        text.push_str(if *scoped { " scoped" } else { " permissive" });
+    }
+    text
+}
+
+/// A name as the report has it.
+fn word(name: &impl serde::Serialize) -> String {
+    let json = serde_json::to_value(name).ok();
+    json.as_ref().and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
+}
