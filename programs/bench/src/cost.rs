@@ -12,6 +12,7 @@ mod many;
 mod measure;
 mod points;
 mod report;
+pub(crate) mod smp;
 mod statistics;
 mod subjects;
 mod text;

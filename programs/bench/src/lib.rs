@@ -89,6 +89,7 @@ enum Scenario {
     /// Measure the memory that proxies take, by connections and by rate
     Memory(cost::Args),
     Compare(cost::compare::CompareArgs),
+    Smp(cost::smp::SmpArgs),
     /// Be the application behind measured proxies
     #[command(hide = true)]
     Echo(echo::Args),
@@ -121,6 +122,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             Scenario::Cpu(args) => cost::run(CostScenario::Cpu, args).await,
             Scenario::Throughput(args) => cost::run(CostScenario::Throughput, args).await,
             Scenario::Memory(args) => cost::run(CostScenario::Memory, args).await,
+            Scenario::Smp(args) => cost::smp::run(&args),
             Scenario::Compare(args) => cost::compare::run(&args),
             Scenario::Echo(args) => echo::run(args).await.map(|()| ExitCode::SUCCESS),
             Scenario::Fleet => fleet::process::run_apart().await.map(|()| ExitCode::SUCCESS),

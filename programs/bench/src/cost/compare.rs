@@ -203,7 +203,11 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     Ok(if comparison.regressions == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn read(path: &Path) -> anyhow::Result<CostReport> {
+/// Reads a report.
+///
+/// # Errors
+/// When it is none.
+pub(super) fn read(path: &Path) -> anyhow::Result<CostReport> {
     let shown = path.display();
     let length = std::fs::metadata(path).with_context(|| format!("cannot read {shown}"))?.len();
     if length > REPORT_BYTES_MAX {
@@ -341,6 +345,12 @@ fn judge(
         (true, false) => Verdict::Worse,
         (true, true) => Verdict::Regression,
     }
+}
+
+/// A name as the report has it.
+pub(super) fn word(name: &impl Serialize) -> String {
+    let json = serde_json::to_value(name).ok();
+    json.as_ref().and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Change, Comparison, Verdict};
+use super::{Change, Comparison, Verdict, word};
 use crate::cost::report::{Mode, Point, ProxyKind};
 use crate::table;
 
@@ -73,10 +73,4 @@ fn cell(Change { scenario, proxy, mode, point, .. }: &Change) -> String {
         text.push_str(if *scoped { " scoped" } else { " permissive" });
     }
     text
-}
-
-/// A name as the report has it.
-fn word(name: &impl serde::Serialize) -> String {
-    let json = serde_json::to_value(name).ok();
-    json.as_ref().and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
 }
