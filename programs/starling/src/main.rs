@@ -103,7 +103,9 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
     let mut runtime = if matches!(command, Command::Proxy(_)) {
         // Beside its workers it has one stream to follow; more threads would be more memory for every workload.
-        tokio::runtime::Builder::new_current_thread()
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.on_thread_start(memory::share_the_first_arena);
+        runtime
     } else {
         tokio::runtime::Builder::new_multi_thread()
     };
