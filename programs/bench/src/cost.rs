@@ -28,6 +28,7 @@ use cells::Measurements;
 use measure::{Timing, measure};
 pub(crate) use report::CostScenario;
 use report::{CostReport, Point, SCHEMA};
+pub(crate) use statistics::median;
 use subjects::Subjects;
 
 /// Measures a scenario.

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::findings::median;
 use crate::api::Call;
+use crate::cost::median;
 use crate::histogram::milliseconds;
 use crate::load::{Arrivals, Each, Load, Pace, Running};
 use crate::plane::Plane;
@@ -85,9 +85,9 @@ fn step(each: &[Each], changes: &[Instant]) -> f64 {
         let within = each.iter().filter(|each| each.due >= from && each.due < from + WINDOW);
         within.map(|each| milliseconds(each.latency)).reduce(f64::max)
     };
-    let after: Vec<f64> = changes.iter().filter_map(|at| slowest(*at)).collect();
-    let before: Vec<f64> = changes.iter().filter_map(|at| slowest(at.checked_sub(WINDOW * 2)?)).collect();
-    match (median(&after), median(&before)) {
+    let after = changes.iter().filter_map(|at| slowest(*at));
+    let before = changes.iter().filter_map(|at| slowest(at.checked_sub(WINDOW * 2)?));
+    match (median(after), median(before)) {
         (Some(after), Some(before)) => (after - before).max(0.0),
         _ => f64::INFINITY,
     }

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::Row;
 use super::figure::{Bar, Figure};
 use super::measure::{Bench, Reading, Who};
+use crate::cost::median;
 use crate::machine::Machine;
 use crate::report::Versions;
 use crate::table;
@@ -46,7 +47,7 @@ struct Line {
 
 impl Line {
     fn new(figure: Figure, native_rounds: Vec<f64>, envoy_rounds: Vec<f64>) -> Self {
-        let (native, envoy) = (median(&native_rounds), median(&envoy_rounds));
+        let (native, envoy) = (median(native_rounds.iter().copied()), median(envoy_rounds.iter().copied()));
         let times = native.zip(envoy).filter(|(_, envoy)| *envoy != 0.0).map(|(native, envoy)| native / envoy);
         let (name, bar) = (figure.name(), figure.bar());
         Self { figure, name, bar, native, envoy, times, met: bar.is_met(native, envoy), native_rounds, envoy_rounds }
@@ -125,15 +126,6 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Of an even number the mean of the two in the middle.
-pub(super) fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    let upper = *sorted.get(middle)?;
-    Some(if sorted.len().is_multiple_of(2) { f64::midpoint(sorted[middle - 1], upper) } else { upper })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,8 +134,8 @@ mod tests {
     fn the_median_of_the_rounds_is_held_against_the_bar() {
         let line = Line::new(Figure::RequestsPerSecond, vec![900.0, 2100.0, 2000.0], vec![1000.0, 1100.0, 500.0]);
         assert_eq!((line.native, line.envoy, line.times, line.met), (Some(2000.0), Some(1000.0), Some(2.0), true));
-        assert_eq!(median(&[4.0, 1.0]), Some(2.5));
-        assert_eq!(median(&[]), None);
+        assert_eq!(median([4.0, 1.0]), Some(2.5));
+        assert_eq!(median([]), None);
     }
 
     #[test]
