@@ -1,19 +1,15 @@
 //! Open files: each connection takes one of the generator, and two of a proxy.
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::resource::{Resource, getrlimit};
 
 /// Descriptors of a process that are for something else than measured connections.
 const OTHERS: u64 = 300;
 
-/// Raises what this process, and those that it starts, may have open as far as it can be, and says why so many connections
-/// do not fit if they do not.
+/// Says why so many connections do not fit into what this process, and those that it starts, may have open, if they do not.
+/// That is as much as can be had: the program has raised the limit as it began.
 pub(super) fn too_few_for(connections: u32) -> Option<String> {
-    let needed = needed(connections);
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
-    if soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() {
-        return complaint(connections, needed, hard);
-    }
-    complaint(connections, needed, soft)
+    let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+    complaint(connections, needed(connections), limit)
 }
 
 fn needed(connections: u32) -> u64 {
