@@ -20,7 +20,6 @@ use starling_proxy::admin::{self, AdminAddress, AdminListener};
 use starling_proxy::{Engine, Inherited, Timeouts};
 use starling_telemetry::Registry;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
 
 use crate::arguments::Surroundings;
 use crate::connect::gateway;
@@ -34,9 +33,6 @@ use follow::Follower;
 use handover::{Incumbent, Meeting, Starting, Successor, Visitor};
 
 pub(crate) use arguments::ProxyArgs;
-
-/// Between two looks at whether connections are left, while draining.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 pub(crate) async fn run(args: ProxyArgs, surroundings: &Surroundings) -> anyhow::Result<()> {
     let interrupts = Interrupts::listen()?;
@@ -285,15 +281,10 @@ impl Role for OwnProcess {
         } else {
             place.engine.drain().await;
         }
-        let mut standing = place.engine.standing().await;
+        let standing = place.engine.standing().await;
         let why = if left { "the next process serves" } else { "asked to end" };
         tracing::info!("{why}; draining {standing} connections, for at most {drain_time:?}");
-        let until = Instant::now() + drain_time;
-        while Instant::now() < until && standing > 0 {
-            sleep(LOOK_EVERY).await;
-            standing = place.engine.standing().await;
-        }
-        match standing {
+        match role::drained(&place.engine, drain_time).await {
             0 => tracing::info!("drained; ending"),
             cut => tracing::warn!("the drain time is over; ending, and cutting off {cut} connections"),
         }

@@ -57,15 +57,22 @@ pub(crate) trait Role {
 /// Ends a data plane: requests under way are finished, as far as they do not take long.
 pub(crate) async fn drain(engine: &Engine) {
     engine.drain().await;
-    let until = Instant::now() + DRAINED_WITHIN;
-    while engine.standing().await > 0 {
-        if Instant::now() > until {
-            tracing::warn!("requests are cut off that take longer than {DRAINED_WITHIN:?}");
-            break;
+    if drained(engine, DRAINED_WITHIN).await > 0 {
+        tracing::warn!("requests are cut off that take longer than {DRAINED_WITHIN:?}");
+    }
+    finish(engine).await;
+}
+
+/// Waits until no connection is left, but not for longer than `within`; answers with how many are.
+pub(crate) async fn drained(engine: &Engine, within: Duration) -> usize {
+    let until = Instant::now() + within;
+    loop {
+        let standing = engine.standing().await;
+        if standing == 0 || Instant::now() > until {
+            return standing;
         }
         sleep(LOOK_EVERY).await;
     }
-    finish(engine).await;
 }
 
 /// Ends a data plane that serves nobody any more, with what it has still to tell.
