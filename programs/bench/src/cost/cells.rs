@@ -118,6 +118,8 @@ mod tests {
             failures: BTreeMap::new(),
             slip_p99_ms: None,
             proxies: None,
+            throttled_seconds: None,
+            churn: None,
             machine: None,
             void: void.map(str::to_owned),
         };

@@ -66,7 +66,13 @@ async fn measure_one(
 ) -> Measurements {
     let of = &subjects.variants[variant];
     let (proxy, mode) = (of.proxy, of.mode);
-    let point = Point { connections: CONNECTIONS, rate: Some(RATE), services: Some(services), scoped: Some(scoped) };
+    let point = Point {
+        connections: CONNECTIONS,
+        rate: Some(RATE),
+        services: Some(services),
+        scoped: Some(scoped),
+        ..Point::default()
+    };
     let measured = async {
         for (_, plane) in subjects.planes.iter().filter(|(kind, _)| *kind == proxy) {
             prepare(plane, proxy, services, scoped).await?;

@@ -183,6 +183,8 @@ fn found(outcome: &Outcome, used: Option<&Used>, processes: Processes, (number, 
         failures: summary.failures.clone(),
         slip_p99_ms: summary.slip_ms.map(|slip| slip.p99),
         proxies,
+        throttled_seconds: None,
+        churn: None,
         machine,
         void: void(&summary),
     };

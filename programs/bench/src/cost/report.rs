@@ -96,6 +96,18 @@ pub(crate) enum Mode {
     Server,
     /// The caller's, then the service's.
     Both,
+    /// An ingress gateway, then the service's.
+    Gateway,
+}
+
+/// Which proxies are held to the limits of a point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Limited {
+    /// The ingress gateway alone.
+    Gateway,
+    /// Every proxy on the way, each by itself.
+    All,
 }
 
 /// What is asked of the mesh.
@@ -111,6 +123,21 @@ pub(crate) struct Point {
     /// Whether proxies know of the services that they are told to call alone, or, permissive, of all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) scoped: Option<bool>,
+    /// Requests of a measurement; absent where it goes by time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) requests: Option<u64>,
+    /// Cores that each limited proxy may use; absent of no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu_limit: Option<f64>,
+    /// Memory that each limited proxy may use, in 2^20 bytes; absent of no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) memory_limit_mib: Option<u32>,
+    /// Absent where nothing is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) limited: Option<Limited>,
+    /// Changes of the mesh's configuration while it is measured; absent where that is not what is varied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) changes_per_second: Option<f64>,
 }
 
 /// One variant at one point.
@@ -163,12 +190,44 @@ pub(crate) struct Round {
     /// What the proxies on the way used; absent where there are none, or they are somebody else's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) proxies: Option<ProxyUsage>,
+    /// Seconds in which the kernel did not let limited proxies run, all of them added up; absent where nothing is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) throttled_seconds: Option<f64>,
+    /// Of changes that were made meanwhile; absent of none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) churn: Option<Churn>,
     /// What the whole machine used: proxies, application, generator and whatever else ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) machine: Option<MachineUsage>,
     /// Why this round does not count, if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) void: Option<String>,
+}
+
+/// Changes of the mesh's configuration during a round, and the worst second of its traffic.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Churn {
+    /// Changes by kind: `routes`, `endpoints`, `certificates`.
+    pub(crate) made: BTreeMap<String, u64>,
+    /// Changes that the mesh refused, by reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) refused: BTreeMap<String, u64>,
+    /// The second with the most errors, and of those with as many the one with the highest 99th percentile.
+    pub(crate) worst_second: WorstSecond,
+}
+
+/// One second of a round, by when requests were due.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct WorstSecond {
+    /// From 0, at the beginning of what counts.
+    pub(crate) number: u32,
+    pub(crate) requests: u64,
+    pub(crate) errors: u64,
+    /// Milliseconds, of those that succeeded; absent if none did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) p99: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max: Option<f64>,
 }
 
 /// What the proxies on the way used during a round, by the kernel's account of their processes.
@@ -266,11 +325,13 @@ pub(super) mod tests {
             failures: BTreeMap::from([("status 503".to_owned(), 1)]),
             slip_p99_ms: Some(0.1),
             proxies: Some(usage),
+            throttled_seconds: None,
+            churn: None,
             machine: Some(MachineUsage { cpu_us_per_request: None, cores: 1.5 }),
             void: Some("1 of 2 requests failed".to_owned()),
         };
         let difference = Difference { value: 0.5, low: 0.25, high: 0.75, floor: 0.125, below_floor: false };
-        let point = Point { connections: 16, rate: Some(1000.0), services: None, scoped: None };
+        let point = Point { connections: 16, rate: Some(1000.0), ..Point::default() };
         let cell = Cell {
             scenario: CostScenario::Latency,
             proxy: ProxyKind::Native,
@@ -288,7 +349,7 @@ pub(super) mod tests {
             scenario: CostScenario::Memory,
             proxy: ProxyKind::None,
             mode: Mode::BaselineAgain,
-            point: Point { connections: 1, rate: None, services: Some(10), scoped: Some(true) },
+            point: Point { connections: 1, services: Some(10), scoped: Some(true), ..Point::default() },
             rounds: Vec::new(),
             histogram_us: Vec::new(),
             hdr: None,

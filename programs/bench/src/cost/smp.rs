@@ -88,7 +88,7 @@ fn mesh(report: &CostReport, cell: &Cell, id: String) -> Value {
     let count = match cell.mode {
         Mode::Baseline | Mode::BaselineAgain => 0,
         Mode::Client | Mode::Server => 1,
-        Mode::Both => 2,
+        Mode::Both | Mode::Gateway => 2,
     };
     let proxies = || cell.rounds.iter().filter(|round| round.void.is_none()).filter_map(|round| round.proxies);
     let median = |values: Vec<f64>| super::statistics::median(values).map(f64::round);

@@ -169,7 +169,7 @@ async fn variant(proxy: ProxyKind, mode: Mode, plane: &Plane, payload: usize) ->
             let peer = Peer { address: plane.public(Service::Http), tls: Some(tls) };
             (Load { peer, ..plane.load(Service::Http, payload)? }, Processes { caller: None, service })
         }
-        Mode::Both | Mode::Baseline | Mode::BaselineAgain => {
+        Mode::Both | Mode::Gateway | Mode::Baseline | Mode::BaselineAgain => {
             (plane.load(Service::Http, payload)?, Processes { caller, service })
         }
     };

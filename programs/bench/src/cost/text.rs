@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::report::{Cell, CostReport, CostScenario, Difference, Mode, Point, ProxyUsage, Round};
+use super::report::{Cell, CostReport, CostScenario, Difference, Limited, Mode, Point, ProxyUsage, Round};
 use super::statistics::median;
 use super::subjects::name;
 use crate::table;
@@ -150,12 +150,31 @@ fn named(cell: &Cell) -> Vec<String> {
     vec![point(&cell.point), through(cell)]
 }
 
-fn point(point: &Point) -> String {
-    let Point { connections, rate, services, scoped } = point;
+/// A point, for people.
+pub(super) fn point(point: &Point) -> String {
+    let Point {
+        connections,
+        rate,
+        services,
+        scoped,
+        requests,
+        cpu_limit,
+        memory_limit_mib,
+        limited,
+        changes_per_second,
+    } = point;
     let rate = rate.map_or_else(|| ", closed loop".to_owned(), |rate| format!(", {rate:.0}/s"));
     let services = services.map_or_else(String::new, |services| format!(", {services} services"));
     let scope = scoped.map_or("", |scoped| if scoped { ", scoped" } else { ", permissive" });
-    format!("{connections} conn.{rate}{services}{scope}")
+    let requests = requests.map_or_else(String::new, |requests| format!(", {requests} requests"));
+    let limits = limited.map_or_else(String::new, |limited| {
+        let cores = cpu_limit.map_or_else(String::new, |cores| format!(", {cores} cores"));
+        let memory = memory_limit_mib.map_or_else(String::new, |memory| format!(", {memory} MiB"));
+        let of = if limited == Limited::Gateway { "gateway" } else { "each proxy" };
+        format!("{cores}{memory} ({of})")
+    });
+    let changes = changes_per_second.map_or_else(String::new, |changes| format!(", {changes} changes/s"));
+    format!("{connections} conn.{rate}{services}{scope}{requests}{limits}{changes}")
 }
 
 fn through(cell: &Cell) -> String {
@@ -166,6 +185,7 @@ fn through(cell: &Cell) -> String {
         Mode::Client => format!("{name}, client"),
         Mode::Server => format!("{name}, server"),
         Mode::Both => format!("{name}, both"),
+        Mode::Gateway => format!("{name}, gateway"),
     }
 }
 

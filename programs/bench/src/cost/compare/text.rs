@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{Change, Comparison, Verdict, word};
-use crate::cost::report::{Mode, Point, ProxyKind};
+use crate::cost::report::{Mode, ProxyKind};
 use crate::table;
 
 impl Comparison {
@@ -61,16 +61,6 @@ fn cell(Change { scenario, proxy, mode, point, .. }: &Change) -> String {
     if *proxy == ProxyKind::None || *mode != Mode::Both {
         let _ = write!(text, " {}", word(mode));
     }
-    let Point { connections, rate, services, scoped } = point;
-    let _ = write!(text, " c={connections}");
-    if let Some(rate) = rate {
-        let _ = write!(text, " {rate}/s");
-    }
-    if let Some(services) = services {
-        let _ = write!(text, " services={services}");
-    }
-    if let Some(scoped) = scoped {
-        text.push_str(if *scoped { " scoped" } else { " permissive" });
-    }
+    let _ = write!(text, ", {}", super::super::text::point(point));
     text
 }
