@@ -10,9 +10,12 @@ pub(crate) mod identity;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use bytes::BytesMut;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use starling_http1::is_http2_preface;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -38,6 +41,9 @@ pub(crate) struct Args {
     /// The folder with chain.pem, key.pem and roots.pem of who takes it
     #[arg(long, requires = "tls")]
     identity: Option<PathBuf>,
+    /// Milliseconds that pass before a request over HTTP/1.1 is answered
+    #[arg(long, default_value_t = 0, value_name = "MS")]
+    service_time: u64,
 }
 
 /// Serves on a runtime of one thread until the process is ended.
@@ -50,12 +56,13 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
             tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot make a runtime")?;
         runtime.block_on(async {
             let (http, tcp) = (listen(args.http)?, listen(args.tcp)?);
-            let plain = async { futures::join!(serve(http, http_connection), serve(tcp, tcp_connection)) };
+            let service_time = Duration::from_millis(args.service_time);
+            let plain = async { futures::join!(serve(http, self::http(service_time)), serve(tcp, tcp_connection)) };
             if let Some((address, folder)) = args.tls.zip(args.identity) {
                 let acceptor = identity::acceptor(&folder)?;
                 let over_tls = move |stream| {
                     let accepting = acceptor.accept(stream);
-                    async move { any_http(accepting.await?).await }
+                    async move { any_http(accepting.await?, service_time).await }
                 };
                 futures::join!(plain, serve(listen(address)?, over_tls));
             } else {
@@ -98,12 +105,15 @@ where
     }
 }
 
-/// HTTP/1.1, or HTTP/2 with prior knowledge.
-pub(crate) async fn http_connection(stream: TcpStream) -> anyhow::Result<()> {
-    any_http(stream).await
+/// HTTP/1.1, or HTTP/2 with prior knowledge; each request over HTTP/1.1 is answered so long after it came.
+pub(crate) fn http(service_time: Duration) -> impl Fn(TcpStream) -> BoxFuture<'static, anyhow::Result<()>> {
+    move |stream| any_http(stream, service_time).boxed()
 }
 
-async fn any_http<S: AsyncRead + AsyncWrite + Unpin + Send>(mut stream: S) -> anyhow::Result<()> {
+async fn any_http<S>(mut stream: S, service_time: Duration) -> anyhow::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
     let mut buffer = BytesMut::with_capacity(BUFFER_BYTES / 4);
     loop {
         if stream.read_buf(&mut buffer).await? == 0 {
@@ -111,7 +121,7 @@ async fn any_http<S: AsyncRead + AsyncWrite + Unpin + Send>(mut stream: S) -> an
         }
         match is_http2_preface(&buffer) {
             Some(true) => return http2::serve(stream, buffer.freeze()).await,
-            Some(false) => return http1::serve(stream, buffer).await,
+            Some(false) => return http1::serve(stream, buffer, service_time).await,
             None => {}
         }
     }

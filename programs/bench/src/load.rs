@@ -43,7 +43,7 @@ pub(crate) use wire::Peer;
 #[derive(Debug, Clone)]
 pub(crate) struct Outcome {
     pub(crate) tally: Tally,
-    /// How long requests were sent.
+    /// How long requests were sent, and answers to them came.
     pub(crate) elapsed: Duration,
 }
 

@@ -1,5 +1,7 @@
 //! HTTP/1.1 of the application.
 
+use std::time::Duration;
+
 use bytes::{Buf, Bytes, BytesMut};
 use starling_http1::{BodyReader, Limits, Piece, RequestHead};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -9,8 +11,8 @@ use super::BUFFER_BYTES;
 /// What a request without a body gets.
 pub(super) const GREETING: &[u8] = b"starling";
 
-/// Serves a connection of which something has been read.
-pub(super) async fn serve<S>(mut stream: S, mut buffer: BytesMut) -> anyhow::Result<()>
+/// Serves a connection of which something has been read; each request is answered so long after it came.
+pub(super) async fn serve<S>(mut stream: S, mut buffer: BytesMut, service_time: Duration) -> anyhow::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -30,6 +32,9 @@ where
                     Piece::More if stream.read_buf(&mut buffer).await? == 0 => return Ok(()),
                     Piece::More => {}
                 }
+            }
+            if !service_time.is_zero() {
+                tokio::time::sleep(service_time).await;
             }
             let echoed = if echoed.is_empty() { Bytes::from_static(GREETING) } else { Bytes::from(echoed) };
             answer(&mut answers, &echoed, head.keep_alive);

@@ -20,7 +20,7 @@ pub(crate) struct Summary {
     pub(crate) rate: f64,
     /// Requests without an answer, or with one that says that something is wrong.
     pub(crate) errors: u64,
-    /// How long requests were sent.
+    /// How long requests were sent, and answers to them came.
     pub(crate) seconds: f64,
     /// Answers by status.
     pub(crate) status: BTreeMap<String, u64>,

@@ -23,6 +23,8 @@ pub(crate) struct Tally {
     pub(crate) from_send: Distribution,
     /// How much later than due the generator itself was.
     pub(crate) slip: Distribution,
+    /// When the last of those that succeeded was answered.
+    pub(super) last: Option<Instant>,
     /// Each request that succeeded, if that was asked for.
     pub(crate) each: Option<Vec<Each>>,
 }
@@ -45,6 +47,7 @@ impl Tally {
                 *self.status.entry(status).or_default() += 1;
                 let now = Instant::now();
                 let latency = now - due;
+                self.last = Some(now);
                 self.latency.record(latency);
                 self.from_send.record(now - sent);
                 if let Some(each) = &mut self.each {
@@ -87,6 +90,7 @@ impl Tally {
         self.latency.merge(&other.latency);
         self.from_send.merge(&other.from_send);
         self.slip.merge(&other.slip);
+        self.last = self.last.max(other.last);
         if let Some(each) = other.each {
             self.each.get_or_insert_default().extend(each);
         }

@@ -94,7 +94,7 @@ async fn an_open_loop_shows_a_stall_that_a_closed_loop_hides() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_protocol_gets_its_answers() {
-    let http = server(|listener| echo::serve(listener, echo::http_connection)).await;
+    let http = server(|listener| echo::serve(listener, echo::http(Duration::ZERO))).await;
     let tcp = server(|listener| echo::serve(listener, echo::tcp_connection)).await;
     let to = |scheme: &str, payload| {
         let address = if scheme == "tcp" { tcp.address } else { http.address };
@@ -165,6 +165,25 @@ async fn what_was_due_and_never_sent_is_an_error() {
     let summary = generate(Load { pace, length, timeout, ..load("http", silent.address, 0) }).await.unwrap();
     let failures = summary.tally.failures;
     assert!(failures.contains_key("not answered in time") && failures["due, but never sent"] > 5, "{failures:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_come_after_the_end_make_no_rate_that_the_server_does_not_have() {
+    let slow = server(|listener| async move {
+        let Ok((mut stream, _)) = listener.accept().await else { return };
+        let mut head = [0; 4096];
+        while stream.read(&mut head).await.is_ok_and(|length| length > 0) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let _ = stream.write_all(ANSWER).await;
+        }
+    })
+    .await;
+    let pace = Pace::Open { rate: 200.0, arrivals: Arrivals::Constant };
+    let length = Length::Time(Duration::from_millis(250));
+    let summary = Summary::of(&generate(Load { pace, length, ..load("http", slow.address, 0) }).await.unwrap());
+    // Some 50 requests, of which a fifth is answered while they come.
+    assert!(summary.errors == 0 && summary.requests > 40, "{summary:?}");
+    assert!(summary.rate <= 51.0 && summary.seconds > 0.8, "{} in {}", summary.rate, summary.seconds);
 }
 
 #[tokio::test]

@@ -43,7 +43,7 @@ pub(super) struct Common {
 /// What a thread has seen, and how long it was at it.
 pub(super) struct Seen {
     pub(super) tally: Tally,
-    /// From the first request that counts to the end of the last.
+    /// From the first request that counts to the planned end, or to the last answer if that came later.
     pub(super) elapsed: Duration,
 }
 
@@ -168,12 +168,13 @@ async fn drive(share: &Share, clients: Vec<Client>, common: &Common) -> anyhow::
         () = watching => {}
         () = give_up(end, load.timeout) => {}
     }
+    let mut tally = tally.take();
     let elapsed = match end {
-        // An answer that took beyond the end belongs to the run, but made it no longer.
-        Some(end) if Instant::now() >= end => end - counted_from,
+        // Answers beyond the end count, and so does the time that they took: a server that is behind by the end would
+        // otherwise have answered faster than it can. Those that never came made the run no longer.
+        Some(end) if Instant::now() >= end => tally.last.map_or(end, |last| last.max(end)) - counted_from,
         _ => counted_from.elapsed(),
     };
-    let mut tally = tally.take();
     tally.fail(&Failure::NeverSent, u64::try_from(dispatch.give_up()).unwrap_or(u64::MAX));
     Ok(Seen { tally, elapsed })
 }

@@ -84,7 +84,7 @@ fn over_tls(scheme: &str, http2: bool, address: SocketAddr, arguments: &[&str]) 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_protocol_gets_its_answers_over_tls() {
-    let http = server(|listener| echo::serve(listener, echo::http_connection)).await;
+    let http = server(|listener| echo::serve(listener, echo::http(Duration::ZERO))).await;
     let tcp = server(|listener| echo::serve(listener, echo::tcp_connection)).await;
     let tls = Tls::new(&["h2", "http/1.1"], true);
     let (http, tcp) = (tls.before(http.address).await, tls.before(tcp.address).await);
@@ -106,7 +106,7 @@ async fn every_protocol_gets_its_answers_over_tls() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_not_trusted_is_refused_with_what_helps() {
-    let http = server(|listener| echo::serve(listener, echo::http_connection)).await;
+    let http = server(|listener| echo::serve(listener, echo::http(Duration::ZERO))).await;
     let tls = Tls::new(&["http/1.1"], false);
     let front = tls.before(http.address).await;
     let stranger = Tls::new(&[], false);
