@@ -6,6 +6,7 @@
 
 mod arguments;
 mod cells;
+mod churn;
 pub(crate) mod compare;
 mod descriptors;
 mod many;
@@ -21,13 +22,15 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use crate::machine::Machine;
+use crate::plane::Plane;
 use crate::progress::Progress;
 use crate::report::Versions;
 pub(crate) use arguments::Args;
 use cells::Measurements;
-use measure::{Timing, measure};
+use churn::Changing;
+use measure::{Measured, Timing, Variant, measure};
 pub(crate) use report::CostScenario;
-use report::{CostReport, Point, SCHEMA};
+use report::{Churn, CostReport, Point, SCHEMA};
 pub(crate) use statistics::median;
 use subjects::Subjects;
 
@@ -41,7 +44,7 @@ pub(crate) async fn run(scenario: CostScenario, args: Args) -> anyhow::Result<Ex
     let points = if args.asks_for_services_alone() {
         Vec::new()
     } else {
-        points::points(scenario, args.connections(), args.rates())
+        points::points(scenario, args.connections(), args.rates(), args.changes())
     };
     let (points, too_many) = fitting(points);
     let mut subjects = Subjects::start(scenario, &args, &settings, &progress).await?;
@@ -119,6 +122,29 @@ fn empty(scenario: CostScenario, points: &[Point], subjects: &Subjects) -> Vec<M
     points.iter().flat_map(at).collect()
 }
 
+/// Measures a variant, while its mesh changes if that is asked for.
+async fn measure_changing(
+    variant: &Variant,
+    plane: Option<&Plane>,
+    point: Point,
+    timing: Timing,
+    turn: (u32, u32),
+) -> anyhow::Result<Measured> {
+    let per_second = point.changes_per_second.filter(|per_second| *per_second > 0.0);
+    let changing = match plane.zip(per_second) {
+        Some((plane, per_second)) => Some(Changing::begin(plane, per_second).await?),
+        None => None,
+    };
+    let mut measured = measure(variant, point, timing, turn).await?;
+    if let Some(changing) = changing {
+        let (made, refused, void) = changing.end().await?;
+        let round = &mut measured.round;
+        round.churn = round.churn.take().map(|churn| Churn { made, refused, ..churn });
+        round.void = round.void.take().or(void);
+    }
+    Ok(measured)
+}
+
 /// Measures a variant once; whether that counts.
 async fn turn_of(
     measurements: &mut Measurements,
@@ -127,7 +153,9 @@ async fn turn_of(
     timing: Timing,
     (round, place): (u32, u32),
 ) -> bool {
-    let counts = match measure(&subjects.variants[variant], measurements.point, timing, (round, place)).await {
+    let of = &subjects.variants[variant];
+    let plane = subjects.planes.iter().find(|(kind, _)| *kind == of.proxy).map(|(_, plane)| plane);
+    let counts = match measure_changing(of, plane, measurements.point, timing, (round, place)).await {
         Ok(measured) => {
             let counts = measured.round.void.is_none();
             measurements.rounds.push(measured);

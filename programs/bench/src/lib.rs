@@ -10,6 +10,7 @@
 //! What it does not own: the wording of the command line outside `bench`, and the installation of Envoy.
 
 mod api;
+mod churn;
 mod connection;
 mod cost;
 mod echo;
@@ -74,8 +75,7 @@ enum Scenario {
     Rollout(propagation::ScenarioArgs),
     /// Measure how long a simulated fleet takes to be current after its server was killed, and came back
     Reconnect(propagation::ScenarioArgs),
-    /// Measure a change of an upstream that all have among 200 others a second
-    Churn(propagation::ScenarioArgs),
+    Churn(churn::ChurnArgs),
     /// Measure a change beside nodes that read slowly, and while packets are lost and connections reset
     Faults(propagation::faults::FaultArgs),
     /// Measure the native data plane against Envoy: requests, CPU, latency, memory, and changes under load
@@ -115,7 +115,8 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             Scenario::Intention(args) => propagation::run(Subject::Intention, args).await,
             Scenario::Rollout(args) => propagation::run(Subject::Rollout, args).await,
             Scenario::Reconnect(args) => propagation::run(Subject::Reconnect, args).await,
-            Scenario::Churn(args) => propagation::run(Subject::Churn, args).await,
+            Scenario::Churn(churn::ChurnArgs::Fleet(args)) => propagation::run(Subject::Churn, *args).await,
+            Scenario::Churn(churn::ChurnArgs::Requests(args)) => cost::run(CostScenario::Churn, *args).await,
             Scenario::Faults(args) => propagation::faults::run(args).await,
             Scenario::Proxy(args) => proxy::run(args).await,
             Scenario::Latency(args) => cost::run(CostScenario::Latency, args).await,

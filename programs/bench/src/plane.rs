@@ -108,7 +108,7 @@ impl Plane {
 
     async fn furnish(&mut self, application: Application, setting: &Setting, ports: &mut Ports) -> anyhow::Result<()> {
         let mut api = self.server.api();
-        let mut called = Api::new(self.called.addresses.http);
+        let mut called = self.called_api();
         let Call { method, target, body } = proxy_defaults(setting.access_log, setting.spans_to);
         api.write(method, &target, &body).await?;
         for service in setting.services.iter().copied() {
@@ -238,6 +238,11 @@ impl Plane {
     /// The HTTP API of the calling node's agent.
     pub(crate) fn calling_api(&self) -> Api {
         Api::new(self.calling.addresses.http)
+    }
+
+    /// The HTTP API of the agent on the services' node.
+    pub(crate) fn called_api(&self) -> Api {
+        Api::new(self.called.addresses.http)
     }
 
     /// The HTTP API of the server.

@@ -110,6 +110,23 @@ fn short_runs_of_what_proxies_cost_have_a_cell_for_each_variant() {
     }
 }
 
+/// Requests keep coming through while routes, endpoints and certificates change; what was made and the worst second are told.
+#[test]
+fn requests_are_measured_while_the_mesh_changes() {
+    let short = ["--proxy", "native", "--rates", "200", "--rounds", "1", "--seconds", "2", "--warm-up", "0.1"];
+    let report = cost(&[&["churn", "--changes-per-second", "0,20"][..], &short].concat());
+    let [still, changing] = cells(&report) else { panic!("{report:#}") };
+    let churn = |cell: &Value| cell["rounds"][0]["churn"].clone();
+    assert_eq!((&still["point"]["changes_per_second"], &churn(still)["made"]), (&0.0.into(), &serde_json::json!({})));
+    for kind in ["routes", "endpoints", "certificates"] {
+        assert!(churn(changing)["made"][kind].as_u64() > Some(5), "{kind}: {report:#}");
+    }
+    for cell in [still, changing] {
+        assert_eq!((&cell["mode"], &cell["rounds"][0]["errors"]), (&"both".into(), &0.into()), "{cell:#}");
+        assert!(churn(cell)["worst_second"]["p99"].as_f64() > Some(0.0), "{cell:#}");
+    }
+}
+
 #[test]
 fn memory_is_measured_with_services_that_are_called_and_that_are_not() {
     let report = cost(&["memory", "--proxy", "native", "--services", "5", "--seconds", "0.3", "--warm-up", "0.1"]);

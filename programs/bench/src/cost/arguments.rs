@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::{ValueEnum, value_parser};
 
+use super::churn;
 use super::measure::Timing;
 use super::report::{CostScenario, Mode, ProxyKind, Settings};
 use crate::report::OutputArgs;
@@ -71,6 +72,9 @@ pub(crate) struct Args {
     /// Measure memory with these numbers of further services [default: 10,100,1000 if no other points are given]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value_parser!(u32).range(1..=10_000))]
     services: Vec<u32>,
+    /// Measure with so many changes of routes, endpoints and certificates a second, in turn [default: 0,10 of churn]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = changes)]
+    changes_per_second: Vec<f64>,
     /// Threads of the generator
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = value_parser!(u32).range(1..=256))]
     threads: u32,
@@ -132,6 +136,11 @@ fn seconds(text: &str) -> Result<f64, String> {
     if (0.1..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("it is 0.1 to 3600".to_owned()) }
 }
 
+fn changes(text: &str) -> Result<f64, String> {
+    let changes = text.parse::<f64>().map_err(|error| error.to_string())?;
+    if (0.0..=1000.0).contains(&changes) { Ok(changes) } else { Err("it is 0 to 1000".to_owned()) }
+}
+
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse::<f64>().map_err(|error| error.to_string())?;
     if (1.0..=10_000_000.0).contains(&rate) { Ok(rate) } else { Err("it is 1 to 10,000,000".to_owned()) }
@@ -145,6 +154,12 @@ impl Args {
     pub(super) fn verify(&self, scenario: CostScenario) -> anyhow::Result<()> {
         if !self.services.is_empty() && (scenario != CostScenario::Memory || self.target.is_some()) {
             bail!("--services is for `starling bench memory`, on a mesh that it brings up");
+        }
+        if !self.changes_per_second.is_empty() && scenario != CostScenario::Churn {
+            bail!("--changes-per-second is for `starling bench churn --proxy ...`");
+        }
+        if scenario == CostScenario::Churn && self.kinds().is_empty() {
+            bail!("churn changes the mesh, so it takes one that it brings up: --proxy native, envoy or all");
         }
         if self.mtls == Switch::Off {
             bail!(
@@ -191,6 +206,11 @@ impl Args {
 
     pub(super) fn rates(&self) -> &[f64] {
         &self.rates
+    }
+
+    /// The changes a second that churn is measured with.
+    pub(super) fn changes(&self) -> &[f64] {
+        if self.changes_per_second.is_empty() { &churn::CHANGES_PER_SECOND } else { &self.changes_per_second }
     }
 
     /// The numbers of services, ascending, that memory is measured with.

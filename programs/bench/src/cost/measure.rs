@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::churn;
 use super::report::{MachineUsage, Mode, Point, ProxyKind, ProxyUsage, Quantiles, Round};
 use super::statistics::Latencies;
 use crate::histogram::Distribution;
@@ -91,7 +92,8 @@ pub(super) async fn measure(
     let pace = point.rate.map_or(Pace::Closed, |rate| Pace::Open { rate, arrivals: Arrivals::Constant });
     let connections = point.connections;
     let length = Length::Time(length);
-    let load = Load { connections, pace, length, warm_up, timeout, threads, ..variant.load.clone() };
+    let keep_each = point.changes_per_second.is_some();
+    let load = Load { connections, pace, length, warm_up, timeout, threads, keep_each, ..variant.load.clone() };
     let mut running = Running::start(load);
     let Watched { used, ended } = watch(&mut running, variant.processes, timing).await;
     let outcome = match ended {
@@ -173,6 +175,9 @@ fn found(outcome: &Outcome, used: Option<&Used>, processes: Processes, (number, 
         let cores = used.machine_cores?;
         Some(MachineUsage { cpu_us_per_request: by_request(cores), cores: rounded(cores) })
     });
+    // While a mesh changes, errors are what is looked for.
+    let churn = outcome.tally.each.as_deref().and_then(churn::findings);
+    let void = if churn.is_some() && summary.latency_ms.is_some() { summary.void.clone() } else { void(&summary) };
     let round = Round {
         number,
         place,
@@ -184,9 +189,9 @@ fn found(outcome: &Outcome, used: Option<&Used>, processes: Processes, (number, 
         slip_p99_ms: summary.slip_ms.map(|slip| slip.p99),
         proxies,
         throttled_seconds: None,
-        churn: None,
+        churn,
         machine,
-        void: void(&summary),
+        void,
     };
     Measured { round, latencies: summary.histogram_us }
 }

@@ -20,8 +20,8 @@ const MEMORY_RATES: [f64; 3] = [100.0, 1000.0, 4000.0];
 
 /// The points of a scenario, each once. What is given takes the place of what is usual: connections, each at 1,000 requests
 /// a second; rates, each over 16 connections. Giving one of both leaves the other out. A curve has every rate over every
-/// number of connections, rates ascending.
-pub(super) fn points(scenario: CostScenario, connections: &[u32], rates: &[f64]) -> Vec<Point> {
+/// number of connections, rates ascending. Every point of a churn is measured with each number of changes a second.
+pub(super) fn points(scenario: CostScenario, connections: &[u32], rates: &[f64], changes: &[f64]) -> Vec<Point> {
     let is_given = !connections.is_empty() || !rates.is_empty();
     let (connections, rates) = match scenario {
         CostScenario::Throughput => {
@@ -31,6 +31,7 @@ pub(super) fn points(scenario: CostScenario, connections: &[u32], rates: &[f64])
         CostScenario::Latency if !is_given => (&LATENCY_CONNECTIONS[..], &LATENCY_RATES[..]),
         CostScenario::Memory if !is_given => (&MEMORY_CONNECTIONS[..], &MEMORY_RATES[..]),
         CostScenario::Cpu if !is_given => (&[][..], &CPU_RATES[..]),
+        CostScenario::Churn if !is_given => (&[CONNECTIONS][..], &[][..]),
         CostScenario::Latency
         | CostScenario::Memory
         | CostScenario::Cpu
@@ -39,7 +40,11 @@ pub(super) fn points(scenario: CostScenario, connections: &[u32], rates: &[f64])
     };
     let by_connections = connections.iter().map(|connections| point(*connections, RATE));
     let by_rate = rates.iter().map(|rate| point(CONNECTIONS, *rate));
-    unique(by_connections.chain(by_rate))
+    let points = unique(by_connections.chain(by_rate));
+    if scenario == CostScenario::Churn {
+        return points.iter().flat_map(|point| changes.iter().map(|changes| changing(*point, *changes))).collect();
+    }
+    points
 }
 
 fn curve(connections: &[u32], rates: &[f64]) -> Vec<Point> {
@@ -50,6 +55,10 @@ fn curve(connections: &[u32], rates: &[f64]) -> Vec<Point> {
 
 fn point(connections: u32, rate: f64) -> Point {
     Point { connections, rate: Some(rate), ..Point::default() }
+}
+
+fn changing(point: Point, changes: f64) -> Point {
+    Point { changes_per_second: Some(changes), ..point }
 }
 
 fn unique(points: impl Iterator<Item = Point>) -> Vec<Point> {
@@ -77,8 +86,9 @@ pub(super) fn usual_modes(scenario: CostScenario) -> Vec<Mode> {
 pub(super) fn baselines(scenario: CostScenario) -> &'static [Mode] {
     match scenario {
         CostScenario::Latency => &[Mode::Baseline, Mode::BaselineAgain],
-        CostScenario::Cpu | CostScenario::Throughput | CostScenario::Ingress | CostScenario::Churn => &[Mode::Baseline],
-        CostScenario::Memory => &[],
+        CostScenario::Cpu | CostScenario::Throughput | CostScenario::Ingress => &[Mode::Baseline],
+        // What is held against each other is the same mesh, at rest and not.
+        CostScenario::Memory | CostScenario::Churn => &[],
     }
 }
 
@@ -92,7 +102,7 @@ mod tests {
 
     #[test]
     fn latency_has_the_points_of_the_published_studies_each_once() {
-        let found = shown(&points(CostScenario::Latency, &[], &[]));
+        let found = shown(&points(CostScenario::Latency, &[], &[], &[]));
         assert_eq!(found.len(), 11, "{found:?}");
         assert_eq!((found[0], found[6], found[10]), ((1, 1000.0), (64, 1000.0), (16, 4000.0)));
         assert_eq!(found.iter().filter(|point| **point == (16, 1000.0)).count(), 1);
@@ -100,14 +110,14 @@ mod tests {
 
     #[test]
     fn what_is_given_is_all_there_is() {
-        assert_eq!(shown(&points(CostScenario::Latency, &[2], &[])), [(2, 1000.0)]);
-        assert_eq!(shown(&points(CostScenario::Cpu, &[], &[50.0])), [(16, 50.0)]);
-        assert_eq!(shown(&points(CostScenario::Memory, &[4], &[10.0])), [(4, 1000.0), (16, 10.0)]);
+        assert_eq!(shown(&points(CostScenario::Latency, &[2], &[], &[])), [(2, 1000.0)]);
+        assert_eq!(shown(&points(CostScenario::Cpu, &[], &[50.0], &[])), [(16, 50.0)]);
+        assert_eq!(shown(&points(CostScenario::Memory, &[4], &[10.0], &[])), [(4, 1000.0), (16, 10.0)]);
     }
 
     #[test]
     fn a_curve_goes_upwards() {
-        let found = shown(&points(CostScenario::Throughput, &[2, 4], &[500.0, 100.0, 500.0]));
+        let found = shown(&points(CostScenario::Throughput, &[2, 4], &[500.0, 100.0, 500.0], &[]));
         assert_eq!(found, [(2, 100.0), (2, 500.0), (4, 100.0), (4, 500.0)]);
     }
 }

@@ -32,7 +32,10 @@ pub(super) fn text(report: &CostReport) -> String {
                     let _ = writeln!(text, "Added to no mesh, milliseconds, with 95 % intervals\n\n{table}\n");
                 }
             }
-            CostScenario::Cpu | CostScenario::Ingress | CostScenario::Churn => {
+            CostScenario::Churn => {
+                let _ = writeln!(text, "Requests while the mesh changes, milliseconds\n\n{}\n", churn(&cells));
+            }
+            CostScenario::Cpu | CostScenario::Ingress => {
                 let _ = writeln!(text, "CPU time of all proxies on the way, and of the machine\n\n{}\n", cpu(&cells));
             }
             CostScenario::Throughput => {
@@ -130,6 +133,33 @@ fn curve(cells: &[&Cell]) -> String {
         named(cell).into_iter().chain([rate]).chain(figures).chain([cores]).collect()
     });
     table::render(&["point", "through", "answered/s", "p50", "p99", "proxies, cores"], rows)
+}
+
+/// The worst second is that of all rounds.
+fn churn(cells: &[&Cell]) -> String {
+    let rows = cells.iter().map(|cell| {
+        let rounds = || cell.rounds.iter().filter(|round| round.void.is_none());
+        let of_churn = || rounds().filter_map(|round| round.churn.as_ref());
+        let (requests, errors) = rounds().fold((0, 0), |all, round| (all.0 + round.requests, all.1 + round.errors));
+        let made: u64 = of_churn().flat_map(|churn| churn.made.values()).sum();
+        let worst = of_churn().map(|churn| churn.worst_second);
+        let worst = worst.max_by(|one, other| {
+            one.errors.cmp(&other.errors).then(one.p99.unwrap_or(0.0).total_cmp(&other.p99.unwrap_or(0.0)))
+        });
+        let figures = match cell.latency_ms {
+            Some(latency) => [latency.p50, latency.p99, latency.max].map(milliseconds),
+            None => [(); 3].map(|()| void_or_nothing(cell)),
+        };
+        let worst = [
+            worst.map_or_else(|| NOTHING.to_owned(), |worst| worst.errors.to_string()),
+            number(worst.and_then(|worst| worst.p99), 3),
+        ];
+        let counts = [made.to_string(), requests.to_string(), errors.to_string()];
+        named(cell).into_iter().chain(counts).chain(figures).chain(worst).collect()
+    });
+    let header =
+        ["point", "through", "made", "requests", "errors", "p50", "p99", "max", "worst s: errors", "worst s: p99"];
+    table::render(&header, rows)
 }
 
 fn memory(cells: &[&Cell]) -> String {

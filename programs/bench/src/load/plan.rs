@@ -61,7 +61,7 @@ pub(crate) struct Load {
     /// Several requests on a connection, or a new one for each.
     pub(crate) keep_alive: bool,
     pub(crate) threads: u32,
-    /// Keep each request's moment and latency.
+    /// Keep each request's moment, and its latency or that it failed.
     pub(crate) keep_each: bool,
 }
 

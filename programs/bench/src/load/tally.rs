@@ -25,7 +25,7 @@ pub(crate) struct Tally {
     pub(crate) slip: Distribution,
     /// When the last of those that succeeded was answered.
     pub(super) last: Option<Instant>,
-    /// Each request that succeeded, if that was asked for.
+    /// Each request, if that was asked for.
     pub(crate) each: Option<Vec<Each>>,
 }
 
@@ -34,8 +34,8 @@ pub(crate) struct Tally {
 pub(crate) struct Each {
     /// When it was due.
     pub(crate) due: Instant,
-    /// How long it took from then.
-    pub(crate) latency: Duration,
+    /// How long it took from then; `None` if it failed.
+    pub(crate) latency: Option<Duration>,
 }
 
 impl Tally {
@@ -50,17 +50,23 @@ impl Tally {
                 self.last = Some(now);
                 self.latency.record(latency);
                 self.from_send.record(now - sent);
-                if let Some(each) = &mut self.each {
-                    each.push(Each { due, latency });
-                }
+                self.keep(due, Some(latency));
             }
             Err(failure) => {
                 if let Some(status) = failure.status() {
                     self.answered += 1;
                     *self.status.entry(status).or_default() += 1;
                 }
+                self.keep(due, None);
                 self.fail(&failure, 1);
             }
+        }
+    }
+
+    /// Keeps a request, if each is kept.
+    pub(super) fn keep(&mut self, due: Instant, latency: Option<Duration>) {
+        if let Some(each) = &mut self.each {
+            each.push(Each { due, latency });
         }
     }
 

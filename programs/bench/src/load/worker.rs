@@ -175,7 +175,10 @@ async fn drive(share: &Share, clients: Vec<Client>, common: &Common) -> anyhow::
         Some(end) if Instant::now() >= end => tally.last.map_or(end, |last| last.max(end)) - counted_from,
         _ => counted_from.elapsed(),
     };
-    tally.fail(&Failure::NeverSent, u64::try_from(dispatch.give_up()).unwrap_or(u64::MAX));
+    for due in dispatch.give_up() {
+        tally.keep(due, None);
+        tally.fail(&Failure::NeverSent, 1);
+    }
     Ok(Seen { tally, elapsed })
 }
 

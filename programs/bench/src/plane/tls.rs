@@ -1,5 +1,6 @@
 //! A caller without a sidecar of its own: it shows the certificate of the calling service.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +10,16 @@ use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
 use serde::Deserialize;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 use super::registrations::CALLER;
 use crate::api::Api;
 use crate::echo::identity;
 use crate::load::AnyServer;
+
+/// Longest wait for a handshake on this machine.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -76,4 +82,21 @@ pub(crate) async fn as_caller(agent: &mut Api) -> anyhow::Result<(Arc<ClientConf
     config.resumption = Resumption::disabled();
     let name = ServerName::try_from("bench.invalid").context("cannot name a server")?;
     Ok((Arc::new(config), name))
+}
+
+/// The certificate that a sidecar shows its callers, in DER.
+///
+/// # Errors
+/// When it cannot be reached, or shows none.
+pub(crate) async fn shown_at(
+    address: SocketAddr,
+    (config, name): &(Arc<ClientConfig>, ServerName<'static>),
+) -> anyhow::Result<Vec<u8>> {
+    let handshake = async {
+        let stream = TcpStream::connect(address).await?;
+        TlsConnector::from(Arc::clone(config)).connect(name.clone(), stream).await
+    };
+    let stream = tokio::time::timeout(HANDSHAKE_WITHIN, handshake).await.context("no handshake in time")??;
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    Ok(chain.first().context("no certificate is shown")?.to_vec())
 }

@@ -74,7 +74,7 @@ pub(super) async fn under_load(plane: &Plane, length: Duration) -> anyhow::Resul
     Ok(Found {
         errors: outcome.tally.errors,
         step_ms: step(each, &changes),
-        worst_ms: each.iter().map(|each| milliseconds(each.latency)).fold(0.0, f64::max),
+        worst_ms: each.iter().filter_map(|each| each.latency).map(milliseconds).fold(0.0, f64::max),
         void: slip > crate::load::SLIP_P99_MS_MAX,
     })
 }
@@ -83,7 +83,7 @@ pub(super) async fn under_load(plane: &Plane, length: Duration) -> anyhow::Resul
 fn step(each: &[Each], changes: &[Instant]) -> f64 {
     let slowest = |from: Instant| {
         let within = each.iter().filter(|each| each.due >= from && each.due < from + WINDOW);
-        within.map(|each| milliseconds(each.latency)).reduce(f64::max)
+        within.filter_map(|each| each.latency).map(milliseconds).reduce(f64::max)
     };
     let after = changes.iter().filter_map(|at| slowest(*at));
     let before = changes.iter().filter_map(|at| slowest(at.checked_sub(WINDOW * 2)?));
@@ -106,7 +106,7 @@ mod tests {
             |ms: u64| changes.iter().any(|change| at(ms) >= *change && at(ms) < *change + Duration::from_millis(20));
         let with = |slow_ms: u64| -> Vec<Each> {
             let latency = |ms| Duration::from_millis(if slow(ms) { slow_ms } else { 2 });
-            (0..2000).map(|ms| Each { due: at(ms), latency: latency(ms) }).collect()
+            (0..2000).map(|ms| Each { due: at(ms), latency: Some(latency(ms)) }).collect()
         };
         assert_eq!(step(&with(30), &changes), 28.0);
         assert_eq!(step(&with(2), &changes), 0.0);
