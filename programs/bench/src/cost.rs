@@ -12,15 +12,16 @@ mod descriptors;
 mod many;
 mod measure;
 mod points;
-mod report;
+pub(crate) mod report;
 pub(crate) mod smp;
 mod statistics;
-mod subjects;
-mod text;
+pub(crate) mod subjects;
+pub(crate) mod text;
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
+use crate::html;
 use crate::machine::Machine;
 use crate::plane::Plane;
 use crate::progress::Progress;
@@ -89,8 +90,21 @@ pub(crate) async fn run(scenario: CostScenario, args: Args) -> anyhow::Result<Ex
         missing,
     };
     drop(subjects);
+    args.output.write_page(|| html::page_of_one(name(scenario), html::Report::Cost(&report)))?;
     let delivered = args.output.deliver(&report, &[], || text::text(&report))?;
     Ok(if report.missing.is_empty() { delivered } else { ExitCode::FAILURE })
+}
+
+/// Its name on the command line.
+fn name(scenario: CostScenario) -> &'static str {
+    match scenario {
+        CostScenario::Latency => "latency",
+        CostScenario::Cpu => "cpu",
+        CostScenario::Throughput => "throughput",
+        CostScenario::Memory => "memory",
+        CostScenario::Ingress => "ingress",
+        CostScenario::Churn => "churn",
+    }
 }
 
 /// The points whose connections fit into what may be open, and why the others do not.

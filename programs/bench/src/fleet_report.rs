@@ -2,7 +2,7 @@
 
 mod faults;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
 use crate::percentiles::{Bin, Percentiles, histogram};
@@ -12,9 +12,14 @@ use crate::report::Versions;
 pub(crate) use faults::tests::example as example_of_faults;
 pub use faults::{BadNetwork, Faults, SlowReaders};
 
+/// Names the shape of the report; the number goes up when something is taken away or means something else.
+pub(crate) const SCHEMA: &str = "starling-bench-fleet/1";
+
 /// What one run with a fleet found.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetReport {
+    /// `starling-bench-fleet/1`.
+    pub schema: String,
     /// Its name on the command line.
     pub scenario: String,
     /// Simulated nodes.
@@ -34,13 +39,13 @@ pub struct FleetReport {
     /// How the fleet came up.
     pub rollout: Rollout,
     /// The same changes when a tenth of the nodes was there; absent when they were not made.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub growth: Option<Growth>,
     /// Traffic through real Envoys beside the fleet; absent when there were none.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probes: Option<Probes>,
     /// What was done to the fleet to make it hard; absent when nothing was.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub faults: Option<Faults>,
     /// Use of the machine through the run, in the order of time.
     pub samples: Vec<Sample>,
@@ -51,7 +56,7 @@ pub struct FleetReport {
 }
 
 /// One change, and when each workload had it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetChange {
     /// The store's commit number.
     pub revision: u64,
@@ -69,12 +74,12 @@ pub struct FleetChange {
     pub server_cpu_ms: f64,
     /// From just before the API call until traffic through the Envoys beside the fleet had changed; absent when there were
     /// none.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic_ms: Option<TrafficChange>,
 }
 
 /// When the traffic through a few Envoys changed, in milliseconds.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrafficChange {
     /// Through the first Envoy of which that was seen.
     pub first: Option<f64>,
@@ -85,7 +90,7 @@ pub struct TrafficChange {
 }
 
 /// Requests through the Envoys beside a fleet.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probes {
     /// How many were sent while changes were made.
     pub sent: u64,
@@ -96,7 +101,7 @@ pub struct Probes {
 }
 
 /// What a change costs when a tenth of the nodes is there, and how much more it does with all of them.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Growth {
     /// Nodes that were there.
     pub nodes: u32,
@@ -113,7 +118,7 @@ pub struct Growth {
 }
 
 /// What the servers used.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ServerCost {
     /// Resident memory after the last change.
     pub rss_bytes: u64,
@@ -129,15 +134,15 @@ pub struct ServerCost {
     /// Bytes of frames sent to agents.
     pub bytes_sent_per_change: f64,
     /// Their memory when they were killed and came back; absent when they were not.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<Restarts>,
     /// What further registrations add to their memory; absent when none were made.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub further: Option<Further>,
 }
 
 /// Memory of registrations on top of a fleet: instances and their sidecars, each with an upstream.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Further {
     /// How many there were.
     pub registrations: u32,
@@ -150,7 +155,7 @@ pub struct Further {
 }
 
 /// Memory around restarts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restarts {
     /// Resident before the first.
     pub steady_rss_bytes: u64,
@@ -159,14 +164,14 @@ pub struct Restarts {
 }
 
 /// What the simulated nodes used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FleetCost {
     /// Resident memory after the last change.
     pub rss_bytes: u64,
 }
 
 /// From an empty catalog until every node has joined, every instance is registered and every certificate issued.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Rollout {
     /// How long it took.
     pub seconds: f64,
@@ -179,7 +184,7 @@ pub struct Rollout {
 }
 
 /// CPU and memory at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Since the run began.
     pub seconds: f64,
@@ -343,6 +348,7 @@ pub(crate) mod tests {
     pub(crate) fn example() -> FleetReport {
         let latencies = |slowest: u64| -> Vec<u64> { (0..999).map(|it| 40_000 + it * 100).chain([slowest]).collect() };
         FleetReport {
+            schema: SCHEMA.to_owned(),
             scenario: "propagation".to_owned(),
             nodes: 50,
             workloads: 1000,
@@ -403,8 +409,17 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn what_is_written_is_read_back() {
+        for report in [example(), FleetReport { faults: Some(example_of_faults()), ..example_with_everything() }] {
+            let text = serde_json::to_string(&report).unwrap();
+            assert_eq!(serde_json::from_str::<FleetReport>(&text).unwrap(), report);
+        }
+    }
+
+    #[test]
     fn the_report_holds_every_documented_field() {
         let json = serde_json::to_value(example()).unwrap();
+        assert_eq!(json["schema"], "starling-bench-fleet/1");
         assert_eq!(json["scenario"], "propagation");
         assert_eq!((&json["nodes"], &json["workloads"], &json["servers"]), (&50.into(), &1000.into(), &1.into()));
         let change = &json["changes"][0];

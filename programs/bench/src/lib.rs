@@ -3,9 +3,10 @@
 //! A scenario brings up a real mesh from this program's own executable (server, sidecars in Envoy, applications), drives
 //! it through its public API, and watches it through its traffic. The parts that every scenario uses are `mesh` (processes),
 //! `api` (calls), `probe` (traffic), `verdict` (when it changed), `histogram`, `report` and `table`; a scenario is one module beside them. Scenarios
-//! with a simulated fleet use `fleet`, whose nodes are the agent's own code, and `shape`, `percentiles`, `fleet_report` and
-//! `html`. `plane` is a mesh with the proxies of one data plane. `load` sends requests at a rate. Nothing else here shares code with what it measures, but the reading of
-//! HTTP/1.1.
+//! with a simulated fleet use `fleet`, whose nodes are the agent's own code, and `shape`, `percentiles` and `fleet_report`.
+//! `plane` is a mesh with the proxies of one data plane. `load` sends requests at a rate. `html` makes pages of reports,
+//! with the studies of `published` beside them, and `page` one of several. Nothing else here shares code with what it
+//! measures, but the reading of HTTP/1.1.
 //!
 //! What it does not own: the wording of the command line outside `bench`, and the installation of Envoy.
 
@@ -22,6 +23,7 @@ mod latency_of_change;
 mod load;
 mod machine;
 mod mesh;
+mod page;
 mod percentiles;
 mod plane;
 mod probe;
@@ -89,6 +91,7 @@ enum Scenario {
     /// Measure the memory that proxies take, by connections and by rate
     Memory(cost::Args),
     Compare(cost::compare::CompareArgs),
+    Page(page::PageArgs),
     Smp(cost::smp::SmpArgs),
     /// Be the application behind measured proxies
     #[command(hide = true)]
@@ -125,6 +128,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             Scenario::Memory(args) => cost::run(CostScenario::Memory, args).await,
             Scenario::Smp(args) => cost::smp::run(&args),
             Scenario::Compare(args) => cost::compare::run(&args),
+            Scenario::Page(args) => page::run(&args),
             Scenario::Echo(args) => echo::run(args).await.map(|()| ExitCode::SUCCESS),
             Scenario::Fleet => fleet::process::run_apart().await.map(|()| ExitCode::SUCCESS),
         }

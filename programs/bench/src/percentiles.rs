@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Bins of a histogram from one latency to ten times that.
 const BINS_PER_DECADE: i32 = 20;
@@ -23,7 +23,7 @@ pub(crate) const PERCENTILES: [(&str, &str); 10] = [
 
 /// Percentiles of latencies, in milliseconds with three decimals. By nearest rank: each is a latency that occurred, and
 /// at least that share of all are not longer.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// Half of all are not longer.
     pub p50: f64,
@@ -48,7 +48,7 @@ pub struct Percentiles {
 }
 
 /// Latencies in a range of a histogram.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Bin {
     /// The shortest that counts here, in milliseconds.
     pub from_ms: f64,

@@ -27,7 +27,9 @@ use crate::fleet::crew::{Size, Step};
 use crate::fleet::server::Counters;
 use crate::fleet::usage::Usage;
 use crate::fleet::{Among, Crew, Moment, Server};
-use crate::fleet_report::{FleetChange, FleetCost, FleetReport, Further, Growth, Restarts, Rollout, ServerCost, mean};
+use crate::fleet_report::{
+    self, FleetChange, FleetCost, FleetReport, Further, Growth, Restarts, Rollout, ServerCost, mean,
+};
 use crate::machine::Machine;
 use crate::mesh::{self, Envoy};
 use crate::process;
@@ -253,6 +255,7 @@ impl Run {
         let before = if self.restarts.is_some() { Counters::default() } else { start.counters };
         let each = self.server.counters().await?.since(before).divided_by(changes.len());
         Ok(FleetReport {
+            schema: fleet_report::SCHEMA.to_owned(),
             scenario: scenario.to_owned(),
             nodes: self.args.nodes,
             workloads: self.args.workloads,

@@ -8,7 +8,7 @@
 mod bulk;
 mod change;
 mod figure;
-mod findings;
+pub(crate) mod findings;
 mod idle;
 mod measure;
 pub(crate) mod services;
@@ -25,7 +25,7 @@ use crate::mesh::{Envoy, Ports, folder};
 use crate::plane::{Application, Kind, Plane, Setting};
 use crate::progress::Progress;
 use crate::report::Versions;
-use findings::Findings;
+pub(crate) use findings::{FIGURES_HEADER, Findings, SCHEMA};
 use measure::Bench;
 
 /// Arguments of `starling bench proxy`.

@@ -4,16 +4,19 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::mesh::Envoy;
 
 /// Name of the report in the folder given with `--report`.
-const FILE_NAME: &str = "report.json";
+pub(crate) const FILE_NAME: &str = "report.json";
 
 /// Name of the page beside it.
 const PAGE_NAME: &str = "report.html";
+
+/// Largest report that is read: a hundred times one of every scenario.
+const REPORT_BYTES_MAX: u64 = 1 << 30;
 
 /// What a scenario prints on standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -34,7 +37,7 @@ pub(crate) struct OutputArgs {
     /// Leave the folder with data and logs behind, and say where it is
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Write report.json, and from a fleet report.html, into this folder
+    /// Write report.json, and of fleets and costs a page, report.html, into this folder
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
     /// Write the report to this file
@@ -188,6 +191,20 @@ fn write<T: Serialize>(report: &T, folder: Option<&Path>, file: Option<&Path>) -
         std::fs::write(path, &text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
+}
+
+/// Reads a report, whatever its schema.
+///
+/// # Errors
+/// When it is no file, too large, or no JSON; the text names it.
+pub(crate) fn read_json(path: &Path) -> anyhow::Result<serde_json::Value> {
+    let shown = path.display();
+    let length = std::fs::metadata(path).with_context(|| format!("cannot read {shown}"))?.len();
+    if length > REPORT_BYTES_MAX {
+        bail!("{shown} has {length} bytes; the largest report that is read has {REPORT_BYTES_MAX}");
+    }
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
+    serde_json::from_str(&text).with_context(|| format!("{shown} is no JSON"))
 }
 
 fn to_json<T: Serialize>(report: &T) -> anyhow::Result<String> {

@@ -1,6 +1,7 @@
 //! `starling bench` from outside: what is left when it is killed.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -143,7 +144,10 @@ fn memory_is_measured_with_services_that_are_called_and_that_are_not() {
 #[test]
 fn no_mesh_is_measured_and_a_target_that_is_not_there_is_no_good_looking_number() {
     let short = ["--connections", "1", "--rounds", "2", "--seconds", "0.2", "--warm-up", "0.1", "--seed", "7"];
-    let report = cost(&[&["latency", "--proxy", "none"][..], &short].concat());
+    let place = tempfile::tempdir().expect("a directory");
+    let folder = place.path().join("a report").display().to_string();
+    let report = cost(&[&["latency", "--proxy", "none", "--report", &folder][..], &short].concat());
+    assert_is_on_a_page(place.path(), &report);
     assert_eq!(names(&report, "mode"), ["baseline", "baseline_again"]);
     assert_eq!((&report["schema"], &report["settings"]["seed"]), (&"starling-bench-cost/1".into(), &7.into()));
     let target = "url=http://127.0.0.1:1/,baseline=http://127.0.0.1:2/";
@@ -154,6 +158,30 @@ fn no_mesh_is_measured_and_a_target_that_is_not_there_is_no_good_looking_number(
         assert!(cell.get("latency_ms").is_none() && cell.get("added").is_none(), "{cell:#}");
     }
     assert_eq!(report["missing"].as_array().map(Vec::len), Some(3), "{report:#}");
+}
+
+/// A run leaves a page beside its report, and pages are made of whole folders of them.
+fn assert_is_on_a_page(place: &Path, report: &Value) {
+    let file = place.join("a report/report.json");
+    assert_eq!(&serde_json::from_slice::<Value>(&std::fs::read(file).expect("a report")).expect("JSON"), report);
+    let page = std::fs::read_to_string(place.join("a report/report.html")).expect("a page");
+    assert!(page.contains("<h1>starling bench latency</h1>") && page.contains(">no mesh</td>"), "{page}");
+    let joined = place.join("all.html");
+    let run = |paths: &[&Path]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_starling"));
+        let made = command.args(["bench", "page", "--file"]).arg(&joined).args(paths).output().expect("it runs");
+        let page = std::fs::read_to_string(&joined).expect("a page");
+        (made.status.code(), page, String::from_utf8_lossy(&made.stderr).into_owned())
+    };
+    let (code, page, said) = run(&[place]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(page.contains("Latency that proxies add") && page.contains("Istio 1.2"), "{page}");
+    let broken = place.join("broken.json");
+    std::fs::write(&broken, "{}").expect("a file");
+    let (code, page, said) = run(&[place, &broken]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("broken.json names no schema") && page.contains("broken.json names no schema"), "{said}");
+    assert!(page.contains("Latency that proxies add"), "{page}");
 }
 
 /// Runs a scenario of what proxies cost. The exit code is 1 exactly if the report names something that is missing.

@@ -17,15 +17,13 @@ use super::report::{
 };
 use super::statistics::{Interval, difference_of_medians};
 use crate::machine::Machine;
+use crate::report::read_json;
 
 /// Exit code when the files cannot be compared.
 const EXIT_NOT_COMPARABLE: u8 = 2;
 
 /// The change for the worse that is let pass, in percent, if none is named.
 const TOLERANCE_DEFAULT_PERCENT: f64 = 5.0;
-
-/// Largest report that is read: a hundred times one of every scenario.
-const REPORT_BYTES_MAX: u64 = 1 << 30;
 
 const AFTER_HELP: &str = "\
 A figure is the median of the rounds. It changed if the 95 % interval of the difference, by resampling the rounds, has no
@@ -209,12 +207,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
 /// When it is none.
 pub(super) fn read(path: &Path) -> anyhow::Result<CostReport> {
     let shown = path.display();
-    let length = std::fs::metadata(path).with_context(|| format!("cannot read {shown}"))?.len();
-    if length > REPORT_BYTES_MAX {
-        bail!("{shown} has {length} bytes; the largest report that is read has {REPORT_BYTES_MAX}");
-    }
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
-    let json: serde_json::Value = serde_json::from_str(&text).with_context(|| format!("{shown} is no JSON"))?;
+    let json = read_json(path)?;
     match json["schema"].as_str() {
         Some(SCHEMA) => serde_json::from_value(json).with_context(|| format!("{shown} is not as {SCHEMA} has it")),
         Some(other) => bail!("{shown} is a report of schema {other:?}; {SCHEMA:?} can be compared"),

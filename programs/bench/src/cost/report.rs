@@ -303,7 +303,7 @@ pub(crate) struct Floor {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A report in which every field that can be absent is there once, and absent once.

@@ -188,7 +188,7 @@ async fn load_of(url: &str, payload: u32) -> anyhow::Result<Load> {
 }
 
 /// For people.
-pub(super) fn name(kind: ProxyKind) -> &'static str {
+pub(crate) fn name(kind: ProxyKind) -> &'static str {
     match kind {
         ProxyKind::None => "no mesh",
         ProxyKind::Native => "native",

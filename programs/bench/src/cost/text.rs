@@ -181,7 +181,7 @@ fn named(cell: &Cell) -> Vec<String> {
 }
 
 /// A point, for people.
-pub(super) fn point(point: &Point) -> String {
+pub(crate) fn point(point: &Point) -> String {
     let Point {
         connections,
         rate,
@@ -207,7 +207,7 @@ pub(super) fn point(point: &Point) -> String {
     format!("{connections} conn.{rate}{services}{scope}{requests}{limits}{changes}")
 }
 
-fn through(cell: &Cell) -> String {
+pub(crate) fn through(cell: &Cell) -> String {
     let name = name(cell.proxy);
     match cell.mode {
         Mode::Baseline => name.to_owned(),

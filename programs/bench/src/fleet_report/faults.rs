@@ -1,20 +1,20 @@
 //! What a run under hard conditions found beside its changes.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What was done to a fleet, and what came of it; a part is absent when it was not done.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Faults {
     /// Nodes that read slowly.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slow_readers: Option<SlowReaders>,
     /// Packets that are lost and connections that are reset.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bad_network: Option<BadNetwork>,
 }
 
 /// Nodes that read slowly, and everybody else beside them.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SlowReaders {
     /// How many they are.
     pub nodes: u32,
@@ -43,7 +43,7 @@ pub struct SlowReaders {
 }
 
 /// A network that loses packets, and connections.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BadNetwork {
     /// Share of the packets between nodes and servers that is lost, in either direction.
     pub loss_percent: f64,

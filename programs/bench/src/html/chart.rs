@@ -1,123 +1,222 @@
-//! Charts as SVG inside the page: bars of a histogram, and lines over time.
+//! Charts as SVG inside the page: lines with bands, and bars of a histogram. What a pointer shows is in titles; the name
+//! of a chart is there for who cannot see it.
 
-use crate::percentiles::Bin;
+mod axis;
+mod bars;
+mod look;
 
-/// Size of a chart and of the margins with its labels, in CSS pixels.
+use axis::{Axis, label};
+pub(super) use axis::{Scale, grouped};
+pub(super) use bars::bars;
+pub(super) use look::{Hue, Look, Stroke};
+
+use super::escape;
+
+/// Width of a chart, and of the margins with its labels, in CSS pixels.
 const WIDTH: f64 = 720.0;
-const HEIGHT: f64 = 240.0;
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 16.0;
-const TOP: f64 = 12.0;
 const BOTTOM: f64 = 36.0;
 
-/// Ticks of an axis, about.
-const TICKS: f64 = 5.0;
+/// Height of the part in which lines are.
+const PLOT: f64 = 210.0;
 
-/// Width of a bar or height of one that is not empty, at least: a single straggler must be seen.
-const BAR_MIN: f64 = 2.0;
+/// From the outermost points to the margins, where there is no zero to begin from.
+const PADDING: f64 = 14.0;
+
+/// Height of a line of the legend, and of what is written above the vertical axis.
+const LEGEND_LINE: f64 = 17.0;
+
+/// Where its lines begin.
+const LEGEND_LEFT: f64 = 4.0;
+
+/// Widths in the legend: of a letter, about, and of a line's sample.
+const LETTER: f64 = 6.1;
+const SAMPLE: f64 = 26.0;
 
 /// Pixels between two labels of an axis, at least.
 const LABELS_APART: f64 = 36.0;
 
+/// Lines by one number.
+#[derive(Debug, Clone)]
+pub(super) struct Chart {
+    pub(super) name: String,
+    pub(super) x: Dimension,
+    pub(super) y: Dimension,
+    pub(super) lines: Vec<Line>,
+}
+
+/// What an axis shows.
+#[derive(Debug, Clone)]
+pub(super) struct Dimension {
+    /// With its unit.
+    pub(super) label: String,
+    pub(super) scale: Scale,
+    /// Values that are marked, with what stands there; empty of round ones.
+    pub(super) ticks: Vec<(f64, String)>,
+}
+
 /// A line of a chart.
-pub(super) struct Series {
-    pub(super) name: &'static str,
-    /// Seconds and values, in the order of time.
-    pub(super) points: Vec<(f64, f64)>,
+#[derive(Debug, Clone)]
+pub(super) struct Line {
+    pub(super) name: String,
+    pub(super) look: Look,
+    /// Ascending.
+    pub(super) points: Vec<Spot>,
 }
 
-/// An axis: where a value stands in the picture.
-struct Axis {
-    from: f64,
-    to: f64,
-    start: f64,
-    end: f64,
+/// A point of a line.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Spot {
+    pub(super) x: f64,
+    /// Absent where there should be a figure and is none: the line is interrupted.
+    pub(super) y: Option<f64>,
+    /// Lowest and highest.
+    pub(super) band: Option<(f64, f64)>,
+    /// What a pointer on it shows; without it there is no mark.
+    pub(super) told: String,
 }
 
-impl Axis {
-    fn across(from: f64, to: f64) -> Self {
-        Self { from, to, start: LEFT, end: WIDTH - RIGHT }
-    }
-
-    fn upwards(from: f64, to: f64) -> Self {
-        Self { from, to, start: HEIGHT - BOTTOM, end: TOP }
-    }
-
-    fn place(&self, value: f64) -> f64 {
-        let span = self.to - self.from;
-        let part = if span > 0.0 { (value - self.from) / span } else { 0.0 };
-        self.start + part * (self.end - self.start)
+impl Dimension {
+    pub(super) fn new(label: &str, scale: Scale) -> Self {
+        Self { label: label.to_owned(), scale, ticks: Vec::new() }
     }
 }
 
-/// A histogram; both scales are logarithmic, so that one straggler among 178,000 can be seen, however late it is. Bins
-/// are in ascending order.
-pub(super) fn bars(bins: &[Bin]) -> String {
-    let (Some(first), Some(last)) = (bins.first(), bins.last()) else {
-        return String::new();
-    };
-    let highest = bins.iter().map(|bin| bin.count).max().unwrap_or(0);
-    let x = Axis::across(first.from_ms.log10(), last.to_ms.log10());
-    let y = Axis::upwards(0.0, height_of(highest));
-    let mut body = String::new();
-    for count in powers_of_ten(1.0, float(highest)) {
-        body.push_str(&grid_line(y.place((count + 1.0).log10()), &label(count)));
+impl Spot {
+    /// Without a mark.
+    pub(super) fn plain(x: f64, y: f64) -> Self {
+        Self { x, y: Some(y), ..Self::default() }
     }
-    let mut free = f64::MIN;
-    for milliseconds in one_two_five(first.from_ms, last.to_ms) {
-        let at = x.place(milliseconds.log10());
-        if at >= free {
-            body.push_str(&mark(at, &label(milliseconds)));
-            free = at + LABELS_APART;
+}
+
+impl Chart {
+    /// The picture with its name above; nothing, if no line has a figure.
+    pub(super) fn render(&self) -> String {
+        let spots = || self.lines.iter().flat_map(|line| &line.points);
+        let with_figure = || spots().filter(|spot| spot.y.is_some());
+        let across: Vec<f64> = spots().map(|spot| spot.x).collect();
+        let upwards: Vec<f64> = with_figure()
+            .flat_map(|spot| spot.y.into_iter().chain(spot.band.into_iter().flat_map(|it| [it.0, it.1])))
+            .collect();
+        let (legend, top) = self.legend();
+        let bottom = top + PLOT;
+        let left = if self.x.scale == Scale::Logarithmic { LEFT + PADDING } else { LEFT };
+        let Some(x) = Axis::exact(self.x.scale, &across, (left, WIDTH - RIGHT - PADDING)) else { return String::new() };
+        let Some(y) = Axis::round(self.y.scale, &upwards, (bottom, top)) else { return String::new() };
+        let mut body = legend;
+        let scale = if y.is_logarithmic() { ", logarithmic" } else { "" };
+        body.push_str(&format!("<text x=\"4\" y=\"{:.1}\">↑ {}{scale}</text>\n", top - 11.0, escape(&self.y.label)));
+        for value in y.ticks() {
+            body.push_str(&grid_line(y.place(value), &label(value)));
         }
+        body.push_str(&self.marks_across(&x, &across, bottom));
+        for line in &self.lines {
+            body.push_str(&line.band(&x, &y));
+        }
+        for line in &self.lines {
+            body.push_str(&line.render(&x, &y, bottom));
+        }
+        let scale = if x.is_logarithmic() { ", logarithmic" } else { "" };
+        let name = escape(&self.name);
+        let picture = picture(&name, bottom + BOTTOM, &body, &format!("{}{scale}", escape(&self.x.label)));
+        format!("<figure>\n<figcaption>{name}</figcaption>\n{picture}</figure>\n")
     }
-    for Bin { from_ms, to_ms, count } in bins.iter().filter(|bin| bin.count > 0) {
-        let (left, right) = (x.place(from_ms.log10()), x.place(to_ms.log10()));
-        let width = (right - left - 1.0).max(BAR_MIN);
-        let height = (y.start - y.place(height_of(*count))).max(BAR_MIN);
-        body.push_str(&format!(
-            "<rect class=\"bar\" x=\"{left:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{height:.1}\">\
-             <title>{from_ms:.1} to {to_ms:.1} ms: {count}</title></rect>\n",
-            y.start - height
-        ));
+
+    /// What stands under the horizontal axis, as far as there is room.
+    fn marks_across(&self, axis: &Axis, values: &[f64], bottom: f64) -> String {
+        let own = || axis.ticks_at(values).into_iter().map(|value| (value, label(value))).collect();
+        let ticks: Vec<(f64, String)> = if self.x.ticks.is_empty() { own() } else { self.x.ticks.clone() };
+        let mut free = f64::MIN;
+        let mut text = String::new();
+        for (value, label) in ticks {
+            let at = axis.place(value);
+            if at >= free {
+                text.push_str(&mark((at, bottom + 15.0), &label));
+                free = at + LABELS_APART;
+            }
+        }
+        text
     }
-    picture("Workloads by latency", &body, "milliseconds, logarithmic; upwards: workloads, logarithmic")
+
+    /// Names of the lines beside samples of them, and where the plot begins below.
+    fn legend(&self) -> (String, f64) {
+        let (mut x, mut y) = (LEGEND_LEFT, LEGEND_LINE - 4.0);
+        let mut text = String::new();
+        for Line { name, look, points } in &self.lines {
+            let width = SAMPLE + 8.0 + LETTER * length(name);
+            if x + width > WIDTH && x > LEGEND_LEFT {
+                (x, y) = (LEGEND_LEFT, y + LEGEND_LINE);
+            }
+            let (class, dashes, middle) = (look.class(), look.dashes(), y - 4.0);
+            if points.len() > 1 {
+                text.push_str(&format!("<path class=\"line {class}\"{dashes} d=\"M{x:.1} {middle:.1}h{SAMPLE}\"/>\n"));
+            }
+            if points.iter().any(|spot| !spot.told.is_empty()) {
+                text.push_str(&look.mark((x + SAMPLE / 2.0, middle), ""));
+            }
+            text.push_str(&format!("<text x=\"{:.1}\" y=\"{y:.1}\">{}</text>\n", x + SAMPLE + 6.0, escape(name)));
+            x += width + 14.0;
+        }
+        (text, y + 2.0 * LEGEND_LINE)
+    }
 }
 
-/// Lines over time; `unit` is that of the values.
-pub(super) fn lines(name: &str, unit: &str, series: &[Series]) -> String {
-    let points = || series.iter().flat_map(|line| &line.points);
-    let highest = points().map(|(_, value)| *value).fold(0.0, f64::max);
-    let latest = points().map(|(seconds, _)| *seconds).fold(0.0, f64::max);
-    if latest <= 0.0 {
-        return String::new();
+impl Line {
+    /// The points that have a figure, in runs without a gap.
+    fn runs(&self) -> impl Iterator<Item = &[Spot]> {
+        self.points.split(|spot| spot.y.is_none()).filter(|run| !run.is_empty())
     }
-    let (x, y) = (Axis::across(0.0, latest), Axis::upwards(0.0, highest));
-    let mut body = String::new();
-    for value in even_ticks(highest) {
-        body.push_str(&grid_line(y.place(value), &label(value)));
+
+    fn band(&self, x: &Axis, y: &Axis) -> String {
+        let mut text = String::new();
+        for run in self.runs() {
+            let banded = || run.iter().filter_map(|spot| Some((spot.x, spot.band?)));
+            let upper = banded().map(|(at, (_, high))| (at, high));
+            let lower: Vec<(f64, f64)> = banded().map(|(at, (low, _))| (at, low)).collect();
+            let corners = path(upper.chain(lower.iter().rev().copied()), x, y);
+            match lower.as_slice() {
+                [] => {}
+                // One point has no area: a stroke from its lowest to its highest.
+                [_] => text.push_str(&format!("<path class=\"whisker {}\" d=\"M{corners}\"/>\n", self.look.class())),
+                _ => text.push_str(&format!("<path class=\"band {}\" d=\"M{corners}z\"/>\n", self.look.class())),
+            }
+        }
+        text
     }
-    for seconds in even_ticks(latest) {
-        body.push_str(&mark(x.place(seconds), &label(seconds)));
+
+    fn render(&self, x: &Axis, y: &Axis, bottom: f64) -> String {
+        let (class, dashes) = (self.look.class(), self.look.dashes());
+        let mut text = String::new();
+        for run in self.runs().filter(|run| run.len() > 1) {
+            let line = path(run.iter().filter_map(|spot| Some((spot.x, spot.y?))), x, y);
+            text.push_str(&format!("<path class=\"line {class}\"{dashes} d=\"M{line}\"/>\n"));
+        }
+        for Spot { x: across, y: upwards, told, .. } in self.points.iter().filter(|spot| !spot.told.is_empty()) {
+            let (at, told) = (x.place(*across), escape(told));
+            text.push_str(&match upwards {
+                Some(value) => self.look.mark((at, y.place(*value)), &told),
+                None => format!(
+                    "<path class=\"cross {class}\" d=\"M{:.1} {:.1}l8 8m-8 0l8 -8\"><title>{told}</title></path>\n",
+                    at - 4.0,
+                    bottom - 4.0
+                ),
+            });
+        }
+        text
     }
-    for (number, Series { name, points }) in series.iter().enumerate() {
-        let path: Vec<String> =
-            points.iter().map(|(seconds, value)| format!("{:.1},{:.1}", x.place(*seconds), y.place(*value))).collect();
-        body.push_str(&format!("<polyline class=\"line{number}\" points=\"{}\"/>\n", path.join(" ")));
-        body.push_str(&format!(
-            "<text class=\"line{number}\" x=\"{:.1}\" y=\"{:.1}\">{name}</text>\n",
-            LEFT + 8.0 + 160.0 * float(u64::try_from(number).unwrap_or_default()),
-            TOP + 10.0
-        ));
-    }
-    picture(name, &body, &format!("seconds; upwards: {unit}"))
 }
 
-fn picture(name: &str, body: &str, legend: &str) -> String {
-    let (middle, bottom) = (WIDTH / 2.0, HEIGHT - 4.0);
+fn path(points: impl Iterator<Item = (f64, f64)>, x: &Axis, y: &Axis) -> String {
+    let places: Vec<String> = points.map(|(at, value)| format!("{:.1} {:.1}", x.place(at), y.place(value))).collect();
+    places.join("L")
+}
+
+fn picture(name: &str, height: f64, body: &str, below: &str) -> String {
+    let (middle, bottom) = (f64::midpoint(LEFT, WIDTH - RIGHT), height - 4.0);
     format!(
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{name}\">\n{body}\
-         <text class=\"centred\" x=\"{middle}\" y=\"{bottom}\">{legend}</text>\n</svg>\n"
+        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{name}\">\n{body}\
+         <text class=\"centred\" x=\"{middle}\" y=\"{bottom}\">{below}</text>\n</svg>\n"
     )
 }
 
@@ -131,42 +230,12 @@ fn grid_line(y: f64, label: &str) -> String {
 }
 
 /// A value under the picture.
-fn mark(x: f64, label: &str) -> String {
-    format!("<text class=\"centred\" x=\"{x:.1}\" y=\"{:.1}\">{label}</text>\n", HEIGHT - BOTTOM + 15.0)
+fn mark((x, y): (f64, f64), label: &str) -> String {
+    format!("<text class=\"centred\" x=\"{x:.1}\" y=\"{y:.1}\">{label}</text>\n")
 }
 
-/// How high a count stands: its logarithm, shifted so that nothing has no height.
-fn height_of(count: u64) -> f64 {
-    (float(count) + 1.0).log10()
-}
-
-/// From zero up to `highest` in steps of 1, 2 or 5 times a power of ten.
-fn even_ticks(highest: f64) -> Vec<f64> {
-    if highest <= 0.0 {
-        return vec![0.0];
-    }
-    let rough = highest / TICKS;
-    let power = 10_f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0].map(|times| times * power).into_iter().find(|step| *step >= rough);
-    let step = step.unwrap_or(10.0 * power);
-    std::iter::successors(Some(0.0), |tick| Some(tick + step)).take_while(|tick| *tick <= highest).collect()
-}
-
-fn powers_of_ten(from: f64, to: f64) -> impl Iterator<Item = f64> {
-    std::iter::successors(Some(10_f64.powf(from.log10().floor())), |power| Some(power * 10.0))
-        .take_while(move |power| *power <= to)
-        .filter(move |power| *power >= from)
-}
-
-fn one_two_five(from: f64, to: f64) -> impl Iterator<Item = f64> {
-    powers_of_ten(from / 10.0, to)
-        .flat_map(|power| [1.0, 2.0, 5.0].map(|times| times * power))
-        .filter(move |value| (from..=to).contains(value))
-}
-
-/// A value without the digits that only floating point adds.
-fn label(value: f64) -> String {
-    format!("{}", (value * 1e4).round() / 1e4)
+fn length(text: &str) -> f64 {
+    float(u64::try_from(text.chars().count()).unwrap_or_default())
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a place in a picture needs three digits")]
@@ -177,42 +246,79 @@ fn float(count: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::percentiles::histogram;
 
-    #[test]
-    fn ticks_are_round_numbers_that_reach_the_highest() {
-        assert_eq!(even_ticks(2.0).into_iter().map(label).collect::<Vec<_>>(), ["0", "0.5", "1", "1.5", "2"]);
-        assert_eq!(even_ticks(730.0), [0.0, 200.0, 400.0, 600.0]);
-        assert_eq!(even_ticks(0.0), [0.0]);
-        assert_eq!(
-            one_two_five(40.0, 2400.0).map(label).collect::<Vec<_>>(),
-            ["50", "100", "200", "500", "1000", "2000"]
-        );
-        assert_eq!(powers_of_ten(1.0, 178_000.0).count(), 6);
+    fn chart(points: Vec<Spot>) -> Chart {
+        Chart {
+            name: "CPU".to_owned(),
+            x: Dimension::new("seconds", Scale::Linear),
+            y: Dimension::new("cores", Scale::Linear),
+            lines: vec![Line {
+                name: "servers & agents".to_owned(),
+                look: Look::new(Hue::Blue, Stroke::Dashed),
+                points,
+            }],
+        }
     }
 
-    #[test]
-    fn a_single_straggler_has_a_bar_at_the_far_end() {
-        let mut latencies = vec![100_000; 178_000];
-        latencies.push(32_000_000);
-        let text = bars(&histogram(&latencies));
-        assert_eq!(text.matches("<rect").count(), 2);
-        let straggler = text.lines().rfind(|line| line.contains("<rect")).unwrap();
-        assert!(straggler.contains("ms: 1</title>"), "{straggler}");
-        let x: f64 = straggler.split("x=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
-        assert!(x > WIDTH * 0.9, "{straggler}");
+    fn spot(x: f64, y: f64) -> Spot {
+        Spot { x, y: Some(y), band: Some((y - 0.5, y + 0.5)), told: format!("at {x}") }
     }
 
     #[test]
     fn a_line_runs_from_corner_to_corner() {
-        let text = lines("CPU", "cores", &[Series { name: "servers", points: vec![(0.0, 0.0), (10.0, 1.6)] }]);
-        assert!(text.contains("points=\"64.0,204.0 704.0,12.0\""), "{text}");
-        assert!(text.contains(">servers</text>") && text.contains("upwards: cores"), "{text}");
+        let text = chart(vec![Spot::plain(0.0, 0.0), Spot::plain(10.0, 2.0)]).render();
+        assert!(text.contains("d=\"M64.0 257.0L690.0 47.0\""), "{text}");
+        assert!(text.contains(">servers &amp; agents</text>") && text.contains("↑ cores"), "{text}");
+        assert!(text.contains("stroke-dasharray") && text.contains("aria-label=\"CPU\""), "{text}");
+        assert_eq!(text.matches("mark").count(), 0, "nothing is told of its points: {text}");
+    }
+
+    #[test]
+    fn rounds_make_a_band_around_the_line() {
+        let text = chart(vec![spot(0.0, 1.0), spot(10.0, 1.5)]).render();
+        assert!(text.contains("class=\"band blue\" d=\"M64.0 99.5L690.0 47.0L690.0 152.0L64.0 204.5z\""), "{text}");
+        assert_eq!(text.matches("<title>at 10</title>").count(), 1, "{text}");
+        let text = chart(vec![spot(10.0, 1.5)]).render();
+        assert!(text.contains("class=\"whisker blue\""), "{text}");
+    }
+
+    #[test]
+    fn where_a_figure_is_missing_the_line_is_interrupted_and_says_why() {
+        let gap = Spot { x: 5.0, told: "void: <late>".to_owned(), ..Spot::default() };
+        let text = chart(vec![spot(0.0, 1.0), spot(2.0, 1.0), gap.clone(), spot(8.0, 1.0), spot(10.0, 1.0)]).render();
+        assert_eq!((text.matches("class=\"band").count(), text.matches("class=\"line").count()), (2, 3), "{text}");
+        assert!(text.contains("class=\"cross blue\"") && text.contains("<title>void: &lt;late&gt;</title>"), "{text}");
+        // Also at the end, where it has a place of its own.
+        let text = chart(vec![spot(0.0, 1.0), spot(2.0, 1.0), gap]).render();
+        assert!(text.contains("class=\"cross blue\" d=\"M686.0"), "{text}");
+    }
+
+    #[test]
+    fn a_long_legend_takes_several_lines_and_the_plot_begins_below() {
+        let mut chart = chart(vec![spot(1.0, 1.0)]);
+        let (_, first) = chart.legend();
+        chart.lines =
+            (0..8).map(|number| Line { name: format!("a line of name {number}"), ..chart.lines[0].clone() }).collect();
+        let (text, second) = chart.legend();
+        assert_eq!(second, first + LEGEND_LINE, "{text}");
+        let right = text.split(" x=\"").skip(1).map(|rest| rest.split('"').next().unwrap().parse::<f64>().unwrap());
+        assert!(right.fold(0.0, f64::max) < WIDTH - 100.0, "{text}");
+    }
+
+    #[test]
+    fn labels_do_not_stand_on_each_other() {
+        let mut chart = chart([100.0, 101.0, 5000.0].map(|x| spot(x, 1.0)).to_vec());
+        chart.x.scale = Scale::Logarithmic;
+        let text = chart.render();
+        assert!(
+            text.contains(">100</text>") && !text.contains(">101</text>") && text.contains(">5,000</text>"),
+            "{text}"
+        );
     }
 
     #[test]
     fn nothing_makes_no_picture() {
-        assert_eq!(bars(&[]), "");
-        assert_eq!(lines("CPU", "cores", &[Series { name: "servers", points: Vec::new() }]), "");
+        assert_eq!(chart(Vec::new()).render(), "");
+        assert_eq!(chart(vec![Spot { x: 1.0, ..Spot::default() }]).render(), "");
     }
 }

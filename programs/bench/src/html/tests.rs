@@ -1,56 +1,36 @@
 use super::*;
+use crate::cost::report::tests::sample;
 use crate::fleet_report::tests::{example, example_with_everything};
+use crate::html::cost::tests::{every_scenario, latency};
+use crate::proxy::findings::tests::example as findings;
 
-#[test]
-fn the_page_has_the_run_beside_the_published_one() {
-    let text = render(&example());
-    for part in [
-        "50 nodes, 1000 workloads, 1 servers, 3 changes. Each reached every workload",
-        "<th>2 × deregistration</th><th>1 × registration</th><th class=\"published\">published: endpoint propagation",
-        "<tr><td>99 %</td><td>138.9</td><td>138.9</td><td class=\"published\">32051.9</td>",
-        "<tr><td>all</td><td>2400.0</td><td>150.0</td><td class=\"published\">–</td>",
-        "Every workload, registration",
-        "12.5 s",
-        "nodes in 51 min",
-        "CPU over time",
-        "HashiCorp Consul Global Scale Benchmark, April 2021",
-    ] {
-        assert!(text.contains(part), "{part} in\n{text}");
-    }
-    assert_eq!(text.matches("<svg").count(), 4);
-    assert!(text.contains(&escape(&example().machine.line())));
-}
-
-#[test]
-fn the_page_has_what_was_measured_besides() {
-    let text = render(&example_with_everything());
-    for part in [
-        "<tr><td>deregistration</td><td>2</td><td>30.0</td><td>35.2</td><td>35.2</td></tr>",
-        "4321 requests were sent meanwhile, 7 of them late; 1 failed",
-        "<tr><td>nodes</td><td>5</td><td>50</td><td>10.0</td></tr>",
-        "<td>20.0</td><td>180.0</td><td>9.0</td>",
-        "<td>12.0</td><td>90.0</td><td>7.5</td>",
-        "each of 10000 further registrations</td><td>1049 B</td>",
-    ] {
-        assert!(text.contains(part), "{part} in\n{text}");
-    }
-    let text = render(&example());
-    for part in ["Envoys had changed", "<h2>Growth", "further registrations"] {
-        assert!(!text.contains(part), "{part} in\n{text}");
-    }
+/// Every kind of report, and complaints.
+fn everything() -> String {
+    let (fleet, cost, small, findings) = (example_with_everything(), every_scenario(), sample(), findings());
+    let reports = [
+        Titled { title: "propagation", report: Report::Fleet(&fleet) },
+        Titled { title: "a suite", report: Report::Cost(&cost) },
+        Titled { title: "one <b> & another", report: Report::Cost(&small) },
+        Titled { title: "proxy", report: Report::Proxies(&findings) },
+    ];
+    page("all of it", &reports, &["x.json: <no> JSON".to_owned()])
 }
 
 #[test]
 fn the_page_needs_nothing_else() {
-    let text = render(&example_with_everything());
-    for elsewhere in ["http:", "https:", "src=", "href=", "url(", "@import", "<script"] {
+    let text = everything();
+    for elsewhere in ["http:", "https:", "src=", "url(", "@import", "<script", "<link", "<img"] {
         assert!(!text.contains(elsewhere), "{elsewhere} in\n{text}");
+    }
+    for link in text.split("href=\"").skip(1) {
+        let place = link.split('"').next().unwrap().strip_prefix('#').expect("a place on the page");
+        assert_eq!(text.matches(&format!("id=\"{place}\"")).count(), 1, "{place}");
     }
 }
 
 #[test]
 fn every_tag_that_is_opened_is_closed_in_order() {
-    let text = render(&example_with_everything());
+    let text = everything();
     let mut open: Vec<&str> = Vec::new();
     let body = text.strip_prefix("<!DOCTYPE html>").unwrap();
     for tag in body.split('<').skip(1).map(|rest| rest.split_once('>').unwrap().0) {
@@ -62,28 +42,75 @@ fn every_tag_that_is_opened_is_closed_in_order() {
         }
     }
     assert!(open.is_empty(), "{open:?}");
+    for place in ["NaN", "inf"] {
+        assert!(!text.contains(&format!("{place} ")) && !text.contains(&format!("\"{place}")), "{place} in\n{text}");
+    }
 }
 
 #[test]
-fn a_change_that_did_not_reach_all_is_told_and_marked() {
-    let mut report = example();
-    report.changes.push(FleetChange::new(44, "deny", 1000, &[]));
-    let text = render(&report);
-    assert!(text.contains("1 of them did not reach every workload"), "{text}");
-    assert!(text.contains("<td>1000</td><td class=\"missing\">0</td><td>–</td>"), "{text}");
-}
-
-#[test]
-fn what_a_scenario_names_is_text_and_no_markup() {
+fn what_reports_name_is_text_and_no_markup() {
     let mut report = example();
     report.scenario = "a<b>&c".to_owned();
-    assert!(render(&report).contains("<h1>starling bench a&lt;b&gt;&amp;c</h1>"));
+    let text = page_of_one(&report.scenario, Report::Fleet(&report));
+    assert!(text.contains("<h1>starling bench a&lt;b&gt;&amp;c</h1>"), "{text}");
+    let text = everything();
+    assert!(text.contains("one &lt;b&gt; &amp; another") && text.contains("throughput: &lt;late&gt;"), "{text}");
+    assert!(text.contains("<li>x.json: &lt;no&gt; JSON</li>"), "{text}");
 }
 
 #[test]
-fn histograms_of_several_changes_are_added_up() {
-    let changes =
-        [FleetChange::new(1, "deny", 3, &[1000, 1000, 50_000]), FleetChange::new(2, "deny", 2, &[1000, 9000])];
-    let counts: Vec<u64> = together(changes.iter()).iter().map(|bin| bin.count).collect();
-    assert_eq!(counts, [3, 1, 1]);
+fn a_page_of_several_has_answers_then_contents_then_sections() {
+    let text = everything();
+    let places = [
+        "<h2>In short</h2>",
+        "<nav",
+        "<h2>A fleet: propagation</h2>",
+        "<h2>Latency that proxies add</h2>",
+        "<h2>CPU time by rate</h2>",
+        "<h2>Latency by load</h2>",
+        "<h2>Memory of a proxy</h2>",
+        "<h2>Ingress gateways under limits</h2>",
+        "<h2>Traffic while the mesh changes</h2>",
+        "<h2>Both data planes: proxy</h2>",
+        "<h2>How this was measured</h2>",
+    ];
+    let places = places.map(|part| text.find(part).unwrap_or_else(|| panic!("{part} in\n{text}")));
+    assert!(places.is_sorted(), "{places:?}");
+    // Figures of both reports are under their scenario, each with its own settings.
+    let latency = text.split("id=\"latency\"").nth(1).and_then(|rest| rest.split("</section>").next()).unwrap();
+    assert_eq!((latency.matches("<h3>").count(), latency.matches("class=\"settings\"").count()), (2, 2), "{latency}");
+}
+
+#[test]
+fn answers_stand_beside_what_was_published() {
+    let text = everything();
+    let answers = text.split("<h2>In short</h2>").nth(1).and_then(|rest| rest.split("</table>").next()).unwrap();
+    for part in [
+        "<th>native</th><th>Envoy</th>",
+        "ms: p50 / p99 / all</a></td><td class=\"words\">propagation: 1,000 workloads on 50 nodes</td>\
+         <td colspan=\"2\">89.9 / 139 / 2,400</td><td class=\"words published\">Consul 1.9: 361 / 32,052 / –; endpoint",
+        "add, p50, ms</a></td><td class=\"words\">a suite: 16 conn., 1000/s</td>\
+         <td>+0.500<br/><small>0.250 to 0.750</small></td><td>below noise<br/><small>of 0.125</small></td>\
+         <td class=\"words published\">Istio 1.2: +3; 16 conn., 1,000/s<br/>OSM: +1; 1,000/s</td>",
+        "<tr><td class=\"words\">one &lt;b&gt; &amp; another: 16 conn., 1000/s</td>",
+        "Istio 1.2: 500 for one sidecar, at 1,000/s<br/>OSM: 1,060 for one sidecar",
+        "<td class=\"words\">gateway: 0.1 cores, 100 MiB</td><td>500</td><td>–</td><td class=\"words published\">Consul, its default: 896</td>",
+        "<td class=\"words\">100 changes/s</td><td>3<br/><small>7.50 ms</small></td>",
+    ] {
+        assert!(answers.contains(part), "{part} in\n{answers}");
+    }
+}
+
+#[test]
+fn a_page_of_one_report_has_no_titles_of_reports() {
+    let report = latency();
+    let text = page_of_one("latency", Report::Cost(&report));
+    let section = text.split("id=\"latency\"").nth(1).and_then(|rest| rest.split("</section>").next()).unwrap();
+    assert!(!section.contains("<h3>") && text.contains("<h1>starling bench latency</h1>"), "{text}");
+}
+
+#[test]
+fn nothing_makes_a_page_that_says_why() {
+    let text = page("starling bench", &[], &["a.json names no schema".to_owned()]);
+    assert!(text.contains("<li>a.json names no schema</li>") && !text.contains("In short"), "{text}");
 }

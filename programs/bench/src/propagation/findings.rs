@@ -14,7 +14,7 @@ use crate::table;
 
 pub(super) const JSON_HELP: &str = "\
 The report (report.json with --report, --json PATH, or -o json) is an object with these fields:
-  scenario, nodes, workloads, servers, payload_endpoints
+  schema (starling-bench-fleet/1), scenario, nodes, workloads, servers, payload_endpoints
   changes[]       revision, kind, affected and applied (workloads), server_cpu_ms, histogram[], and
                   latency_ms.{p50,p75,p90,p95,p96,p97,p98,p99,p999,max}: from just before the API call until the
                   workload's next request would be served by it; traffic_ms.{first, last, envoys[]}: until requests
@@ -78,7 +78,7 @@ const GROWTH_BAR: f64 = 12.0;
 
 /// Writes and prints the report; the exit code is a failure when a workload was not reached.
 pub(super) fn deliver(subject: Subject, report: &FleetReport, output: &OutputArgs) -> anyhow::Result<ExitCode> {
-    output.write_page(|| html::render(report))?;
+    output.write_page(|| html::page_of_one(&report.scenario, html::Report::Fleet(report)))?;
     let bars = bars(subject, report);
     let code = output.deliver(report, &bars, || table(subject, report, &bars))?;
     if report.is_complete() {
@@ -207,7 +207,7 @@ fn latencies(subject: Subject, report: &FleetReport) -> String {
     if subject != Subject::Faults {
         column("all".to_owned(), of_all(report));
     }
-    let published = Published::read();
+    let published = Published::read().propagation;
     let place = usize::from(subject == Subject::Intention);
     if let Some(result) = published.results.into_iter().nth(place) {
         header.push("published".to_owned());

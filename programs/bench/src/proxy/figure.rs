@@ -1,11 +1,11 @@
 //! The figures, and what is promised of each.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Row;
 
 /// A figure of the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Figure {
     RequestsPerSecond,
@@ -26,7 +26,7 @@ pub(crate) enum Figure {
 }
 
 /// What is promised of the native plane.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Bar {
     /// At least so many times Envoy's.

@@ -1,8 +1,9 @@
 //! Measures one row once, on both planes.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::figure::Figure;
 use super::{Row, bulk, change, idle, services};
@@ -20,7 +21,7 @@ pub(super) const RESTING: Duration = Duration::from_secs(12);
 const SHORTEST_BELIEVED: Duration = Duration::from_secs(1);
 
 /// Whose a reading is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Who {
     Native,
@@ -29,14 +30,14 @@ pub(super) enum Who {
 }
 
 /// One measurement.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Reading {
     pub(super) who: Who,
     pub(super) round: u32,
     /// The figure of the table, if it is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) figure: Option<Figure>,
-    pub(super) name: &'static str,
+    pub(super) name: Cow<'static, str>,
     pub(super) value: f64,
 }
 
@@ -213,11 +214,11 @@ impl Bench {
     }
 
     fn figure(&mut self, who: Who, round: u32, figure: Figure, value: f64) {
-        self.readings.push(Reading { who, round, figure: Some(figure), name: figure.name(), value });
+        self.readings.push(Reading { who, round, figure: Some(figure), name: figure.name().into(), value });
     }
 
     fn reading(&mut self, who: Who, round: u32, name: &'static str, value: f64) {
-        self.readings.push(Reading { who, round, figure: None, name, value });
+        self.readings.push(Reading { who, round, figure: None, name: name.into(), value });
     }
 
     fn plane(&self, who: Who) -> &Plane {

@@ -1,14 +1,15 @@
 //! The part of the page about hard conditions.
 
-use super::{Cell, NO_FIGURE, mebibytes, milliseconds, plain, table};
+use super::mebibytes;
 use crate::fleet_report::{BadNetwork, Faults, SlowReaders};
+use crate::html::{Cell, NO_FIGURE, milliseconds, plain, table};
 
 /// Nothing, if nothing was hard.
 pub(super) fn section(faults: Option<&Faults>) -> String {
     let Some(Faults { slow_readers, bad_network }) = faults else { return String::new() };
     let rows: Vec<Vec<Cell>> =
         slow_readers.iter().flat_map(slow_rows).chain(bad_network.iter().flat_map(network_rows)).collect();
-    format!("<h2>Hard conditions</h2>\n{}", table(&["what", "found"].map(plain), &rows))
+    format!("<h3>Hard conditions</h3>\n{}", table(&["what", "found"].map(plain), &rows))
 }
 
 fn row(what: &str, found: &str) -> Vec<Cell> {

@@ -1,7 +1,7 @@
 //! The parts of the page about what was measured besides the workloads: traffic through Envoys, and growth.
 
-use super::{Cell, NO_FIGURE, escape, milliseconds, plain, table};
 use crate::fleet_report::{FleetReport, Growth, Probes, mean, time_to_all};
+use crate::html::{Cell, NO_FIGURE, escape, milliseconds, plain, table};
 
 /// When traffic changed; nothing, if there was none.
 pub(super) fn traffic(report: &FleetReport) -> String {
@@ -16,7 +16,7 @@ pub(super) fn traffic(report: &FleetReport) -> String {
         })
         .collect();
     format!(
-        "<h2>Milliseconds from the call until traffic through real Envoys had changed</h2>\n\
+        "<h3>Milliseconds from the call until traffic through real Envoys had changed</h3>\n\
          <p>Medians over the changes of a kind. {sent} requests were sent meanwhile, {late} of them late; {failed} failed.</p>\n{}",
         table(&header, &rows)
     )
@@ -50,7 +50,7 @@ pub(super) fn growth(report: &FleetReport) -> String {
     ]
     .map(|row| row.map(plain).to_vec());
     let header = ["what", "a tenth of the nodes", "all", "times"].map(plain);
-    format!("<h2>Growth</h2>\n{}", table(&header, &rows))
+    format!("<h3>Growth</h3>\n{}", table(&header, &rows))
 }
 
 fn times(ratio: Option<f64>) -> String {
