@@ -13,14 +13,14 @@ use std::time::Instant;
 pub(super) struct Dispatch(RefCell<Loop>);
 
 enum Loop {
-    Closed { end: Option<Instant>, left: Option<u64> },
+    Closed { counted_from: Instant, end: Option<Instant>, left: Option<u64> },
     Open { due: VecDeque<Instant>, free: VecDeque<Waker>, over: bool },
 }
 
 impl Dispatch {
-    /// A closed loop until a moment, or for so many requests, whichever is first.
-    pub(super) fn closed(end: Option<Instant>, left: Option<u64>) -> Self {
-        Self(RefCell::new(Loop::Closed { end, left }))
+    /// A closed loop until a moment, or for so many requests from when they count, whichever is first.
+    pub(super) fn closed(counted_from: Instant, end: Option<Instant>, left: Option<u64>) -> Self {
+        Self(RefCell::new(Loop::Closed { counted_from, end, left }))
     }
 
     /// An open loop in which nothing is due yet.
@@ -52,12 +52,14 @@ impl Dispatch {
     /// When the next request of the caller is due, which is now or was earlier; `None` when there are no more.
     pub(super) async fn next(&self) -> Option<Instant> {
         poll_fn(|context| match &mut *self.0.borrow_mut() {
-            Loop::Closed { end, left } => {
+            Loop::Closed { counted_from, end, left } => {
                 let now = Instant::now();
                 if end.is_some_and(|end| now >= end) || *left == Some(0) {
                     return Poll::Ready(None);
                 }
-                *left = left.map(|left| left - 1);
+                if now >= *counted_from {
+                    *left = left.map(|left| left - 1);
+                }
                 Poll::Ready(Some(now))
             }
             Loop::Open { due, free, over } => match due.pop_front() {
@@ -91,11 +93,17 @@ mod tests {
 
     #[test]
     fn a_closed_loop_ends_with_its_count_or_its_time() {
-        let dispatch = Dispatch::closed(None, Some(2));
+        let dispatch = Dispatch::closed(Instant::now(), None, Some(2));
         let next = || dispatch.next().now_or_never().expect("it never waits");
         assert!(next().is_some() && next().is_some() && next().is_none());
-        let over = Dispatch::closed(Some(Instant::now()), None);
+        let over = Dispatch::closed(Instant::now(), Some(Instant::now()), None);
         assert_eq!(over.next().now_or_never(), Some(None));
+    }
+
+    #[test]
+    fn what_warms_up_a_closed_loop_is_not_of_its_count() {
+        let dispatch = Dispatch::closed(Instant::now() + Duration::from_secs(3600), None, Some(1));
+        assert!((0..3).all(|_| dispatch.next().now_or_never().flatten().is_some()));
     }
 
     #[test]

@@ -132,7 +132,7 @@ async fn drive(share: &Share, clients: Vec<Client>, common: &Common) -> anyhow::
         super::plan::Length::Requests(_) => None,
     };
     let dispatch = Rc::new(match load.pace {
-        Pace::Closed => Dispatch::closed(end, share.requests),
+        Pace::Closed => Dispatch::closed(counted_from, end, share.requests),
         Pace::Open { .. } => Dispatch::open(),
     });
     let tally = Rc::new(RefCell::new(Tally { each: load.keep_each.then(Vec::new), ..Tally::default() }));
