@@ -9,6 +9,7 @@ mod cells;
 mod churn;
 pub(crate) mod compare;
 mod descriptors;
+mod limits;
 mod many;
 mod measure;
 mod points;
@@ -21,15 +22,16 @@ pub(crate) mod text;
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
+use crate::cgroup::Cgroups;
 use crate::html;
 use crate::machine::Machine;
-use crate::plane::Plane;
 use crate::progress::Progress;
 use crate::report::Versions;
-pub(crate) use arguments::Args;
+pub(crate) use arguments::{Args, IngressArgs};
 use cells::Measurements;
 use churn::Changing;
-use measure::{Measured, Timing, Variant, measure};
+use limits::Limit;
+use measure::{Measured, Timing, measure};
 pub(crate) use report::CostScenario;
 use report::{Churn, CostReport, Point, SCHEMA};
 pub(crate) use statistics::median;
@@ -41,20 +43,16 @@ use subjects::Subjects;
 /// When nothing can be measured, or the report cannot be written. What is merely missing is in the report.
 pub(crate) async fn run(scenario: CostScenario, args: Args) -> anyhow::Result<ExitCode> {
     args.verify(scenario)?;
-    let (settings, progress) = (args.settings(), Progress::new());
-    let points = if args.asks_for_services_alone() {
-        Vec::new()
-    } else {
-        points::points(scenario, args.connections(), args.rates(), args.changes())
-    };
-    let (points, too_many) = fitting(points);
-    let mut subjects = Subjects::start(scenario, &args, &settings, &progress).await?;
+    let (settings, progress) = (args.settings(scenario), Progress::new());
+    let (points, mut missing) = fitting(asked(scenario, &args));
+    let (points, groups) = limitable(points, &mut missing);
+    let mut subjects = Subjects::start(scenario, &args, &settings, groups, &progress).await?;
     let mut all = empty(scenario, &points, &subjects);
-    let total = u64::from(settings.rounds) * u64::try_from(all.len()).unwrap_or(u64::MAX);
+    let applying = all.iter().filter(|it| it.applies()).count();
+    let total = u64::from(settings.rounds) * u64::try_from(applying).unwrap_or(u64::MAX);
     let timing = args.timing(scenario);
-    let each = timing.warm_up + timing.length;
     if total > 0 {
-        progress.say(&format!("{total} measurements of {:.1} s each", each.as_secs_f64()));
+        progress.say(&announcement(total, &points, timing));
     }
     let mut phase = progress.phase("measurements", total);
     for round in 0..settings.rounds {
@@ -63,8 +61,11 @@ pub(crate) async fn run(scenario: CostScenario, args: Args) -> anyhow::Result<Ex
             let turn = round.wrapping_mul(u32::try_from(points.len()).unwrap_or(1)) + u32::try_from(place)?;
             let order = statistics::order(subjects.variants.len(), turn, settings.seed);
             for (place_in_round, variant) in (0..).zip(order) {
-                let skip = past_knee.contains(&(variant, point.connections));
                 let measurements = &mut all[place * subjects.variants.len() + variant];
+                if !measurements.applies() {
+                    continue;
+                }
+                let skip = past_knee.contains(&(variant, point.connections));
                 if !skip && !turn_of(measurements, &mut subjects, variant, timing, (round, place_in_round)).await {
                     // A mesh that does not keep up with a rate does not keep up with a higher one.
                     let is_curve = scenario == CostScenario::Throughput;
@@ -75,9 +76,10 @@ pub(crate) async fn run(scenario: CostScenario, args: Args) -> anyhow::Result<Ex
         }
     }
     drop(phase);
+    all.retain(Measurements::applies);
     all.extend(many::measure_all(&mut subjects, &args.services(scenario), timing, &progress).await);
     let (cells, floors) = cells::cells(&all, settings.seed);
-    let mut missing: Vec<_> = too_many.into_iter().chain(subjects.missing.iter().cloned()).collect();
+    let mut missing: Vec<_> = missing.into_iter().chain(subjects.missing.iter().cloned()).collect();
     missing.extend(text::complaints(&cells, settings.rounds));
     let report = CostReport {
         schema: SCHEMA.to_owned(),
@@ -104,6 +106,43 @@ fn name(scenario: CostScenario) -> &'static str {
         CostScenario::Memory => "memory",
         CostScenario::Ingress => "ingress",
         CostScenario::Churn => "churn",
+    }
+}
+
+/// The points of a run.
+fn asked(scenario: CostScenario, args: &Args) -> Vec<Point> {
+    if scenario == CostScenario::Ingress {
+        args.points_of_ingress()
+    } else if args.asks_for_services_alone() {
+        Vec::new()
+    } else {
+        points::points(scenario, args.connections(), args.rates(), args.changes())
+    }
+}
+
+/// What lies ahead.
+fn announcement(total: u64, points: &[Point], timing: Timing) -> String {
+    match points.iter().find_map(|point| point.requests) {
+        Some(requests) => format!("{total} measurements of {requests} requests each"),
+        None => format!("{total} measurements of {:.1} s each", (timing.warm_up + timing.length).as_secs_f64()),
+    }
+}
+
+/// The points whose limits proxies can be held to, and where groups for that are made, if there are any.
+fn limitable(points: Vec<Point>, missing: &mut BTreeSet<String>) -> (Vec<Point>, Option<Cgroups>) {
+    let is_free = |point: &Point| Limit::of(point).is_none();
+    if points.iter().all(is_free) {
+        return (points, None);
+    }
+    match Cgroups::find() {
+        Ok(groups) => (points, Some(groups)),
+        Err(error) => {
+            let (free, limited): (Vec<_>, Vec<_>) = points.into_iter().partition(is_free);
+            let limits: BTreeSet<_> = limited.iter().map(|point| Limit::of(point).to_string()).collect();
+            let limits: Vec<_> = limits.into_iter().collect();
+            missing.insert(format!("--limits {}: {error:#}", limits.join(",")));
+            (free, None)
+        }
     }
 }
 
@@ -138,18 +177,20 @@ fn empty(scenario: CostScenario, points: &[Point], subjects: &Subjects) -> Vec<M
 
 /// Measures a variant, while its mesh changes if that is asked for.
 async fn measure_changing(
-    variant: &Variant,
-    plane: Option<&Plane>,
+    subjects: &Subjects,
+    variant: usize,
     point: Point,
     timing: Timing,
     turn: (u32, u32),
 ) -> anyhow::Result<Measured> {
+    let (of, held) = (&subjects.variants[variant], subjects.held(variant, Limit::of(&point)));
+    let plane = subjects.planes.iter().find(|(kind, _)| *kind == of.proxy).map(|(_, plane)| plane);
     let per_second = point.changes_per_second.filter(|per_second| *per_second > 0.0);
     let changing = match plane.zip(per_second) {
         Some((plane, per_second)) => Some(Changing::begin(plane, per_second).await?),
         None => None,
     };
-    let mut measured = measure(variant, point, timing, turn).await?;
+    let mut measured = measure(of, &held, point, timing, turn).await?;
     if let Some(changing) = changing {
         let (made, refused, void) = changing.end().await?;
         let round = &mut measured.round;
@@ -167,21 +208,25 @@ async fn turn_of(
     timing: Timing,
     (round, place): (u32, u32),
 ) -> bool {
-    let of = &subjects.variants[variant];
-    let plane = subjects.planes.iter().find(|(kind, _)| *kind == of.proxy).map(|(_, plane)| plane);
-    let counts = match measure_changing(of, plane, measurements.point, timing, (round, place)).await {
+    let (point, limit) = (measurements.point, Limit::of(&measurements.point));
+    let measured = async {
+        subjects.hold(variant, limit)?;
+        measure_changing(subjects, variant, point, timing, (round, place)).await
+    };
+    let (counts, not_measured) = match measured.await {
         Ok(measured) => {
             let counts = measured.round.void.is_none();
             measurements.rounds.push(measured);
-            counts
+            (counts, None)
         }
-        Err(error) => {
-            measurements.problems.push(format!("round {round}: {error:#}"));
-            false
-        }
+        Err(error) => (false, Some(error)),
     };
+    let problem = |error: anyhow::Error| format!("round {round}: {error:#}");
+    // How a process ended comes first: it is why the rest went wrong.
     if !counts && let Some(how) = subjects.ended() {
         measurements.problems.push(format!("round {round}: {how}"));
+        measurements.problems.extend(subjects.revive().await.err().map(problem));
     }
+    measurements.problems.extend(not_measured.map(problem));
     counts
 }

@@ -4,13 +4,14 @@
 //! it through its public API, and watches it through its traffic. The parts that every scenario uses are `mesh` (processes),
 //! `api` (calls), `probe` (traffic), `verdict` (when it changed), `histogram`, `report` and `table`; a scenario is one module beside them. Scenarios
 //! with a simulated fleet use `fleet`, whose nodes are the agent's own code, and `shape`, `percentiles` and `fleet_report`.
-//! `plane` is a mesh with the proxies of one data plane. `load` sends requests at a rate. `html` makes pages of reports,
-//! with the studies of `published` beside them, and `page` one of several. Nothing else here shares code with what it
-//! measures, but the reading of HTTP/1.1.
+//! `plane` is a mesh with the proxies of one data plane, `cgroup` limits what a process may have, `load` sends requests at
+//! a rate. `html` makes pages of reports, with the studies of `published` beside them, and `page` one of several. Nothing
+//! else here shares code with what it measures, but the reading of HTTP/1.1.
 //!
 //! What it does not own: the wording of the command line outside `bench`, and the installation of Envoy.
 
 mod api;
+mod cgroup;
 mod churn;
 mod connection;
 mod cost;
@@ -90,6 +91,8 @@ enum Scenario {
     Throughput(cost::Args),
     /// Measure the memory that proxies take, by connections and by rate
     Memory(cost::Args),
+    /// Measure an ingress gateway before a sidecar, under limits of CPU time and memory
+    Ingress(cost::IngressArgs),
     Compare(cost::compare::CompareArgs),
     Page(page::PageArgs),
     Smp(cost::smp::SmpArgs),
@@ -126,6 +129,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             Scenario::Cpu(args) => cost::run(CostScenario::Cpu, args).await,
             Scenario::Throughput(args) => cost::run(CostScenario::Throughput, args).await,
             Scenario::Memory(args) => cost::run(CostScenario::Memory, args).await,
+            Scenario::Ingress(args) => cost::run(CostScenario::Ingress, args.into()).await,
             Scenario::Smp(args) => cost::smp::run(&args),
             Scenario::Compare(args) => cost::compare::run(&args),
             Scenario::Page(args) => page::run(&args),

@@ -25,8 +25,8 @@ mod wire;
 mod worker;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
-use std::time::Duration;
+use std::sync::{Arc, Barrier, OnceLock};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
@@ -63,6 +63,7 @@ impl Running {
             failed: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             ready: Barrier::new(usize::try_from(threads).unwrap_or(1)),
+            begun: OnceLock::new(),
         });
         let of_threads = Arc::clone(&common);
         let outcome = tokio::task::spawn_blocking(move || {
@@ -81,6 +82,11 @@ impl Running {
             Ok(outcome)
         });
         Self { common, outcome }
+    }
+
+    /// When it began to send, with the warm-up; `None` while connections are opened.
+    pub(crate) fn begun(&self) -> Option<Instant> {
+        self.common.begun.get().copied()
     }
 
     /// Requests that have come to an end so far, those of the warm-up not counted.

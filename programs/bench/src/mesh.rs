@@ -24,7 +24,7 @@ use crate::process;
 pub(crate) use child::{Child, Pipes};
 pub(crate) use envoy::Envoy;
 pub(crate) use ports::Ports;
-pub(crate) use sidecar::{Sidecar, SidecarOptions};
+pub(crate) use sidecar::{Role, Sidecar, SidecarOptions};
 
 /// Time a process has from its start until it is ready; twenty Envoys that start at once on two cores need several
 /// seconds each.
@@ -139,8 +139,8 @@ impl Mesh {
     /// When the mesh has no Envoy, no port is free, or the process cannot be started.
     pub(crate) fn start_envoy(&mut self, sidecar_for: &str, workers: usize) -> anyhow::Result<()> {
         let envoy = self.envoy.as_ref().context("this mesh was brought up without an Envoy")?;
-        let options =
-            SidecarOptions { agent: self.addresses, instance: sidecar_for, workers, admin: self.ports.loopback()? };
+        let (agent, role, admin) = (self.addresses, Role::SidecarOf(sidecar_for), self.ports.loopback()?);
+        let options = SidecarOptions { agent, role, workers, admin };
         self.envoys.push(Sidecar::start(envoy, options, &logs(self.directory.path()))?);
         Ok(())
     }
@@ -232,16 +232,17 @@ pub(crate) fn disks(keep: bool) -> anyhow::Result<TempDir> {
 fn remove_left_over(place: &Path) {
     let Ok(entries) = std::fs::read_dir(place) else { return };
     for entry in entries.flatten() {
-        if entry.file_name().to_str().is_some_and(|name| is_left_over(name, process::started)) {
+        if entry.file_name().to_str().is_some_and(|name| is_left_over(name, DISKS_PREFIX, process::started)) {
             // What is another user's stays, and is in nobody's way.
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// Whether a name is that of a fleet's disks whose process is no more; `started` tells when a process that is there was started.
-fn is_left_over(name: &str, started: impl Fn(u32) -> Option<u64>) -> bool {
-    let owner = name.strip_prefix(DISKS_PREFIX).and_then(|rest| {
+/// Whether a name is that of something whose process is no more: behind `prefix` it has the process, and when that was started.
+/// `started` tells when a process that is there was started.
+pub(crate) fn is_left_over(name: &str, prefix: &str, started: impl Fn(u32) -> Option<u64>) -> bool {
+    let owner = name.strip_prefix(prefix).and_then(|rest| {
         let (id, rest) = rest.split_once('-')?;
         Some((id.parse().ok()?, rest.split_once('-')?.0.parse().ok()?))
     });
@@ -321,10 +322,11 @@ mod tests {
     #[test]
     fn disks_of_a_process_that_is_no_more_are_left_over() {
         let started = |id: u32| (id == 7).then_some(100);
-        assert!(is_left_over("starling-bench-disks-8-100-x1y2", started));
-        assert!(is_left_over("starling-bench-disks-7-99-x1y2", started), "another process has its number now");
+        let is_left_over = |name: &str| is_left_over(name, DISKS_PREFIX, started);
+        assert!(is_left_over("starling-bench-disks-8-100-x1y2"));
+        assert!(is_left_over("starling-bench-disks-7-99-x1y2"), "another process has its number now");
         for other in ["starling-bench-disks-7-100-x1y2", "starling-bench-disks-x1y2", "starling-bench-7-99-x", "else"] {
-            assert!(!is_left_over(other, started), "{other}");
+            assert!(!is_left_over(other), "{other}");
         }
     }
 }

@@ -12,13 +12,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use crate::api::{Api, Call};
+use crate::cgroup::{Cgroup, Cgroups};
 use crate::fleet::Server;
 use crate::load::{Length, Load, Message, Peer, generate, parse_url};
 use crate::mesh::{
-    Addresses, Child, Envoy, Ports, Sidecar, SidecarOptions, command, is_ready, logs, own_program, ready,
+    Addresses, Child, Envoy, Ports, Role, Sidecar, SidecarOptions, command, is_ready, logs, own_program, ready,
 };
 use crate::process;
-use registrations::{CALLER, FORBIDDEN, Service, caller, proxy_defaults};
+use registrations::{CALLER, FORBIDDEN, GATEWAY, HOST, Service, caller, ingress, proxy_defaults};
+
+/// A gRPC method by its form, so that all protocols share it.
+pub(crate) const PATH: &str = "/bench.Echo/Unary";
 
 /// Variable that holds an agent's join token.
 const JOIN_TOKEN: &str = "STARLING_JOIN_TOKEN";
@@ -30,7 +34,7 @@ const REACHED_WITHIN: Duration = Duration::from_secs(30);
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What a mesh is brought up with.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Setting {
     pub(crate) services: Vec<Service>,
     /// Intentions on each service beside the one of its caller.
@@ -38,6 +42,10 @@ pub(crate) struct Setting {
     pub(crate) access_log: bool,
     /// Where spans of all requests go, if they are traced.
     pub(crate) spans_to: Option<SocketAddr>,
+    /// Let the HTTP service be called from outside, too.
+    pub(crate) gateway: bool,
+    /// Where every proxy gets a group of its own, if it is to have one.
+    pub(crate) groups: Option<Cgroups>,
 }
 
 /// Which proxies.
@@ -71,6 +79,9 @@ pub(crate) struct Plane {
     server: Server,
     /// Where the caller's sidecar takes requests for a service.
     upstreams: BTreeMap<Service, SocketAddr>,
+    /// Where the ingress gateway listens, if there is one.
+    gateway: Option<SocketAddr>,
+    groups: Option<Cgroups>,
     /// Where the caller itself would listen, and its sidecar.
     caller_at: [SocketAddr; 2],
     /// Where a service's sidecar takes calls over mutual TLS.
@@ -99,8 +110,22 @@ impl Plane {
         let called = Agent::start("called", &kind, at, ports).await?;
         let (upstreams, public, sidecars) = Default::default();
         let (proxyless, caller_at) = (None, [ports.loopback()?, ports.loopback()?]);
-        let mut plane =
-            Self { kind, sidecars, proxyless, calling, called, server, upstreams, caller_at, public, directory };
+        let gateway = if setting.gateway { Some(ports.loopback()?) } else { None };
+        let groups = setting.groups.clone();
+        let mut plane = Self {
+            kind,
+            sidecars,
+            proxyless,
+            calling,
+            called,
+            server,
+            upstreams,
+            gateway,
+            groups,
+            caller_at,
+            public,
+            directory,
+        };
         plane.furnish(application, setting, ports).await?;
         plane.reach().await?;
         Ok(plane)
@@ -111,8 +136,9 @@ impl Plane {
         let mut called = self.called_api();
         let Call { method, target, body } = proxy_defaults(setting.access_log, setting.spans_to);
         api.write(method, &target, &body).await?;
+        let callers = if setting.gateway { &[CALLER, GATEWAY][..] } else { &[CALLER] };
         for service in setting.services.iter().copied() {
-            for Call { method, target, body } in service.settings(setting.policies) {
+            for Call { method, target, body } in service.settings(callers, setting.policies) {
                 api.write(method, &target, &body).await?;
             }
             let public = ports.loopback()?;
@@ -130,11 +156,16 @@ impl Plane {
                 continue;
             }
             let agent = self.called.addresses;
-            self.sidecar(service.name(), agent, ports).await?;
+            self.proxy(Role::SidecarOf(service.name()), agent, ports.loopback()?).await?;
         }
         self.call_also([]).await?;
         let agent = self.calling.addresses;
-        self.sidecar(CALLER, agent, ports).await
+        if let Some(gateway) = self.gateway {
+            let Call { method, target, body } = ingress(gateway.port());
+            api.write(method, &target, &body).await?;
+            self.proxy(Role::Gateway(GATEWAY), agent, ports.loopback()?).await?;
+        }
+        self.proxy(Role::SidecarOf(CALLER), agent, ports.loopback()?).await
     }
 
     async fn start_proxyless(&self, listen: SocketAddr, ports: &mut Ports) -> anyhow::Result<Child> {
@@ -166,51 +197,77 @@ impl Plane {
     /// Starts the sidecar of an instance on the calling node.
     pub(crate) async fn further_sidecar(&mut self, instance: &str, ports: &mut Ports) -> anyhow::Result<()> {
         let agent = self.calling.addresses;
-        self.sidecar(instance, agent, ports).await
+        self.proxy(Role::SidecarOf(instance), agent, ports.loopback()?).await
     }
 
-    async fn sidecar(&mut self, instance: &str, agent: Addresses, ports: &mut Ports) -> anyhow::Result<()> {
-        let options = SidecarOptions { agent, instance, workers: 1, admin: ports.loopback()? };
+    /// Starts what the kernel has killed for its memory again, and waits until calls come through; whether there was any.
+    ///
+    /// # Errors
+    /// When it does not start, or calls do not come through.
+    pub(crate) async fn revive(&mut self) -> anyhow::Result<bool> {
+        let killed = self.sidecars.iter().filter(|(_, sidecar)| sidecar.was_killed());
+        let killed: Vec<_> = killed.map(|(instance, sidecar)| (instance.clone(), sidecar.admin())).collect();
+        if killed.is_empty() {
+            return Ok(false);
+        }
+        for (instance, admin) in killed {
+            // Its group has to go before there can be another of its name.
+            self.sidecars.remove(&instance);
+            let role = if instance == GATEWAY { Role::Gateway(GATEWAY) } else { Role::SidecarOf(&instance) };
+            let is_called = self.public.keys().any(|service| service.name() == instance);
+            let agent = if is_called { self.called.addresses } else { self.calling.addresses };
+            self.proxy(role, agent, admin).await?;
+        }
+        self.reach().await?;
+        Ok(true)
+    }
+
+    async fn proxy(&mut self, role: Role<'_>, agent: Addresses, admin: SocketAddr) -> anyhow::Result<()> {
+        let options = SidecarOptions { agent, role, workers: 1, admin };
         let logs = logs(&self.directory);
         let mut sidecar = match &self.kind {
             Kind::Envoy(envoy) => Sidecar::start(envoy, options, &logs)?,
             Kind::Native => Sidecar::start_native(options, &logs)?,
         };
+        if let Some(groups) = &self.groups {
+            sidecar.confine(groups.make(&format!("{}-{}", self.kind.name(), role.name()))?)?;
+        }
         sidecar.ready().await?;
-        self.sidecars.insert(instance.to_owned(), sidecar);
+        self.sidecars.insert(role.name().to_owned(), sidecar);
         Ok(())
     }
 
     async fn reach(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + REACHED_WITHIN;
-        for service in self.upstreams.keys().copied() {
-            while let Err(error) = self.reached(service).await {
+        for (name, load) in self.ways(PATH)? {
+            while let Err(error) = reached(load.clone()).await {
                 if Instant::now() > deadline {
-                    let (plane, name) = (self.kind.name(), service.name());
+                    let plane = self.kind.name();
                     return Err(error.context(format!("{name} is not reached through {plane} proxies")));
                 }
                 tokio::time::sleep(ATTEMPT_PAUSE).await;
             }
         }
-        if !self.upstreams.contains_key(&Service::Http) {
-            return Ok(());
-        }
-        let forbidden = self.load_of(Service::Http, FORBIDDEN, 0)?;
-        let outcome = generate(Load { length: Length::Requests(1), ..forbidden }).await?;
-        if !outcome.tally.status.contains_key(&403) {
-            let (plane, found) = (self.kind.name(), outcome.tally.failures);
-            bail!("what an intention forbids is not refused by {plane} proxies: {found:?}");
+        let is_authorised_by_path = |name: &str| [Service::Http.name(), GATEWAY].contains(&name);
+        for (name, forbidden) in self.ways(FORBIDDEN)?.into_iter().filter(|(name, _)| is_authorised_by_path(name)) {
+            let outcome = generate(Load { length: Length::Requests(1), ..forbidden }).await?;
+            if !outcome.tally.status.contains_key(&403) {
+                let (plane, found) = (self.kind.name(), outcome.tally.failures);
+                bail!(
+                    "what an intention forbids is not refused by {plane} proxies on the way through {name}: {found:?}"
+                );
+            }
         }
         Ok(())
     }
 
-    async fn reached(&self, service: Service) -> anyhow::Result<()> {
-        let load = Load { length: Length::Requests(1), timeout: Duration::from_secs(2), ..self.load(service, 16)? };
-        let outcome = generate(load).await?;
-        match outcome.tally.failures.keys().next() {
-            Some(failure) => bail!("{failure}"),
-            None => Ok(()),
-        }
+    /// Calls of a path through the caller's sidecar, of each service, and through the gateway; with what they go through.
+    fn ways(&self, path: &str) -> anyhow::Result<Vec<(&'static str, Load)>> {
+        let payload = if path == FORBIDDEN { 0 } else { 16 };
+        let services = self.upstreams.keys();
+        let inside = services.map(|service| Ok((service.name(), self.load_of(*service, path, payload)?)));
+        let outside = self.gateway.map(|gateway| Ok((GATEWAY, load_from_outside(gateway, path, payload)?)));
+        inside.chain(outside).collect()
     }
 
     /// Calls of a service through both hops.
@@ -218,7 +275,15 @@ impl Plane {
     /// # Errors
     /// When its address makes no URL, which it does.
     pub(crate) fn load(&self, service: Service, payload: usize) -> anyhow::Result<Load> {
-        self.load_of(service, "/bench.Echo/Unary", payload)
+        self.load_of(service, PATH, payload)
+    }
+
+    /// Calls of the HTTP service through the ingress gateway.
+    ///
+    /// # Errors
+    /// When there is no gateway.
+    pub(crate) fn load_from_outside(&self, payload: usize) -> anyhow::Result<Load> {
+        load_from_outside(self.gateway.context("this mesh has no ingress gateway")?, PATH, payload)
     }
 
     fn load_of(&self, service: Service, path: &str, payload: usize) -> anyhow::Result<Load> {
@@ -260,6 +325,16 @@ impl Plane {
         self.sidecars[instance].pid()
     }
 
+    /// The group of the proxy that serves an instance, if it was given one.
+    pub(crate) fn group_of(&self, instance: &str) -> Option<&Cgroup> {
+        self.sidecars.get(instance)?.group()
+    }
+
+    /// The same, to change its limits.
+    pub(crate) fn group_of_mut(&mut self, instance: &str) -> Option<&mut Cgroup> {
+        self.sidecars.get_mut(instance)?.group_mut()
+    }
+
     /// CPU time that both proxies on the way to a service have used.
     ///
     /// # Errors
@@ -289,6 +364,20 @@ impl Plane {
             None => Ok(()),
         }
     }
+}
+
+async fn reached(load: Load) -> anyhow::Result<()> {
+    let load = Load { length: Length::Requests(1), timeout: Duration::from_secs(2), ..load };
+    match generate(load).await?.tally.failures.keys().next() {
+        Some(failure) => bail!("{failure}"),
+        None => Ok(()),
+    }
+}
+
+fn load_from_outside(gateway: SocketAddr, path: &str, payload: usize) -> anyhow::Result<Load> {
+    let (protocol, uri) = parse_url(&format!("http://{HOST}:{}{path}", gateway.port()), false)?;
+    let peer = Peer { address: gateway, tls: None };
+    Ok(Load::new(peer, protocol, Message::new(protocol, uri, Vec::new(), payload)))
 }
 
 /// Calls of a service at an address.
@@ -331,7 +420,7 @@ impl Application {
 impl Setting {
     /// Every service with a sidecar, and nothing beside.
     pub(crate) fn plain() -> Self {
-        Self { services: Service::ALL.to_vec(), policies: 0, access_log: false, spans_to: None }
+        Self { services: Service::ALL.to_vec(), ..Self::default() }
     }
 }
 

@@ -128,6 +128,35 @@ fn requests_are_measured_while_the_mesh_changes() {
     }
 }
 
+/// Where proxies may not be limited, it is missing with what to do about it, and the rest is measured all the same.
+#[test]
+fn ingress_is_measured_through_a_gateway_and_under_a_limit() {
+    let limits = ["--limits", "none,gateway:0.02:400", "--warm-up", "0.1", "--rounds", "1"];
+    let report = cost(&[&["ingress", "--requests", "300", "--connections", "10"][..], &limits].concat());
+    let (free, limited): (Vec<_>, Vec<_>) = cells(&report).iter().partition(|cell| cell["point"]["limited"].is_null());
+    let through = |cells: &[&Value]| -> Vec<_> {
+        let words = cells.iter().map(|cell| ["proxy", "mode"].map(|field| cell[field].as_str().unwrap_or_default()));
+        words.map(|words| words.join(" ")).collect()
+    };
+    let all = ["none baseline", "native server", "native gateway", "envoy server", "envoy gateway"];
+    assert_eq!(through(&free), all, "{report:#}");
+    for cell in free.iter().chain(&limited) {
+        assert_eq!(cell["rounds"][0]["status"], serde_json::json!({ "200": 300 }), "{cell:#}");
+        assert!(cell["latency_ms"]["p99"].as_f64() > Some(0.0), "{cell:#}");
+        assert_eq!(cell["rounds"][0]["throttled_seconds"].is_null(), cell["point"]["limited"].is_null(), "{cell:#}");
+    }
+    if limited.is_empty() {
+        let missing = report["missing"][0].as_str().unwrap_or_default();
+        assert!(missing.contains("gateway:0.02:400") && missing.contains("run as root"), "{report:#}");
+        return;
+    }
+    assert_eq!(through(&limited), ["native gateway", "envoy gateway"]);
+    for cell in limited {
+        assert!(cell["rounds"][0]["throttled_seconds"].as_f64() > Some(0.1), "{cell:#}");
+        assert!(cell["rounds"][0]["proxies"]["caller_resident_mb"].as_f64() > Some(1.0), "{cell:#}");
+    }
+}
+
 #[test]
 fn memory_is_measured_with_services_that_are_called_and_that_are_not() {
     let report = cost(&["memory", "--proxy", "native", "--services", "5", "--seconds", "0.3", "--warm-up", "0.1"]);

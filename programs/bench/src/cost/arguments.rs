@@ -6,8 +6,10 @@ use anyhow::bail;
 use clap::{ValueEnum, value_parser};
 
 use super::churn;
+use super::limits::Limit;
 use super::measure::Timing;
-use super::report::{CostScenario, Mode, ProxyKind, Settings};
+use super::points;
+use super::report::{CostScenario, Mode, Point, ProxyKind, Settings};
 use crate::report::OutputArgs;
 
 /// Longest wait for an answer, but beyond the knee of a curve.
@@ -16,12 +18,26 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// The same on a curve, whose last point is one that the mesh does not keep up with: nobody waits for what is queued.
 const TIMEOUT_OF_CURVE: Duration = Duration::from_secs(2);
 
+/// How long a measurement counts unless it is said.
+const SECONDS: f64 = 5.0;
+
+/// Connections of the published study of ingress gateways.
+const INGRESS_CONNECTIONS: u32 = 100;
+
 /// Exit codes and where the JSON is described.
 pub(super) const AFTER_HELP: &str = "\
 What --json writes is described in docs/reference/bench-report.md. The exit code is 1 when something that was to be
 measured was not, or may not be believed; the report says what, and has the rest.";
 
-/// Arguments of `starling bench latency`, `cpu`, `throughput` and `memory`.
+/// The same of `ingress`, with what it takes.
+const AFTER_HELP_OF_INGRESS: &str = "\
+Proxies are limited by cgroups, version 1 or 2, for which it has to be root; without the right, what is limited is
+missing. A gateway with a tenth of a core takes some ten seconds for 15,000 requests, and all of it some ten minutes.
+
+What --json writes is described in docs/reference/bench-report.md. The exit code is 1 when something that was to be
+measured was not, or may not be believed; the report says what, and has the rest.";
+
+/// Arguments of `starling bench latency`, `cpu`, `throughput` and `memory`, and most of those of `ingress`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -54,9 +70,9 @@ pub(crate) struct Args {
     /// How often each is measured, all in random order each time; intervals take at least 2
     #[arg(long, default_value_t = 5, value_parser = value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// How long each measurement counts
-    #[arg(long, default_value = "5", value_name = "SECONDS", value_parser = seconds)]
-    seconds: f64,
+    /// How long each measurement counts [default: 5]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    seconds: Option<f64>,
     /// Sent before each measurement without counting
     #[arg(long, default_value = "1", value_name = "SECONDS", value_parser = seconds)]
     warm_up: f64,
@@ -83,6 +99,42 @@ pub(crate) struct Args {
     seed: Option<u64>,
     #[command(flatten)]
     pub(super) output: OutputArgs,
+    // Of `ingress`, which has arguments of its own for them.
+    #[arg(skip)]
+    requests: Option<u64>,
+    #[arg(skip)]
+    limits: Vec<Limit>,
+}
+
+/// Arguments of `starling bench ingress`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_long_help = AFTER_HELP_OF_INGRESS,
+    mut_arg("modes", |modes| modes
+        .help("Through which proxies: `server`, the service's sidecar alone, or `gateway`, before that [default: each]")
+        .hide_possible_values(true)),
+    mut_arg("connections", |connections| connections.help("Measure over these numbers of connections [default: 100]")),
+    mut_arg("seconds", |seconds| seconds.hide(true)),
+    mut_arg("rates", |rates| rates.hide(true)),
+    mut_arg("services", |services| services.hide(true)),
+    mut_arg("changes_per_second", |changes| changes.hide(true))
+)]
+pub(crate) struct IngressArgs {
+    #[command(flatten)]
+    args: Args,
+    /// Requests of each measurement
+    #[arg(long, default_value_t = 15_000, value_name = "N", value_parser = value_parser!(u64).range(1..=1_000_000_000))]
+    requests: u64,
+    /// What is measured under which limits: `none`, or CPU time and memory of the gateway, or of all proxies each
+    /// [default: none,gateway:0.1:100,all:0.25:500,all:2:1024]
+    #[arg(long, value_name = "none|gateway:CORES:MIB|all:CORES:MIB", value_delimiter = ',')]
+    limits: Vec<Limit>,
+}
+
+impl From<IngressArgs> for Args {
+    fn from(IngressArgs { args, requests, limits }: IngressArgs) -> Self {
+        Self { requests: Some(requests), limits, ..args }
+    }
 }
 
 /// Whose proxies.
@@ -103,6 +155,9 @@ enum ModeArgument {
     Server,
     /// The caller's sidecar, then the service's
     Both,
+    /// An ingress gateway, then the service's sidecar
+    #[value(hide = true)]
+    Gateway,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -161,6 +216,11 @@ impl Args {
         if scenario == CostScenario::Churn && self.kinds().is_empty() {
             bail!("churn changes the mesh, so it takes one that it brings up: --proxy native, envoy or all");
         }
+        if scenario == CostScenario::Ingress {
+            self.verify_ingress()?;
+        } else if self.modes.contains(&ModeArgument::Gateway) {
+            bail!("--modes gateway is for `starling bench ingress`");
+        }
         if self.mtls == Switch::Off {
             bail!(
                 "--mtls off: sidecars of Starling speak nothing but mutual TLS with each other. To measure a mesh that does \
@@ -168,6 +228,23 @@ impl Args {
             );
         }
         self.output.verify()
+    }
+
+    fn verify_ingress(&self) -> anyhow::Result<()> {
+        if self.seconds.is_some() || !self.rates.is_empty() {
+            bail!(
+                "`starling bench ingress` sends so many --requests as fast as they are answered: it has no --seconds or --rates"
+            );
+        }
+        if self.modes.iter().any(|mode| !matches!(mode, ModeArgument::Server | ModeArgument::Gateway)) {
+            bail!("`starling bench ingress` has the modes server and gateway");
+        }
+        if self.target.is_some() && self.limits.iter().any(|limit| !limit.is_none()) {
+            bail!(
+                "--limits are for proxies that `starling bench ingress` starts: those of a --target have whatever they were given"
+            );
+        }
+        Ok(())
     }
 
     /// The kinds of proxies that are measured.
@@ -196,12 +273,25 @@ impl Args {
             ModeArgument::Client => Mode::Client,
             ModeArgument::Server => Mode::Server,
             ModeArgument::Both => Mode::Both,
+            ModeArgument::Gateway => Mode::Gateway,
         };
         if self.modes.is_empty() { usual } else { self.modes.iter().map(asked).collect() }
     }
 
     pub(super) fn connections(&self) -> &[u32] {
         &self.connections
+    }
+
+    /// What `ingress` is measured at: by limits, over each number of connections.
+    pub(super) fn points_of_ingress(&self) -> Vec<Point> {
+        let connections =
+            if self.connections.is_empty() { &[INGRESS_CONNECTIONS] } else { self.connections.as_slice() };
+        let limits = match (self.limits.is_empty(), self.target.is_some()) {
+            (false, _) => self.limits.clone(),
+            (true, true) => vec![Limit::none()],
+            (true, false) => Limit::usual(),
+        };
+        points::of_ingress(connections, self.requests, &limits)
     }
 
     pub(super) fn rates(&self) -> &[f64] {
@@ -236,17 +326,17 @@ impl Args {
     pub(super) fn timing(&self, scenario: CostScenario) -> Timing {
         Timing {
             warm_up: Duration::from_secs_f64(self.warm_up),
-            length: Duration::from_secs_f64(self.seconds),
+            length: Duration::from_secs_f64(self.seconds.unwrap_or(SECONDS)),
             timeout: if scenario == CostScenario::Throughput { TIMEOUT_OF_CURVE } else { TIMEOUT },
             threads: self.threads,
         }
     }
 
-    pub(super) fn settings(&self) -> Settings {
+    pub(super) fn settings(&self, scenario: CostScenario) -> Settings {
         let is_own = self.target.is_none();
         Settings {
             rounds: self.rounds,
-            seconds: self.seconds,
+            seconds: if scenario == CostScenario::Ingress { 0.0 } else { self.seconds.unwrap_or(SECONDS) },
             warm_up_seconds: self.warm_up,
             protocol: "http1".to_owned(),
             payload_bytes: self.payload,
@@ -289,11 +379,50 @@ mod tests {
     fn a_target_has_both_urls_and_no_proxies_of_ours() {
         let args = read(&["--target", "url=http://a:1/x,baseline=http://b:2/y"]).unwrap();
         let expected = Target { url: "http://a:1/x".to_owned(), baseline: "http://b:2/y".to_owned() };
-        assert_eq!((args.target(), args.kinds(), args.settings().workers), (Some(&expected), Vec::new(), None));
+        assert_eq!(
+            (args.target(), args.kinds(), args.settings(CostScenario::Cpu).workers),
+            (Some(&expected), Vec::new(), None)
+        );
         for wrong in ["http://a", "url=http://a", "url=http://a,baseline=http://b,c=d"] {
             assert!(read(&["--target", wrong]).unwrap_err().contains("baseline=http"), "{wrong}");
         }
         assert!(read(&["--target", "url=http://a,baseline=http://b", "--policies", "3"]).is_err());
+    }
+
+    fn ingress(line: &[&str]) -> Result<Args, String> {
+        #[derive(Debug, Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: IngressArgs,
+        }
+        let words = std::iter::once(&"x").chain(line);
+        Line::try_parse_from(words).map(|line| line.args.into()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_ingress_has_no_use_for_is_refused_and_so_is_what_it_alone_has() {
+        let refused = |line: &[&str]| ingress(line).unwrap().verify(CostScenario::Ingress).unwrap_err().to_string();
+        for line in [&["--seconds", "1"][..], &["--rates", "9"], &["--modes", "both"], &["--services", "3"]] {
+            assert!(refused(line).contains("starling bench"), "{line:?}");
+        }
+        let target = ["--target", "url=http://a:1/,baseline=http://b:2/"];
+        assert!(refused(&[&target[..], &["--limits", "all:1:64"]].concat()).contains("--target"));
+        assert!(read(&["--requests", "9"]).is_err() && read(&["--limits", "none"]).is_err());
+        let refused = read(&["--modes", "gateway"]).unwrap().verify(CostScenario::Cpu).unwrap_err();
+        assert!(refused.to_string().contains("`starling bench ingress`"), "{refused}");
+    }
+
+    #[test]
+    fn ingress_has_the_points_of_the_published_study_or_those_that_are_given() {
+        let usual = ingress(&[]).unwrap().points_of_ingress();
+        assert!(usual.iter().all(|point| (point.connections, point.requests) == (100, Some(15_000))), "{usual:?}");
+        assert_eq!(usual.len(), 4);
+        let given = ingress(&["--requests", "9", "--connections", "1,2", "--limits", "none,all:1:64"]).unwrap();
+        given.verify(CostScenario::Ingress).unwrap();
+        assert_eq!(given.points_of_ingress().len(), 4);
+        let target = ["--target", "url=http://a:1/,baseline=http://b:2/"];
+        assert_eq!(ingress(&target).unwrap().points_of_ingress().len(), 1);
+        assert!(ingress(&["--limits", "0.1"]).unwrap_err().contains("gateway:CORES:MIB"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::limits::Limit;
 use super::measure::{Measured, quantiles};
 use super::report::{Cell, CostScenario, Floor, Mode, Point, ProxyKind};
 use super::statistics::{Latencies, ROUNDS_MIN, added, differences, noise_floor};
@@ -21,6 +22,11 @@ pub(super) struct Measurements {
 }
 
 impl Measurements {
+    /// Whether there is something to measure: a limit that holds no proxy on the way changes nothing.
+    pub(super) fn applies(&self) -> bool {
+        Limit::of(&self.point).concerns(self.mode)
+    }
+
     /// Rounds that count, by number.
     fn sound(&self) -> BTreeMap<u32, &Latencies> {
         let sound = self.rounds.iter().filter(|measured| measured.round.void.is_none());
@@ -115,6 +121,7 @@ mod tests {
             requests: 100,
             rate: 100.0,
             errors: 0,
+            status: BTreeMap::new(),
             failures: BTreeMap::new(),
             slip_p99_ms: None,
             proxies: None,

@@ -79,7 +79,7 @@ async fn measure_one(
         }
         // A run that short shows that all works, and its figures are nobody's.
         tokio::time::sleep(SETTLING.min(timing.length)).await;
-        measure(of, point, timing, (0, 0)).await
+        measure(of, &[], point, timing, (0, 0)).await
     };
     let mut measurements =
         Measurements { scenario: CostScenario::Memory, proxy, mode, point, rounds: Vec::new(), problems: Vec::new() };

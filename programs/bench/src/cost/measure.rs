@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::churn;
 use super::report::{MachineUsage, Mode, Point, ProxyKind, ProxyUsage, Quantiles, Round};
 use super::statistics::Latencies;
+use crate::cgroup::Cgroup;
 use crate::histogram::Distribution;
 use crate::load::{Arrivals, Length, Load, Outcome, Pace, Running, Summary};
 use crate::process;
@@ -42,10 +43,19 @@ pub(super) struct Processes {
     pub(super) service: Option<u32>,
 }
 
+/// What is looked at while a load is under way.
+#[derive(Debug, Clone, Copy)]
+struct Proxies<'a> {
+    processes: Processes,
+    /// The groups of those that are limited.
+    limited: &'a [&'a Cgroup],
+}
+
 /// How a measurement goes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timing {
     pub(super) warm_up: Duration,
+    /// Where it does not go by requests.
     pub(super) length: Duration,
     /// Longest wait for an answer.
     pub(super) timeout: Duration,
@@ -65,6 +75,8 @@ struct Account {
     done: u64,
     proxies: Option<Duration>,
     machine: Option<Duration>,
+    /// Of limited proxies.
+    throttled: Option<Duration>,
 }
 
 /// Between two accounts.
@@ -74,16 +86,24 @@ struct Used {
     done: u64,
     proxy_cores: Option<f64>,
     machine_cores: Option<f64>,
-    caller_resident: Option<u64>,
-    service_resident: Option<u64>,
+    resident: Resident,
+    throttled: Option<Duration>,
 }
 
-/// Measures a variant at a point, as the round's measurement number `place`.
+/// Resident memory, in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Resident {
+    caller: Option<u64>,
+    service: Option<u64>,
+}
+
+/// Measures a variant at a point, at which some proxies are limited, as the round's measurement number `place`.
 ///
 /// # Errors
 /// When connections cannot be opened.
 pub(super) async fn measure(
     variant: &Variant,
+    limited: &[&Cgroup],
     point: Point,
     timing: Timing,
     (number, place): (u32, u32),
@@ -91,11 +111,15 @@ pub(super) async fn measure(
     let Timing { warm_up, length, timeout, threads } = timing;
     let pace = point.rate.map_or(Pace::Closed, |rate| Pace::Open { rate, arrivals: Arrivals::Constant });
     let connections = point.connections;
-    let length = Length::Time(length);
+    let length = point.requests.map_or(Length::Time(length), Length::Requests);
     let keep_each = point.changes_per_second.is_some();
     let load = Load { connections, pace, length, warm_up, timeout, threads, keep_each, ..variant.load.clone() };
     let mut running = Running::start(load);
-    let Watched { used, ended } = watch(&mut running, variant.processes, timing).await;
+    let proxies = Proxies { processes: variant.processes, limited };
+    let Watched { used, ended } = match point.requests {
+        Some(_) => watch_all(&mut running, proxies, warm_up, connections).await,
+        None => watch(&mut running, proxies, timing).await,
+    };
     let outcome = match ended {
         Some(outcome) => outcome?,
         None => running.outcome().await?,
@@ -108,12 +132,12 @@ pub(super) async fn measure(
 
 struct Watched {
     used: Option<Used>,
-    /// The run was over sooner than it should have been.
+    /// What came of the run, if it is over.
     ended: Option<anyhow::Result<Outcome>>,
 }
 
 /// Watches a run from when it counts until near its end.
-async fn watch(running: &mut Running, processes: Processes, timing: Timing) -> Watched {
+async fn watch(running: &mut Running, proxies: Proxies<'_>, timing: Timing) -> Watched {
     let latest = Instant::now() + timing.warm_up + OPENED_WITHIN;
     let early = |outcome| Watched { used: None, ended: Some(outcome) };
     while running.done() == 0 && Instant::now() < latest {
@@ -121,45 +145,95 @@ async fn watch(running: &mut Running, processes: Processes, timing: Timing) -> W
             return early(outcome);
         }
     }
-    let before = Account::now(running, processes);
+    let before = Account::now(running, proxies);
     // The beginning was noticed late by as much.
     let until = timing.length.mul_f64(LOOKED_AT).saturating_sub(2 * TOLD_WITHIN).max(timing.length.mul_f64(0.25));
     if let Ok(outcome) = tokio::time::timeout(until, running.outcome()).await {
         return early(outcome);
     }
-    Watched { used: Some(before.until_now(running, processes)), ended: None }
+    Watched { used: Some(before.until_now(running, proxies)), ended: None }
+}
+
+/// Watches a run of so many requests from when they count until the last is over, however long that takes. It is given up when
+/// as many have failed as there are connections: it cannot count, and with a mesh that answers nobody it would last for hours.
+async fn watch_all(running: &mut Running, proxies: Proxies<'_>, warm_up: Duration, connections: u32) -> Watched {
+    let early = |outcome| Watched { used: None, ended: Some(outcome) };
+    let counted_from = loop {
+        if let Some(begun) = running.begun() {
+            break begun + warm_up;
+        }
+        if let Ok(outcome) = tokio::time::timeout(GLANCE, running.outcome()).await {
+            return early(outcome);
+        }
+    };
+    if let Ok(outcome) = tokio::time::timeout_at(counted_from.into(), running.outcome()).await {
+        return early(outcome);
+    }
+    let before = Account::now(running, proxies);
+    let mut resident = proxies.resident();
+    let outcome = loop {
+        if let Ok(outcome) = tokio::time::timeout(TOLD_WITHIN, running.outcome()).await {
+            break outcome;
+        }
+        // As late as it can be while there are connections.
+        resident = proxies.resident();
+        if running.failed() >= u64::from(connections) {
+            running.stop();
+        }
+    };
+    let used = Used { resident, ..before.until_now(running, proxies) };
+    Watched { used: Some(used), ended: Some(outcome) }
+}
+
+impl Proxies<'_> {
+    fn cpu_time(&self) -> Option<Duration> {
+        let pids = [self.processes.caller, self.processes.service];
+        let is_ours = pids.iter().any(Option::is_some);
+        let of = |pid: u32| process::cpu_time_of_threads(pid).ok();
+        is_ours.then(|| pids.into_iter().flatten().map(of).sum::<Option<Duration>>()).flatten()
+    }
+
+    fn resident(&self) -> Resident {
+        let of = |pid: Option<u32>| process::resident(pid?).ok();
+        Resident { caller: of(self.processes.caller), service: of(self.processes.service) }
+    }
+
+    fn throttled(&self) -> Option<Duration> {
+        let of = |group: &&Cgroup| group.throttled().ok();
+        (!self.limited.is_empty()).then(|| self.limited.iter().map(of).sum::<Option<Duration>>()).flatten()
+    }
 }
 
 impl Account {
-    fn now(running: &Running, processes: Processes) -> Self {
-        let of = |pid: u32| process::cpu_time_of_threads(pid).ok();
-        let pids = [processes.caller, processes.service];
-        let is_ours = pids.iter().any(Option::is_some);
-        let proxies = is_ours.then(|| pids.into_iter().flatten().map(of).sum::<Option<Duration>>()).flatten();
-        Self { at: Instant::now(), done: running.done(), proxies, machine: process::machine_cpu_time().ok() }
+    fn now(running: &Running, proxies: Proxies<'_>) -> Self {
+        Self {
+            at: Instant::now(),
+            done: running.done(),
+            proxies: proxies.cpu_time(),
+            machine: process::machine_cpu_time().ok(),
+            throttled: proxies.throttled(),
+        }
     }
 
-    fn until_now(&self, running: &Running, processes: Processes) -> Used {
-        let now = Self::now(running, processes);
+    fn until_now(&self, running: &Running, proxies: Proxies<'_>) -> Used {
+        let now = Self::now(running, proxies);
         let seconds = now.at.duration_since(self.at).as_secs_f64();
-        let cores = |before: Option<Duration>, after: Option<Duration>| {
-            Some(after?.saturating_sub(before?).as_secs_f64() / seconds)
-        };
-        let resident = |pid: Option<u32>| process::resident(pid?).ok();
+        let between = |before: Option<Duration>, after: Option<Duration>| Some(after?.saturating_sub(before?));
+        let cores = |before, after| Some(between(before, after)?.as_secs_f64() / seconds);
         Used {
             seconds,
             done: now.done.saturating_sub(self.done),
             proxy_cores: cores(self.proxies, now.proxies),
             machine_cores: cores(self.machine, now.machine),
-            caller_resident: resident(processes.caller),
-            service_resident: resident(processes.service),
+            resident: proxies.resident(),
+            throttled: between(self.throttled, now.throttled),
         }
     }
 }
 
 fn found(outcome: &Outcome, used: Option<&Used>, processes: Processes, (number, place): (u32, u32)) -> Measured {
     let summary = Summary::of(outcome);
-    // The rate is steady, so that cores in it are the time of a request.
+    // The rate is steady, or the time that of all requests, so that cores in it are the time of a request.
     let by_request = |cores: f64| (summary.rate > 0.0).then(|| rounded(cores * 1e6 / summary.rate));
     let has_proxies = processes.caller.is_some() || processes.service.is_some();
     let proxies = used.filter(|_| has_proxies).and_then(|used| {
@@ -167,8 +241,8 @@ fn found(outcome: &Outcome, used: Option<&Used>, processes: Processes, (number, 
         Some(ProxyUsage {
             cpu_us_per_request: by_request(cores),
             cores: rounded(cores),
-            caller_resident_mb: used.caller_resident.map(megabytes),
-            service_resident_mb: used.service_resident.map(megabytes),
+            caller_resident_mb: used.resident.caller.map(megabytes),
+            service_resident_mb: used.resident.service.map(megabytes),
         })
     });
     let machine = used.and_then(|used| {
@@ -185,10 +259,11 @@ fn found(outcome: &Outcome, used: Option<&Used>, processes: Processes, (number, 
         requests: summary.requests,
         rate: rounded(summary.rate),
         errors: summary.errors,
+        status: summary.status.clone(),
         failures: summary.failures.clone(),
         slip_p99_ms: summary.slip_ms.map(|slip| slip.p99),
         proxies,
-        throttled_seconds: None,
+        throttled_seconds: used.and_then(|used| used.throttled).map(|throttled| rounded(throttled.as_secs_f64())),
         churn,
         machine,
         void,
@@ -252,8 +327,8 @@ mod tests {
             done,
             proxy_cores: None,
             machine_cores: None,
-            caller_resident: None,
-            service_resident: None,
+            resident: Resident::default(),
+            throttled: None,
         };
         assert_eq!(behind(&used(4.5, 4500), 1000.0), None);
         // What was not told yet is not held against it.

@@ -1,5 +1,6 @@
 //! What each scenario asks of the mesh: the points of the published studies, unless others are given.
 
+use super::limits::Limit;
 use super::report::{CostScenario, Mode, Point};
 
 /// Requests a second where connections are what is varied, as in Istio's study.
@@ -47,6 +48,12 @@ pub(super) fn points(scenario: CostScenario, connections: &[u32], rates: &[f64],
     points
 }
 
+/// The points of `ingress`: each limit over each number of connections, in a closed loop of so many requests.
+pub(super) fn of_ingress(connections: &[u32], requests: Option<u64>, limits: &[Limit]) -> Vec<Point> {
+    let over = |connections: u32| Point { connections, requests, ..Point::default() };
+    unique(connections.iter().flat_map(|connections| limits.iter().map(move |limit| limit.at(over(*connections)))))
+}
+
 fn curve(connections: &[u32], rates: &[f64]) -> Vec<Point> {
     let mut rates = rates.to_vec();
     rates.sort_unstable_by(f64::total_cmp);
@@ -74,11 +81,8 @@ fn unique(points: impl Iterator<Item = Point>) -> Vec<Point> {
 pub(super) fn usual_modes(scenario: CostScenario) -> Vec<Mode> {
     match scenario {
         CostScenario::Latency => vec![Mode::Client, Mode::Server, Mode::Both],
-        CostScenario::Cpu
-        | CostScenario::Throughput
-        | CostScenario::Memory
-        | CostScenario::Ingress
-        | CostScenario::Churn => vec![Mode::Both],
+        CostScenario::Ingress => vec![Mode::Server, Mode::Gateway],
+        CostScenario::Cpu | CostScenario::Throughput | CostScenario::Memory | CostScenario::Churn => vec![Mode::Both],
     }
 }
 
@@ -113,6 +117,16 @@ mod tests {
         assert_eq!(shown(&points(CostScenario::Latency, &[2], &[], &[])), [(2, 1000.0)]);
         assert_eq!(shown(&points(CostScenario::Cpu, &[], &[50.0], &[])), [(16, 50.0)]);
         assert_eq!(shown(&points(CostScenario::Memory, &[4], &[10.0], &[])), [(4, 1000.0), (16, 10.0)]);
+    }
+
+    #[test]
+    fn ingress_is_a_closed_loop_of_requests_under_each_limit() {
+        let limits = ["none", "gateway:0.1:100", "none"].map(|text| text.parse().unwrap());
+        let found = of_ingress(&[10, 100], Some(15_000), &limits);
+        let shown = found.iter().map(|point| (point.connections, point.rate, point.requests, point.cpu_limit));
+        let shown: Vec<_> = shown.collect();
+        let expected = |connections, limit| (connections, None, Some(15_000), limit);
+        assert_eq!(shown, [expected(10, None), expected(10, Some(0.1)), expected(100, None), expected(100, Some(0.1))]);
     }
 
     #[test]

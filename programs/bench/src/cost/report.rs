@@ -36,7 +36,7 @@ pub(crate) struct CostReport {
 pub(crate) struct Settings {
     /// How often each variant of a point is measured.
     pub(crate) rounds: u32,
-    /// How long each measurement counts.
+    /// How long each measurement counts; 0 of those that go by requests.
     pub(crate) seconds: f64,
     /// Sent before each measurement, and not counted.
     pub(crate) warm_up_seconds: f64,
@@ -181,6 +181,9 @@ pub(crate) struct Round {
     /// Successful answers a second.
     pub(crate) rate: f64,
     pub(crate) errors: u64,
+    /// Answers by status.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) status: BTreeMap<String, u64>,
     /// Errors by reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) failures: BTreeMap<String, u64>,
@@ -322,6 +325,7 @@ pub(crate) mod tests {
             requests: 2,
             rate: 1000.0,
             errors: 1,
+            status: BTreeMap::from([("200".to_owned(), 1), ("503".to_owned(), 1)]),
             failures: BTreeMap::from([("status 503".to_owned(), 1)]),
             slip_p99_ms: Some(0.1),
             proxies: Some(usage),

@@ -13,6 +13,7 @@ use anyhow::Context;
 use serde_json::{Value, json};
 
 use super::compare::{read, word};
+use super::limits::Limit;
 use super::report::{Cell, CostReport, Mode, ProxyKind};
 
 /// Version of the specification.
@@ -61,7 +62,7 @@ fn document(report: &CostReport, cell: &Cell, number: usize) -> Option<Value> {
     let labels = labels(cell);
     let test = json!({
         "smp_version": SMP_VERSION, "id": id("test"), "name": format!("starling bench {}", word(&cell.scenario)),
-        "labels": labels, "duration": format!("{}s", report.settings.seconds),
+        "labels": labels, "duration": format!("{}s", seconds(report, cell)),
         "clients": [{
             "internal": false, "load_generator": "starling load", "protocol": PROTOCOL_HTTP,
             "connections": cell.point.connections, "rps": cell.point.rate.unwrap_or(0.0).round(),
@@ -81,6 +82,16 @@ fn document(report: &CostReport, cell: &Cell, number: usize) -> Option<Value> {
         "actual_QPS": rate, "testId": id("test"), "meshConfigId": id("mesh"), "envId": id("env"),
     });
     Some(json!({ "test": test, "mesh": mesh(report, cell, id("mesh")), "env": env, "result": result }))
+}
+
+/// How long a round was; of those that go by requests the median.
+#[expect(clippy::cast_precision_loss, reason = "an f64 is exact up to 2^53 requests")]
+fn seconds(report: &CostReport, cell: &Cell) -> f64 {
+    let rounds = cell.rounds.iter().filter(|round| round.void.is_none() && round.rate > 0.0);
+    let by_requests = cell.point.requests.and_then(|_| {
+        super::statistics::median(rounds.map(|round| (round.requests as f64 / round.rate * 1e3).round() / 1e3))
+    });
+    by_requests.unwrap_or(report.settings.seconds)
 }
 
 fn mesh(report: &CostReport, cell: &Cell, id: String) -> Value {
@@ -127,6 +138,9 @@ fn labels(cell: &Cell) -> BTreeMap<&'static str, String> {
     let mut labels =
         BTreeMap::from([("scenario", word(&cell.scenario)), ("proxy", word(&cell.proxy)), ("mode", word(&cell.mode))]);
     labels.extend(cell.point.services.map(|services| ("services", services.to_string())));
+    labels.extend(
+        Some(Limit::of(&cell.point)).filter(|limit| !limit.is_none()).map(|limit| ("limits", limit.to_string())),
+    );
     labels.extend(cell.point.scoped.map(|scoped| ("scoped", scoped.to_string())));
     labels
 }
@@ -139,6 +153,7 @@ fn milliseconds(microseconds: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cost::report::Point;
     use crate::cost::report::tests::sample;
 
     #[test]
@@ -164,6 +179,17 @@ mod tests {
         let mesh = &document["mesh"];
         assert_eq!(mesh["sidecar"], json!({ "count": 2, "cpu_mCores": 40.0, "mem_mb": 10.0 }));
         assert_eq!((&mesh["mtls_enabled"], &mesh["proxy_concurrency"]), (&true.into(), &1.into()));
+    }
+
+    #[test]
+    fn limits_are_a_label_and_requests_take_what_they_take() {
+        let mut report = sample();
+        let cell = &mut report.cells[0];
+        cell.point = "gateway:0.1:100".parse::<Limit>().unwrap().at(Point { requests: Some(500), ..cell.point });
+        (cell.rounds[0].void, cell.rounds[0].requests, cell.rounds[0].rate) = (None, 500, 200.0);
+        let document: Value = serde_json::from_str(render(&report).strip_prefix("---\n").unwrap()).unwrap();
+        assert_eq!(document["result"]["labels"]["limits"], "gateway:0.1:100");
+        assert_eq!(document["test"]["duration"], "2.5s");
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! - `both`: the generator calls the caller's sidecar in plaintext, that the service's over mutual TLS, that the
 //!   application in plaintext;
 //! - `client`: the caller's sidecar speaks mutual TLS with an application that does so itself;
-//! - `server`: the generator, with the caller's certificate, speaks mutual TLS with the service's sidecar.
+//! - `server`: the generator, with the caller's certificate, speaks mutual TLS with the service's sidecar;
+//! - `gateway`: the generator calls an ingress gateway in plaintext, by a host, that the service's sidecar over mutual TLS.
 //!
 //! With one proxy, TLS at the bare end is the application's or the generator's own work, and is in the figures: that is
 //! what a workload without a sidecar does in a mesh.
@@ -15,17 +16,16 @@ use anyhow::Context;
 use tempfile::TempDir;
 
 use super::arguments::{Args, Target};
+use super::limits::Limit;
 use super::measure::{Processes, Variant};
 use super::points::{baselines, usual_modes};
 use super::report::{CostScenario, Mode, ProxyKind, Settings};
+use crate::cgroup::{Cgroup, Cgroups, Limits};
 use crate::load::{Load, Message, Peer, parse_url};
 use crate::mesh::{Child, Envoy, Ports, folder};
-use crate::plane::registrations::{CALLER, Service};
-use crate::plane::{Application, Kind, Plane, Setting, load, tls};
+use crate::plane::registrations::{GATEWAY, Service};
+use crate::plane::{Application, Kind, PATH, Plane, Setting, load, tls};
 use crate::progress::Progress;
-
-/// Where requests go; a gRPC method by its form, so that all protocols share it.
-const PATH: &str = "/bench.Echo/Unary";
 
 /// What runs. Fields are in the order in which they end.
 pub(super) struct Subjects {
@@ -39,7 +39,7 @@ pub(super) struct Subjects {
 }
 
 impl Subjects {
-    /// Brings up what the arguments ask for.
+    /// Brings up what the arguments ask for, and each proxy in a group of its own if it is told where.
     ///
     /// # Errors
     /// When nothing can be measured: there is no application, or no proxy of the kind that was asked for by name.
@@ -47,6 +47,7 @@ impl Subjects {
         scenario: CostScenario,
         args: &Args,
         settings: &Settings,
+        groups: Option<Cgroups>,
         progress: &Progress,
     ) -> anyhow::Result<Self> {
         let directory = folder(args.output.keep)?;
@@ -63,7 +64,7 @@ impl Subjects {
         };
         match args.target() {
             Some(target) => subjects.add_target(scenario, target, settings.payload_bytes).await?,
-            None => subjects.bring_up(scenario, args, settings, progress).await?,
+            None => subjects.bring_up(scenario, args, settings, groups, progress).await?,
         }
         Ok(subjects)
     }
@@ -72,7 +73,8 @@ impl Subjects {
         let baseline = load_of(&target.baseline, payload).await?;
         self.add_baselines(scenario, &baseline);
         let (load, processes) = (load_of(&target.url, payload).await?, Processes::default());
-        self.variants.push(Variant { proxy: ProxyKind::Target, mode: Mode::Both, load, processes });
+        let mode = if scenario == CostScenario::Ingress { Mode::Gateway } else { Mode::Both };
+        self.variants.push(Variant { proxy: ProxyKind::Target, mode, load, processes });
         Ok(())
     }
 
@@ -81,6 +83,7 @@ impl Subjects {
         scenario: CostScenario,
         args: &Args,
         settings: &Settings,
+        groups: Option<Cgroups>,
         progress: &Progress,
     ) -> anyhow::Result<()> {
         let mut ports = Ports::new();
@@ -92,7 +95,7 @@ impl Subjects {
         let payload = usize::try_from(settings.payload_bytes).context("the payload is larger than memory")?;
         self.add_baselines(scenario, &load(Service::Http, application.http, PATH, payload)?);
         let modes = args.modes(usual_modes(scenario));
-        let setting = setting(settings, &modes, collector);
+        let setting = Setting { groups, ..setting(settings, &modes, collector) };
         for kind in args.kinds() {
             let started = self.start_plane(kind, application, &setting, &mut ports, progress);
             match started.await {
@@ -144,36 +147,90 @@ impl Subjects {
         self.variants.extend(baselines(scenario).iter().map(variant));
     }
 
+    /// Holds the proxies on the way of a variant to a limit, and the others of them to none.
+    ///
+    /// # Errors
+    /// When one has more memory already.
+    pub(super) fn hold(&mut self, variant: usize, limit: Limit) -> anyhow::Result<()> {
+        let Variant { proxy, mode, .. } = self.variants[variant];
+        for (_, plane) in self.planes.iter_mut().filter(|(kind, _)| *kind == proxy) {
+            for (instance, limits) in on_the_way(mode, limit) {
+                if let Some(group) = plane.group_of_mut(instance) {
+                    group.limit(limits).with_context(|| instance.to_owned())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The groups of the proxies on the way of a variant that a limit holds.
+    pub(super) fn held(&self, variant: usize, limit: Limit) -> Vec<&Cgroup> {
+        let Variant { proxy, mode, .. } = self.variants[variant];
+        let plane = self.planes.iter().find(|(kind, _)| *kind == proxy);
+        let held = on_the_way(mode, limit).into_iter().filter(|(_, limits)| limits.is_some());
+        held.filter_map(|(instance, _)| plane?.1.group_of(instance)).collect()
+    }
+
+    /// Starts proxies again that the kernel has killed for their memory.
+    ///
+    /// # Errors
+    /// When they do not come back.
+    pub(super) async fn revive(&mut self) -> anyhow::Result<()> {
+        for (kind, plane) in &mut self.planes {
+            let revived = plane.revive().await;
+            if revived.with_context(|| format!("{} proxies do not come back", name(*kind)))? {
+                for variant in self.variants.iter_mut().filter(|variant| variant.proxy == *kind) {
+                    variant.processes = processes(variant.mode, plane);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// How a process of the meshes has ended by itself, if one has.
     pub(super) fn ended(&mut self) -> Option<String> {
         self.planes.iter_mut().find_map(|(_, plane)| plane.check_alive().err()).map(|error| format!("{error:#}"))
     }
 }
 
+/// The proxies on the way of a mode, and what a limit holds each of them to.
+fn on_the_way(mode: Mode, limit: Limit) -> Vec<(&'static str, Option<Limits>)> {
+    let gateway = (mode == Mode::Gateway).then(|| (GATEWAY, limit.of_gateway()));
+    gateway.into_iter().chain([(Service::Http.name(), limit.of_sidecar())]).collect()
+}
+
 /// What a mesh is told, with no more services than the modes need.
 fn setting(settings: &Settings, modes: &[Mode], spans_to: Option<SocketAddr>) -> Setting {
     let mut services = vec![Service::Http];
     services.extend(modes.contains(&Mode::Client).then_some(Service::Proxyless));
-    Setting { services, policies: settings.policies, access_log: settings.access_log, spans_to }
+    let Settings { policies, access_log, .. } = *settings;
+    let gateway = modes.contains(&Mode::Gateway);
+    Setting { services, policies, access_log, spans_to, gateway, ..Setting::default() }
 }
 
 async fn variant(proxy: ProxyKind, mode: Mode, plane: &Plane, payload: usize) -> anyhow::Result<Variant> {
-    let [caller, service] = plane.proxies(Service::Http).map(Some);
-    let (load, processes) = match mode {
-        Mode::Client => (
-            plane.load(Service::Proxyless, payload)?,
-            Processes { caller: Some(plane.proxy_of(CALLER)), service: None },
-        ),
+    let load = match mode {
+        Mode::Client => plane.load(Service::Proxyless, payload)?,
         Mode::Server => {
             let tls = tls::as_caller(&mut plane.calling_api()).await?;
             let peer = Peer { address: plane.public(Service::Http), tls: Some(tls) };
-            (Load { peer, ..plane.load(Service::Http, payload)? }, Processes { caller: None, service })
+            Load { peer, ..plane.load(Service::Http, payload)? }
         }
-        Mode::Both | Mode::Gateway | Mode::Baseline | Mode::BaselineAgain => {
-            (plane.load(Service::Http, payload)?, Processes { caller, service })
-        }
+        Mode::Gateway => plane.load_from_outside(payload)?,
+        Mode::Both | Mode::Baseline | Mode::BaselineAgain => plane.load(Service::Http, payload)?,
     };
-    Ok(Variant { proxy, mode, load, processes })
+    Ok(Variant { proxy, mode, load, processes: processes(mode, plane) })
+}
+
+/// The proxies on the way of a mode.
+fn processes(mode: Mode, plane: &Plane) -> Processes {
+    let [caller, service] = plane.proxies(Service::Http).map(Some);
+    match mode {
+        Mode::Client => Processes { caller, service: None },
+        Mode::Server => Processes { caller: None, service },
+        Mode::Gateway => Processes { caller: Some(plane.proxy_of(GATEWAY)), service },
+        Mode::Both | Mode::Baseline | Mode::BaselineAgain => Processes { caller, service },
+    }
 }
 
 /// Requests to a URL.

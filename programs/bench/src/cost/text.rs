@@ -1,5 +1,7 @@
 //! The report for people: tables of what was found, what it is worth, and what is missing.
 
+mod ingress;
+
 use std::fmt::Write;
 
 use super::report::{Cell, CostReport, CostScenario, Difference, Limited, Mode, Point, ProxyUsage, Round};
@@ -35,7 +37,8 @@ pub(super) fn text(report: &CostReport) -> String {
             CostScenario::Churn => {
                 let _ = writeln!(text, "Requests while the mesh changes, milliseconds\n\n{}\n", churn(&cells));
             }
-            CostScenario::Cpu | CostScenario::Ingress => {
+            CostScenario::Ingress => text.push_str(&ingress::tables(&cells)),
+            CostScenario::Cpu => {
                 let _ = writeln!(text, "CPU time of all proxies on the way, and of the machine\n\n{}\n", cpu(&cells));
             }
             CostScenario::Throughput => {
@@ -50,11 +53,11 @@ pub(super) fn text(report: &CostReport) -> String {
         let _ = writeln!(text, "NOT TO BE HAD: {missing}");
     }
     let settings = &report.settings;
+    let length = if settings.seconds > 0.0 { format!(" of {} s", settings.seconds) } else { String::new() };
     let _ = write!(
         text,
-        "{} rounds of {} s in random order (seed {}); {} bytes each way\n{}\n{}",
+        "{} rounds{length} in random order (seed {}); {} bytes each way\n{}\n{}",
         settings.rounds,
-        settings.seconds,
         settings.seed,
         settings.payload_bytes,
         report.versions.line(),

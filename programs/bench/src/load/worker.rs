@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -38,6 +38,8 @@ pub(super) struct Common {
     pub(super) stop: AtomicBool,
     /// Passed when every thread has its connections.
     pub(super) ready: Barrier,
+    /// When the first thread began to send.
+    pub(super) begun: OnceLock<Instant>,
 }
 
 /// What a thread has seen, and how long it was at it.
@@ -126,6 +128,7 @@ async fn connect(load: &Load) -> Result<Vec<Client>, Failure> {
 async fn drive(share: &Share, clients: Vec<Client>, common: &Common) -> anyhow::Result<Seen> {
     let load = &share.load;
     let begun = Instant::now();
+    common.begun.get_or_init(|| begun);
     let counted_from = begun + load.warm_up;
     let end = match load.length {
         super::plan::Length::Time(length) => Some(counted_from + length),

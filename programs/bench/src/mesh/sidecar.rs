@@ -1,17 +1,30 @@
-//! The proxy of a registered sidecar, as a process.
+//! The proxy of a registered sidecar or of a gateway, as a process.
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::process::Command;
 
-use super::{Addresses, Child, Envoy, command, envoy, is_ready, own_program, ready};
+use super::{Addresses, Child, Envoy, LOOPBACK, command, envoy, is_ready, own_program, ready};
+use crate::cgroup::Cgroup;
 
 /// Enough to see lost connections and refused updates; more would cost what is measured.
 const LOG_LEVEL: &str = "warning";
 
 /// A running proxy; it is killed when dropped.
 pub(crate) struct Sidecar {
+    // Ends before its group, which goes only when it is empty.
     child: Child,
+    group: Option<Cgroup>,
     admin: SocketAddr,
+}
+
+/// What a proxy is for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Role<'a> {
+    /// The sidecar of the instance of this ID.
+    SidecarOf(&'a str),
+    /// The ingress gateway of this name, which it registers itself.
+    Gateway(&'a str),
 }
 
 /// What a proxy is started with.
@@ -19,12 +32,27 @@ pub(crate) struct Sidecar {
 pub(crate) struct SidecarOptions<'a> {
     /// The agent at which the sidecar is registered.
     pub(crate) agent: Addresses,
-    /// The ID of the instance that it stands beside.
-    pub(crate) instance: &'a str,
+    pub(crate) role: Role<'a>,
     /// Worker threads.
     pub(crate) workers: usize,
     /// Where its administration listens.
     pub(crate) admin: SocketAddr,
+}
+
+impl<'a> Role<'a> {
+    pub(crate) fn name(self) -> &'a str {
+        match self {
+            Self::SidecarOf(name) | Self::Gateway(name) => name,
+        }
+    }
+
+    /// What both programs are told in the same words.
+    fn tell(self, command: &mut Command) {
+        match self {
+            Self::SidecarOf(instance) => command.args(["-sidecar-for", instance]),
+            Self::Gateway(_) => command.args(["-register", "-address", &LOOPBACK.to_string()]),
+        };
+    }
 }
 
 impl Sidecar {
@@ -33,15 +61,18 @@ impl Sidecar {
     /// # Errors
     /// When the process cannot be started.
     pub(crate) fn start(envoy: &Envoy, options: SidecarOptions<'_>, logs: &Path) -> anyhow::Result<Self> {
-        let SidecarOptions { agent, instance, workers, admin } = options;
-        let mut command = command(&own_program()?);
-        command.env("CONSUL_HTTP_ADDR", format!("http://{}", agent.http));
-        command.env("CONSUL_GRPC_ADDR", format!("http://{}", agent.grpc));
+        let SidecarOptions { role, workers, admin, .. } = options;
+        let mut command = options.command()?;
         command.env(envoy::VARIABLE, envoy.path());
-        command.args(["connect", "envoy", "-sidecar-for", instance, "-admin-bind", &admin.to_string(), "--"]);
+        command.args(["connect", "envoy"]);
+        if let Role::Gateway(name) = role {
+            command.args(["-gateway", "ingress", "-service", name]);
+        }
+        role.tell(&mut command);
+        command.args(["-admin-bind", &admin.to_string(), "--"]);
         command.args(["--concurrency", &workers.to_string(), "--log-level", LOG_LEVEL]);
-        let child = Child::spawn(&format!("envoy-{instance}"), &mut command, logs)?;
-        Ok(Self { child, admin })
+        let child = Child::spawn(&format!("envoy-{}", role.name()), &mut command, logs)?;
+        Ok(Self { child, group: None, admin })
     }
 
     /// Starts a native proxy; [`Sidecar::ready`] waits for it.
@@ -49,15 +80,37 @@ impl Sidecar {
     /// # Errors
     /// When the process cannot be started.
     pub(crate) fn start_native(options: SidecarOptions<'_>, logs: &Path) -> anyhow::Result<Self> {
-        let SidecarOptions { agent, instance, workers, admin } = options;
-        let mut command = command(&own_program()?);
-        command.env("CONSUL_HTTP_ADDR", format!("http://{}", agent.http));
-        command.env("CONSUL_GRPC_ADDR", format!("http://{}", agent.grpc));
+        let SidecarOptions { role, workers, admin, .. } = options;
+        let mut command = options.command()?;
         command.env("STARLING_RUNTIME_DIR", logs.join("runtime"));
-        command.args(["proxy", "-sidecar-for", instance, "-admin-bind", &admin.to_string()]);
-        command.args(["--workers", &workers.to_string()]);
-        let child = Child::spawn(&format!("proxy-{instance}"), &mut command, logs)?;
-        Ok(Self { child, admin })
+        command.arg("proxy");
+        if let Role::Gateway(name) = role {
+            command.args(["-gateway", name]);
+        }
+        role.tell(&mut command);
+        command.args(["-admin-bind", &admin.to_string(), "--workers", &workers.to_string()]);
+        let child = Child::spawn(&format!("proxy-{}", role.name()), &mut command, logs)?;
+        Ok(Self { child, group: None, admin })
+    }
+
+    /// Takes it into a group of its own, without limits yet: right after its start, so that all its memory counts.
+    ///
+    /// # Errors
+    /// When it has ended, or may not be moved.
+    pub(crate) fn confine(&mut self, group: Cgroup) -> anyhow::Result<()> {
+        group.take(self.pid())?;
+        self.group = Some(group);
+        Ok(())
+    }
+
+    /// The group that it was taken into.
+    pub(crate) fn group(&self) -> Option<&Cgroup> {
+        self.group.as_ref()
+    }
+
+    /// The same, to change its limits.
+    pub(crate) fn group_mut(&mut self) -> Option<&mut Cgroup> {
+        self.group.as_mut()
     }
 
     /// Waits until it has its configuration.
@@ -73,8 +126,33 @@ impl Sidecar {
         self.child.pid()
     }
 
+    /// Where its administration listens.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Whether the kernel has killed it for its memory.
+    pub(crate) fn was_killed(&self) -> bool {
+        self.group.as_ref().and_then(Cgroup::killed_at).is_some()
+    }
+
     /// How it ended, if it has ended by itself.
     pub(crate) fn ended(&mut self) -> Option<String> {
-        self.child.ended()
+        let how = self.child.ended()?;
+        match self.group.as_ref().and_then(Cgroup::killed_at) {
+            Some(limit) => {
+                Some(format!("the kernel killed {}: it took more than {limit} MiB of memory", self.child.name()))
+            }
+            None => Some(how),
+        }
+    }
+}
+
+impl SidecarOptions<'_> {
+    fn command(self) -> anyhow::Result<Command> {
+        let mut command = command(&own_program()?);
+        command.env("CONSUL_HTTP_ADDR", format!("http://{}", self.agent.http));
+        command.env("CONSUL_GRPC_ADDR", format!("http://{}", self.agent.grpc));
+        Ok(command)
     }
 }

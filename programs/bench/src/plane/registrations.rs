@@ -10,6 +10,12 @@ use crate::api::Call;
 /// The calling service.
 pub(crate) const CALLER: &str = "bench-caller";
 
+/// The ingress gateway.
+pub(crate) const GATEWAY: &str = "bench-gateway";
+
+/// The host under which callers from outside know the HTTP service.
+pub(crate) const HOST: &str = "bench.example.com";
+
 /// Refused by an intention, whoever asks: what shows that requests are authorised by their path.
 pub(crate) const FORBIDDEN: &str = "/forbidden";
 
@@ -48,8 +54,8 @@ impl Service {
         }
     }
 
-    /// The calls that say what it speaks and who may call it: `CALLER`, and so many others that never do.
-    pub(crate) fn settings(self, others: u32) -> [Call; 2] {
+    /// The calls that say what it speaks and who may call it: its callers, and so many others that never do.
+    pub(crate) fn settings(self, callers: &[&str], others: u32) -> [Call; 2] {
         let name = self.name();
         let defaults = json!({ "Kind": "service-defaults", "Name": name, "Protocol": self.protocol() });
         let source = |source: &str| match self {
@@ -60,7 +66,7 @@ impl Service {
             ] }),
         };
         let others = (0..others).map(|number| source(&format!("bench-other-{number}")));
-        let sources: Vec<_> = std::iter::once(source(CALLER)).chain(others).collect();
+        let sources: Vec<_> = callers.iter().copied().map(source).chain(others).collect();
         let intentions = json!({ "Kind": "service-intentions", "Name": name, "Sources": sources });
         [put("/v1/config", defaults), put("/v1/config", intentions)]
     }
@@ -96,6 +102,13 @@ pub(crate) fn proxy_defaults(access_log: bool, spans_to: Option<SocketAddr>) -> 
         settings["Tracing"] = json!({ "Endpoint": format!("http://{collector}"), "Percent": 100 });
     }
     put("/v1/config", settings)
+}
+
+/// What the ingress gateway lets in: the HTTP service, by its host, at a port.
+pub(crate) fn ingress(port: u16) -> Call {
+    let services = json!([{ "Name": Service::Http.name(), "Hosts": [HOST] }]);
+    let listeners = json!([{ "Port": port, "Protocol": "http", "Services": services }]);
+    put("/v1/config", json!({ "Kind": "ingress-gateway", "Name": GATEWAY, "Listeners": listeners }))
 }
 
 /// A calling instance with a sidecar; nobody runs it, for the generator stands in for it. Each upstream is a service and
@@ -156,16 +169,18 @@ mod tests {
 
     #[test]
     fn http_is_authorised_by_path_and_tcp_is_not() {
-        let permissions = |service: Service| service.settings(0)[1].body["Sources"][0]["Permissions"].clone();
+        let permissions =
+            |service: Service| service.settings(&[CALLER], 0)[1].body["Sources"][0]["Permissions"].clone();
         assert_eq!(permissions(Service::Grpc)[0]["HTTP"]["PathExact"], FORBIDDEN);
         assert_eq!(permissions(Service::Tcp), Value::Null);
     }
 
     #[test]
     fn policies_are_those_of_others_beside_the_callers() {
-        let sources = |others| Service::Http.settings(others)[1].body["Sources"].as_array().unwrap().clone();
-        assert_eq!((sources(0).len(), sources(3).len()), (1, 4));
-        assert_eq!((&sources(3)[0]["Name"], &sources(3)[3]["Name"]), (&CALLER.into(), &"bench-other-2".into()));
+        let settings = |others| Service::Http.settings(&[CALLER, GATEWAY], others);
+        let sources = |others| settings(others)[1].body["Sources"].as_array().unwrap().clone();
+        assert_eq!((sources(0).len(), sources(3).len()), (2, 5));
+        assert_eq!((&sources(3)[1]["Name"], &sources(3)[4]["Name"]), (&GATEWAY.into(), &"bench-other-2".into()));
     }
 
     #[test]

@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 use crate::api::Api;
 use crate::fleet::Server;
 use crate::mesh::{
-    Addresses, Child, Envoy, Ports, Sidecar, SidecarOptions, command, fake_service, is_ready, logs, own_program, ready,
+    Addresses, Child, Envoy, Ports, Role, Sidecar, SidecarOptions, command, fake_service, is_ready, logs, own_program,
+    ready,
 };
 use crate::progress::Progress;
 use crate::shape::COMMON_UPSTREAM;
@@ -121,7 +122,8 @@ impl Envoys {
         yard: &mut Yard<'_>,
     ) -> anyhow::Result<()> {
         Api::new(agent.http).write(Method::PUT, "/v1/agent/service/register", registration).await?;
-        let options = SidecarOptions { agent, instance, workers: WORKERS, admin: yard.ports.loopback()? };
+        let (role, admin) = (Role::SidecarOf(instance), yard.ports.loopback()?);
+        let options = SidecarOptions { agent, role, workers: WORKERS, admin };
         self.sidecars.push(Sidecar::start(yard.envoy, options, &logs(yard.directory))?);
         Ok(())
     }

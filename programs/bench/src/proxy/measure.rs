@@ -9,7 +9,7 @@ use super::figure::Figure;
 use super::{Row, bulk, change, idle, services};
 use crate::load::{Arrivals, Length, Load, Outcome, Pace, Peer, Summary, generate};
 use crate::plane::registrations::Service;
-use crate::plane::{Application, Plane, load, tls};
+use crate::plane::{Application, PATH, Plane, load, tls};
 
 /// Sent before what counts.
 const WARM_UP: Duration = Duration::from_millis(500);
@@ -121,7 +121,7 @@ impl Bench {
     async fn latency(&mut self, who: Option<Who>, round: u32) -> anyhow::Result<(f64, f64)> {
         let load = match who {
             Some(who) => self.plane(who).load(Service::Http, 1024)?,
-            None => load(Service::Http, self.application.http, "/bench.Echo/Unary", 1024)?,
+            None => load(Service::Http, self.application.http, PATH, 1024)?,
         };
         let pace = Pace::Open { rate: 1000.0, arrivals: Arrivals::Constant };
         let load = Load { connections: 16, pace, length: Length::Time(self.seconds), warm_up: WARM_UP, ..load };

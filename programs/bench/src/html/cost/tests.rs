@@ -22,6 +22,7 @@ fn round(number: u32, times: f64, rate: f64) -> Round {
         requests: 1000,
         rate,
         errors: 0,
+        status: BTreeMap::new(),
         failures: BTreeMap::new(),
         slip_p99_ms: Some(0.1),
         proxies: Some(ProxyUsage {
