@@ -21,7 +21,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 # and shares its objects with `make test`. `make demo PROFILE=release` shows it at full speed.
 PROFILE ?= dev
 
-# What `make bench` runs, and where it leaves its reports: `make bench SCENARIOS="propagation churn"` runs these alone.
+# What `make bench-fleet` runs, and where reports are left: `make bench-fleet SCENARIOS="propagation churn"` runs these alone.
 # `payload` is propagation again, with an upstream of a thousand endpoints: how much does a change of one of them send?
 SCENARIOS ?= latency-of-change scale propagation payload intention rollout reconnect churn faults
 options_of_propagation := --growth
@@ -38,7 +38,7 @@ export STARLING_PYTHON ?= $(TOOLS)/venv/bin/python
 export STARLING_BIN ?= $(TARGET)/debug/starling
 export PATH := $(TOOLS)/bin:$(PATH)
 
-.PHONY: help demo test check fmt bench bench-proxy agreement conformance fuzz golden install clean machine
+.PHONY: help demo test check fmt bench bench-published bench-fleet bench-proxy agreement conformance fuzz golden install clean machine
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -64,7 +64,17 @@ check: machine ## formatting, house rules, licences and bans, lints, documentati
 fmt: ## format everything
 	$(CARGO) fmt --all
 
-bench: machine ## release build, then every benchmark at full size (some 40 minutes); fails when a bar is missed
+bench: machine ## release build, then a short run of every benchmark (ten minutes), with one page of all
+	@$(XTASK) install envoy nftables
+	$(CARGO) build --locked --release --bin starling
+	$(TARGET)/release/starling bench suite quick --report $(REPORTS)/quick
+
+bench-published: machine ## release build, then what reproduces the published studies, at their size (two hours), with one page
+	@$(XTASK) install envoy nftables
+	$(CARGO) build --locked --release --bin starling
+	$(TARGET)/release/starling bench suite published --report $(REPORTS)/published
+
+bench-fleet: machine ## release build, then the benchmarks of the control plane at full size (40 minutes); fails when a bar is missed
 	@$(XTASK) install envoy nftables
 	$(CARGO) build --locked --release --bin starling
 	@# All run, whichever misses a bar.

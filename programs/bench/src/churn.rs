@@ -22,6 +22,9 @@ const PROXY: &str = "proxy";
 /// Where options of requests are shown.
 const HEADING: &str = "With --proxy";
 
+/// Options of requests that make no sense while a mesh changes.
+const HIDDEN: [&str; 7] = ["target", "headers", "ca", "insecure", "cert", "key", "services"];
+
 /// One of both.
 #[derive(Debug)]
 pub(crate) enum ChurnArgs {
@@ -48,8 +51,8 @@ impl Args for ChurnArgs {
         let (fleet, requests) = (of_fleet(), of_requests());
         let further = only(&requests, &fleet);
         let further = requests.get_arguments().filter(|argument| further.contains(argument.get_id()));
-        // Those that make no sense here are there to be refused with a reason.
-        let is_hidden = |id: &clap::Id| id == "target" || id == "services";
+        // What is hidden is there to be refused with a reason.
+        let is_hidden = |id: &clap::Id| HIDDEN.iter().any(|hidden| id == hidden);
         let shown = |argument: &Arg| {
             let is_choice = argument.get_id() == PROXY;
             argument.clone().help_heading(HEADING).hide(is_hidden(argument.get_id())).hide_default_value(is_choice)

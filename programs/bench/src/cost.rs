@@ -17,6 +17,7 @@ pub(crate) mod report;
 pub(crate) mod smp;
 mod statistics;
 pub(crate) mod subjects;
+mod target;
 pub(crate) mod text;
 
 use std::collections::BTreeSet;
@@ -25,61 +26,44 @@ use std::process::ExitCode;
 use crate::cgroup::Cgroups;
 use crate::html;
 use crate::machine::Machine;
-use crate::progress::Progress;
+use crate::progress::{Phase, Progress};
 use crate::report::Versions;
+use crate::stop::Stop;
 pub(crate) use arguments::{Args, IngressArgs};
 use cells::Measurements;
 use churn::Changing;
 use limits::Limit;
 use measure::{Measured, Timing, measure};
 pub(crate) use report::CostScenario;
-use report::{Churn, CostReport, Point, SCHEMA};
+use report::{Churn, CostReport, Point, SCHEMA, Settings};
 pub(crate) use statistics::median;
 use subjects::Subjects;
 
-/// Measures a scenario.
+/// Measures a scenario, or as much of it as there is time for: what was measured until SIGINT or SIGTERM is reported.
 ///
 /// # Errors
 /// When nothing can be measured, or the report cannot be written. What is merely missing is in the report.
 pub(crate) async fn run(scenario: CostScenario, args: Args) -> anyhow::Result<ExitCode> {
     args.verify(scenario)?;
+    let mut stop = Stop::listen()?;
     let (settings, progress) = (args.settings(scenario), Progress::new());
     let (points, mut missing) = fitting(asked(scenario, &args));
     let (points, groups) = limitable(points, &mut missing);
-    let mut subjects = Subjects::start(scenario, &args, &settings, groups, &progress).await?;
-    let mut all = empty(scenario, &points, &subjects);
-    let applying = all.iter().filter(|it| it.applies()).count();
-    let total = u64::from(settings.rounds) * u64::try_from(applying).unwrap_or(u64::MAX);
-    let timing = args.timing(scenario);
-    if total > 0 {
-        progress.say(&announcement(total, &points, timing));
-    }
-    let mut phase = progress.phase("measurements", total);
-    for round in 0..settings.rounds {
-        let mut past_knee = BTreeSet::new();
-        for (place, point) in points.iter().enumerate() {
-            let turn = round.wrapping_mul(u32::try_from(points.len()).unwrap_or(1)) + u32::try_from(place)?;
-            let order = statistics::order(subjects.variants.len(), turn, settings.seed);
-            for (place_in_round, variant) in (0..).zip(order) {
-                let measurements = &mut all[place * subjects.variants.len() + variant];
-                if !measurements.applies() {
-                    continue;
-                }
-                let skip = past_knee.contains(&(variant, point.connections));
-                if !skip && !turn_of(measurements, &mut subjects, variant, timing, (round, place_in_round)).await {
-                    // A mesh that does not keep up with a rate does not keep up with a higher one.
-                    let is_curve = scenario == CostScenario::Throughput;
-                    past_knee.extend(is_curve.then_some((variant, point.connections)));
-                }
-                phase.step();
-            }
-        }
-    }
-    drop(phase);
-    all.retain(Measurements::applies);
-    all.extend(many::measure_all(&mut subjects, &args.services(scenario), timing, &progress).await);
-    let (cells, floors) = cells::cells(&all, settings.seed);
+    let mut subjects = tokio::select! {
+        subjects = Subjects::start(scenario, &args, &settings, groups, &progress) => subjects?,
+        stopped = stop.came() => return Ok(stopped.tell()),
+    };
+    let mut run = Run { scenario, timing: args.timing(scenario), points, all: Vec::new() };
+    run.all = run.empty(&subjects);
+    let services = args.services(scenario);
+    let stopped = tokio::select! {
+        measured = run.measure(&mut subjects, &settings, &services, &progress) => measured.map(|()| None)?,
+        stopped = stop.came() => Some(stopped),
+    };
+    run.all.retain(Measurements::applies);
+    let (cells, floors) = cells::cells(&run.all, settings.seed);
     let mut missing: Vec<_> = missing.into_iter().chain(subjects.missing.iter().cloned()).collect();
+    missing.extend(stopped.map(|stopped| format!("{}: what was not measured by then is not here", stopped.how)));
     missing.extend(text::complaints(&cells, settings.rounds));
     let report = CostReport {
         schema: SCHEMA.to_owned(),
@@ -94,7 +78,88 @@ pub(crate) async fn run(scenario: CostScenario, args: Args) -> anyhow::Result<Ex
     drop(subjects);
     args.output.write_page(|| html::page_of_one(name(scenario), html::Report::Cost(&report)))?;
     let delivered = args.output.deliver(&report, &[], || text::text(&report))?;
-    Ok(if report.missing.is_empty() { delivered } else { ExitCode::FAILURE })
+    Ok(match stopped {
+        Some(stopped) => stopped.tell(),
+        None if report.missing.is_empty() => delivered,
+        None => ExitCode::FAILURE,
+    })
+}
+
+/// What is measured, and what was.
+struct Run {
+    scenario: CostScenario,
+    timing: Timing,
+    points: Vec<Point>,
+    /// Of each variant at each point: variants of a point follow each other.
+    all: Vec<Measurements>,
+}
+
+impl Run {
+    /// Nothing measured yet.
+    fn empty(&self, subjects: &Subjects) -> Vec<Measurements> {
+        let at = |point: &Point| {
+            let point = *point;
+            subjects.variants.iter().map(move |variant| Measurements {
+                scenario: self.scenario,
+                proxy: variant.proxy,
+                mode: variant.mode,
+                point,
+                rounds: Vec::new(),
+                problems: Vec::new(),
+            })
+        };
+        self.points.iter().flat_map(at).collect()
+    }
+
+    /// Measures everything in every round, and then memory with further services.
+    async fn measure(
+        &mut self,
+        subjects: &mut Subjects,
+        settings: &Settings,
+        services: &[u32],
+        progress: &Progress,
+    ) -> anyhow::Result<()> {
+        let applying = self.all.iter().filter(|it| it.applies()).count();
+        let total = u64::from(settings.rounds) * u64::try_from(applying).unwrap_or(u64::MAX);
+        if total > 0 {
+            progress.say(&announcement(total, &self.points, self.timing));
+        }
+        let mut phase = progress.phase("measurements", total);
+        for round in 0..settings.rounds {
+            self.measure_round(subjects, (round, settings.seed), &mut phase).await?;
+        }
+        drop(phase);
+        many::measure_all(subjects, services, self.timing, progress, &mut self.all).await;
+        Ok(())
+    }
+
+    /// Measures everything once.
+    async fn measure_round(
+        &mut self,
+        subjects: &mut Subjects,
+        (round, seed): (u32, u64),
+        phase: &mut Phase,
+    ) -> anyhow::Result<()> {
+        let mut past_knee = BTreeSet::new();
+        for (place, point) in self.points.iter().enumerate() {
+            let turn = round.wrapping_mul(u32::try_from(self.points.len()).unwrap_or(1)) + u32::try_from(place)?;
+            let order = statistics::order(subjects.variants.len(), turn, seed);
+            for (place_in_round, variant) in (0..).zip(order) {
+                let measurements = &mut self.all[place * subjects.variants.len() + variant];
+                if !measurements.applies() {
+                    continue;
+                }
+                let skip = past_knee.contains(&(variant, point.connections));
+                if !skip && !turn_of(measurements, subjects, variant, self.timing, (round, place_in_round)).await {
+                    // A mesh that does not keep up with a rate does not keep up with a higher one.
+                    let is_curve = self.scenario == CostScenario::Throughput;
+                    past_knee.extend(is_curve.then_some((variant, point.connections)));
+                }
+                phase.step();
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Its name on the command line.
@@ -157,22 +222,6 @@ fn fitting(points: Vec<Point>) -> (Vec<Point>, BTreeSet<String>) {
     };
     let fitting = points.into_iter().filter(fits).collect();
     (fitting, too_many)
-}
-
-/// Nothing measured yet, of each variant at each point: variants of a point follow each other.
-fn empty(scenario: CostScenario, points: &[Point], subjects: &Subjects) -> Vec<Measurements> {
-    let at = |point: &Point| {
-        let point = *point;
-        subjects.variants.iter().map(move |variant| Measurements {
-            scenario,
-            proxy: variant.proxy,
-            mode: variant.mode,
-            point,
-            rounds: Vec::new(),
-            problems: Vec::new(),
-        })
-    };
-    points.iter().flat_map(at).collect()
 }
 
 /// Measures a variant, while its mesh changes if that is asked for.

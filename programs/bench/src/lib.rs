@@ -37,25 +37,19 @@ mod receipt;
 mod report;
 mod scale;
 mod shape;
+mod stop;
+mod suite;
 mod table;
 mod verdict;
 
 use std::process::ExitCode;
-
-use anyhow::Context;
-use tokio::signal::unix::{SignalKind, signal};
 
 use cost::CostScenario;
 pub use load::{LoadArgs, run as run_load};
 pub use machine::Machine;
 use propagation::Subject;
 pub use report::Versions;
-
-/// Exit code after SIGINT, as shells report it: 128 and the signal's number.
-const EXIT_INTERRUPTED: u8 = 130;
-
-/// Exit code after SIGTERM.
-const EXIT_TERMINATED: u8 = 143;
+use stop::Stop;
 
 /// Measure what a mesh promises, on this machine.
 #[derive(Debug, clap::Args)]
@@ -96,12 +90,28 @@ enum Scenario {
     Compare(cost::compare::CompareArgs),
     Page(page::PageArgs),
     Smp(cost::smp::SmpArgs),
+    Suite(suite::SuiteArgs),
     /// Be the application behind measured proxies
     #[command(hide = true)]
     Echo(echo::Args),
     /// Be a process of a simulated fleet
     #[command(hide = true)]
     Fleet,
+}
+
+impl Scenario {
+    /// Whether it reports what it has when it is told to stop, and so is not stopped for it.
+    fn reports_when_stopped(&self) -> bool {
+        matches!(
+            self,
+            Self::Latency(_)
+                | Self::Cpu(_)
+                | Self::Throughput(_)
+                | Self::Memory(_)
+                | Self::Ingress(_)
+                | Self::Churn(churn::ChurnArgs::Requests(_))
+        )
+    }
 }
 
 /// Runs the chosen scenario until it is over, or until SIGINT or SIGTERM; either way nothing that it started is left.
@@ -111,8 +121,8 @@ enum Scenario {
 /// # Errors
 /// When the mesh cannot be brought up, or something in it fails that the scenario does not measure.
 pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut stop = Stop::listen()?;
+    let reports_when_stopped = args.scenario.reports_when_stopped();
     let scenario = async {
         match args.scenario {
             Scenario::LatencyOfChange(args) => latency_of_change::run(args).await,
@@ -133,6 +143,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             Scenario::Smp(args) => cost::smp::run(&args),
             Scenario::Compare(args) => cost::compare::run(&args),
             Scenario::Page(args) => page::run(&args),
+            Scenario::Suite(args) => suite::run(args).await,
             Scenario::Echo(args) => echo::run(args).await.map(|()| ExitCode::SUCCESS),
             Scenario::Fleet => fleet::process::run_apart().await.map(|()| ExitCode::SUCCESS),
         }
@@ -140,14 +151,8 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     // Dropping the scenario ends its processes and removes its files.
     tokio::select! {
         outcome = scenario => outcome,
-        _ = interrupt.recv() => Ok(stopped("interrupted", EXIT_INTERRUPTED)),
-        _ = terminate.recv() => Ok(stopped("terminated", EXIT_TERMINATED)),
+        stopped = stop.came(), if !reports_when_stopped => Ok(stopped.tell()),
     }
-}
-
-fn stopped(how: &str, code: u8) -> ExitCode {
-    eprintln!("{how}; the mesh is taken down");
-    ExitCode::from(code)
 }
 
 #[cfg(test)]

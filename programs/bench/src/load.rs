@@ -30,13 +30,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
+pub(crate) use arguments::header;
 pub use arguments::{LoadArgs, run};
 pub(crate) use arrivals::Arrivals;
 pub(crate) use idle::IdleConnection;
 pub(crate) use plan::{Length, Load, Message, Pace, Protocol, parse_url};
 pub(crate) use summary::{SLIP_P99_MS_MAX, Summary};
 pub(crate) use tally::{Each, Tally};
-pub(crate) use tls::AnyServer;
+pub(crate) use tls::{AnyServer, TlsArgs};
 pub(crate) use wire::Peer;
 
 /// What came of a run.

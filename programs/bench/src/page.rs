@@ -57,7 +57,7 @@ pub(crate) fn run(args: &PageArgs) -> anyhow::Result<ExitCode> {
     for path in &args.paths {
         found.extend(reports_of(path)?);
     }
-    let Page { html, problems } = join("starling bench", &found);
+    let Page { html, problems } = join("starling bench", &found, Vec::new());
     let file = args.file.display();
     std::fs::write(&args.file, html).with_context(|| format!("cannot write {file}"))?;
     println!("{file}: {} of {} reports", found.len() - problems.len(), found.len());
@@ -67,9 +67,9 @@ pub(crate) fn run(args: &PageArgs) -> anyhow::Result<ExitCode> {
     Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Makes one page of reports under their titles.
-pub(crate) fn join(title: &str, reports: &[(String, PathBuf)]) -> Page {
-    let (mut read_ones, mut problems) = (Vec::new(), Vec::new());
+/// Makes one page of reports under their titles, which tells these problems and those of reading.
+pub(crate) fn join(title: &str, reports: &[(String, PathBuf)], mut problems: Vec<String>) -> Page {
+    let mut read_ones = Vec::new();
     for (title, path) in reports {
         match read(path) {
             Ok(report) => read_ones.push((title, report)),
@@ -176,7 +176,7 @@ mod tests {
             found.iter().map(|(title, _)| title.as_str()).collect::<Vec<_>>(),
             ["propagation", "proxy", "suite/latency"]
         );
-        let Page { html, problems } = join("all", &found);
+        let Page { html, problems } = join("all", &found, Vec::new());
         assert_eq!(problems, [""; 0]);
         for part in ["<h1>all</h1>", "A fleet: propagation", "Both data planes: proxy", "<h3>suite/latency</h3>"] {
             assert!(html.contains(part), "{part} in\n{html}");

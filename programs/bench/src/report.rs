@@ -13,7 +13,7 @@ use crate::mesh::Envoy;
 pub(crate) const FILE_NAME: &str = "report.json";
 
 /// Name of the page beside it.
-const PAGE_NAME: &str = "report.html";
+pub(crate) const PAGE_NAME: &str = "report.html";
 
 /// Largest report that is read: a hundred times one of every scenario.
 const REPORT_BYTES_MAX: u64 = 1 << 30;

@@ -10,6 +10,7 @@ use super::limits::Limit;
 use super::measure::Timing;
 use super::points;
 use super::report::{CostScenario, Mode, Point, ProxyKind, Settings};
+use super::target::TargetArgs;
 use crate::report::OutputArgs;
 
 /// Longest wait for an answer, but beyond the knee of a curve.
@@ -47,14 +48,8 @@ pub(crate) struct Args {
     /// Through which proxies: the caller's, the service's, or both [default: all of latency, else both]
     #[arg(long, value_enum, value_name = "MODE", value_delimiter = ',')]
     modes: Vec<ModeArgument>,
-    /// Measure another mesh in place of one of this program's: its URL, and the same application without it
-    #[arg(
-        long,
-        value_name = "url=URL,baseline=URL",
-        value_parser = target,
-        conflicts_with_all = ["proxy", "modes", "policies", "access_log", "tracing", "mtls"]
-    )]
-    target: Option<Target>,
+    #[command(flatten)]
+    pub(super) target: TargetArgs,
     /// Intentions with permissions by path on the service, beside the one of its caller
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = value_parser!(u32).range(0..=1000))]
     policies: u32,
@@ -167,24 +162,6 @@ enum Switch {
     Off,
 }
 
-/// A mesh that is pointed at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Target {
-    /// Through it.
-    pub(super) url: String,
-    /// Without it.
-    pub(super) baseline: String,
-}
-
-fn target(text: &str) -> Result<Target, String> {
-    let of =
-        |name: &str| text.split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix('=').map(str::to_owned));
-    match (of("url"), of("baseline")) {
-        (Some(url), Some(baseline)) if text.split(',').count() == 2 => Ok(Target { url, baseline }),
-        _ => Err("write url=http://HOST:PORT/PATH,baseline=http://HOST:PORT/PATH".to_owned()),
-    }
-}
-
 /// A tenth of a second shows that all works; figures to be believed take longer.
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse::<f64>().map_err(|error| error.to_string())?;
@@ -207,7 +184,8 @@ impl Args {
     /// # Errors
     /// With what can be done instead.
     pub(super) fn verify(&self, scenario: CostScenario) -> anyhow::Result<()> {
-        if !self.services.is_empty() && (scenario != CostScenario::Memory || self.target.is_some()) {
+        self.target.verify()?;
+        if !self.services.is_empty() && (scenario != CostScenario::Memory || self.target.is_given()) {
             bail!("--services is for `starling bench memory`, on a mesh that it brings up");
         }
         if !self.changes_per_second.is_empty() && scenario != CostScenario::Churn {
@@ -239,7 +217,7 @@ impl Args {
         if self.modes.iter().any(|mode| !matches!(mode, ModeArgument::Server | ModeArgument::Gateway)) {
             bail!("`starling bench ingress` has the modes server and gateway");
         }
-        if self.target.is_some() && self.limits.iter().any(|limit| !limit.is_none()) {
+        if self.target.is_given() && self.limits.iter().any(|limit| !limit.is_none()) {
             bail!(
                 "--limits are for proxies that `starling bench ingress` starts: those of a --target have whatever they were given"
             );
@@ -250,7 +228,7 @@ impl Args {
     /// The kinds of proxies that are measured.
     pub(super) fn kinds(&self) -> Vec<ProxyKind> {
         match self.proxy {
-            _ if self.target.is_some() => Vec::new(),
+            _ if self.target.is_given() => Vec::new(),
             Proxy::None => Vec::new(),
             Proxy::Native => vec![ProxyKind::Native],
             Proxy::Envoy => vec![ProxyKind::Envoy],
@@ -261,10 +239,6 @@ impl Args {
     /// Whether proxies of a kind were asked for by name, so that a run without them is none.
     pub(super) fn insists_on(&self, kind: ProxyKind) -> bool {
         self.proxy != Proxy::All && self.kinds() == [kind]
-    }
-
-    pub(super) fn target(&self) -> Option<&Target> {
-        self.target.as_ref()
     }
 
     /// The modes that were asked for, or else the usual ones.
@@ -286,7 +260,7 @@ impl Args {
     pub(super) fn points_of_ingress(&self) -> Vec<Point> {
         let connections =
             if self.connections.is_empty() { &[INGRESS_CONNECTIONS] } else { self.connections.as_slice() };
-        let limits = match (self.limits.is_empty(), self.target.is_some()) {
+        let limits = match (self.limits.is_empty(), self.target.is_given()) {
             (false, _) => self.limits.clone(),
             (true, true) => vec![Limit::none()],
             (true, false) => Limit::usual(),
@@ -305,7 +279,7 @@ impl Args {
 
     /// The numbers of services, ascending, that memory is measured with.
     pub(super) fn services(&self, scenario: CostScenario) -> Vec<u32> {
-        let are_own = scenario == CostScenario::Memory && self.target.is_none();
+        let are_own = scenario == CostScenario::Memory && !self.target.is_given();
         let others = !self.connections.is_empty() || !self.rates.is_empty();
         let mut services = match (are_own, self.services.is_empty()) {
             (false, _) => Vec::new(),
@@ -333,12 +307,12 @@ impl Args {
     }
 
     pub(super) fn settings(&self, scenario: CostScenario) -> Settings {
-        let is_own = self.target.is_none();
+        let is_own = !self.target.is_given();
         Settings {
             rounds: self.rounds,
             seconds: if scenario == CostScenario::Ingress { 0.0 } else { self.seconds.unwrap_or(SECONDS) },
             warm_up_seconds: self.warm_up,
-            protocol: "http1".to_owned(),
+            protocol: self.target.protocol().name().to_owned(),
             payload_bytes: self.payload,
             mtls: is_own,
             access_log: self.access_log,
@@ -376,16 +350,10 @@ mod tests {
     }
 
     #[test]
-    fn a_target_has_both_urls_and_no_proxies_of_ours() {
-        let args = read(&["--target", "url=http://a:1/x,baseline=http://b:2/y"]).unwrap();
-        let expected = Target { url: "http://a:1/x".to_owned(), baseline: "http://b:2/y".to_owned() };
-        assert_eq!(
-            (args.target(), args.kinds(), args.settings(CostScenario::Cpu).workers),
-            (Some(&expected), Vec::new(), None)
-        );
-        for wrong in ["http://a", "url=http://a", "url=http://a,baseline=http://b,c=d"] {
-            assert!(read(&["--target", wrong]).unwrap_err().contains("baseline=http"), "{wrong}");
-        }
+    fn a_target_has_no_proxies_of_ours() {
+        let args = read(&["--target", "url=grpc://a:1/x,baseline=grpc://b:2/y"]).unwrap();
+        let settings = args.settings(CostScenario::Cpu);
+        assert_eq!((args.kinds(), settings.workers, settings.protocol.as_str()), (Vec::new(), None, "grpc"));
         assert!(read(&["--target", "url=http://a,baseline=http://b", "--policies", "3"]).is_err());
     }
 

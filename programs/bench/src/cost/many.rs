@@ -40,11 +40,11 @@ pub(super) async fn measure_all(
     services: &[u32],
     timing: Timing,
     progress: &Progress,
-) -> Vec<Measurements> {
-    let mut all = Vec::new();
+    all: &mut Vec<Measurements>,
+) {
     let total = 2 * services.len() * subjects.variants.len();
     if total == 0 {
-        return all;
+        return;
     }
     let mut phase = progress.phase("measurements with further services", u64::try_from(total).unwrap_or(u64::MAX));
     for scoped in [true, false] {
@@ -55,7 +55,6 @@ pub(super) async fn measure_all(
             }
         }
     }
-    all
 }
 
 async fn measure_one(

@@ -15,13 +15,13 @@ use std::net::SocketAddr;
 use anyhow::Context;
 use tempfile::TempDir;
 
-use super::arguments::{Args, Target};
+use super::arguments::Args;
 use super::limits::Limit;
 use super::measure::{Processes, Variant};
 use super::points::{baselines, usual_modes};
 use super::report::{CostScenario, Mode, ProxyKind, Settings};
 use crate::cgroup::{Cgroup, Cgroups, Limits};
-use crate::load::{Load, Message, Peer, parse_url};
+use crate::load::{Load, Peer};
 use crate::mesh::{Child, Envoy, Ports, folder};
 use crate::plane::registrations::{GATEWAY, Service};
 use crate::plane::{Application, Kind, PATH, Plane, Setting, load, tls};
@@ -62,20 +62,17 @@ impl Subjects {
             applications: Vec::new(),
             directory,
         };
-        match args.target() {
-            Some(target) => subjects.add_target(scenario, target, settings.payload_bytes).await?,
+        match args.target.loads(settings.payload_bytes).await? {
+            Some(loads) => subjects.add_target(scenario, loads),
             None => subjects.bring_up(scenario, args, settings, groups, progress).await?,
         }
         Ok(subjects)
     }
 
-    async fn add_target(&mut self, scenario: CostScenario, target: &Target, payload: u32) -> anyhow::Result<()> {
-        let baseline = load_of(&target.baseline, payload).await?;
+    fn add_target(&mut self, scenario: CostScenario, [load, baseline]: [Load; 2]) {
         self.add_baselines(scenario, &baseline);
-        let (load, processes) = (load_of(&target.url, payload).await?, Processes::default());
         let mode = if scenario == CostScenario::Ingress { Mode::Gateway } else { Mode::Both };
-        self.variants.push(Variant { proxy: ProxyKind::Target, mode, load, processes });
-        Ok(())
+        self.variants.push(Variant { proxy: ProxyKind::Target, mode, load, processes: Processes::default() });
     }
 
     async fn bring_up(
@@ -231,17 +228,6 @@ fn processes(mode: Mode, plane: &Plane) -> Processes {
         Mode::Gateway => Processes { caller: Some(plane.proxy_of(GATEWAY)), service },
         Mode::Both | Mode::Baseline | Mode::BaselineAgain => Processes { caller, service },
     }
-}
-
-/// Requests to a URL.
-async fn load_of(url: &str, payload: u32) -> anyhow::Result<Load> {
-    let (protocol, uri) = parse_url(url, false)?;
-    let (host, port) = (uri.host().unwrap_or_default(), uri.port_u16().unwrap_or(80));
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let mut found = tokio::net::lookup_host((host, port)).await.with_context(|| format!("cannot resolve {host}"))?;
-    let address = found.next().with_context(|| format!("{host} has no address"))?;
-    let payload = usize::try_from(payload).context("the payload is larger than memory")?;
-    Ok(Load::new(Peer { address, tls: None }, protocol, Message::new(protocol, uri.clone(), Vec::new(), payload)))
 }
 
 /// For people.

@@ -125,7 +125,8 @@ fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds).map_err(|error| error.to_string())
 }
 
-fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+/// `NAME: VALUE`.
+pub(crate) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = text.split_once(':').ok_or("NAME: VALUE")?;
     let name = name.trim().parse().map_err(|_| format!("{name:?} is not the name of a header"))?;
     Ok((name, value.trim().parse().map_err(|_| format!("{value:?} is not the value of a header"))?))
@@ -136,17 +137,10 @@ impl LoadArgs {
         let url = self.url.as_deref().context("there is no URL")?;
         let (protocol, uri) = parse_url(url, self.http2)?;
         self.check(protocol, url)?;
-        let over_tls = uri.scheme() == Some(&Scheme::HTTPS);
-        let port = uri.port_u16().unwrap_or(if over_tls { 443 } else { 80 });
-        let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-        let mut found =
-            tokio::net::lookup_host((host, port)).await.with_context(|| format!("cannot resolve {host}"))?;
-        let address = found.next().with_context(|| format!("{host} has no address"))?;
-        let tls = match over_tls {
-            true => Some(self.tls.configuration(host, protocol)?),
-            false if self.tls.is_given() => bail!("{url} is not TLS: write https://, grpcs:// or tls://"),
-            false => None,
-        };
+        if uri.scheme() != Some(&Scheme::HTTPS) && self.tls.is_given() {
+            bail!("{url} is not TLS: write https://, grpcs:// or tls://");
+        }
+        let peer = Peer::of(&uri, protocol, &self.tls).await?;
         let payload = usize::try_from(self.payload).context("the payload is larger than memory")?;
         let message = Message::new(protocol, uri.clone(), self.headers.clone(), payload);
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
@@ -163,7 +157,7 @@ impl LoadArgs {
             timeout: self.timeout,
             keep_alive: !self.no_keep_alive,
             threads: self.threads.unwrap_or_else(|| u32::try_from(cpus / 2).unwrap_or(1).max(1)),
-            ..Load::new(Peer { address, tls }, protocol, message)
+            ..Load::new(peer, protocol, message)
         })
     }
 

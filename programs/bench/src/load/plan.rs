@@ -25,6 +25,18 @@ pub(crate) enum Protocol {
     Tcp,
 }
 
+impl Protocol {
+    /// As reports have it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Http1 => "http1",
+            Self::Http2 => "http2",
+            Self::Grpc => "grpc",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
 /// When requests are sent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Pace {

@@ -19,7 +19,7 @@ const SYSTEM_ROOTS: [&str; 3] =
 
 /// The part of the command line that is about TLS.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub(super) struct TlsArgs {
+pub(crate) struct TlsArgs {
     /// CA certificates (PEM) that the server's has to be of, instead of the system's
     #[arg(long, value_name = "PATH", conflicts_with = "insecure")]
     ca: Option<PathBuf>,
@@ -36,7 +36,7 @@ pub(super) struct TlsArgs {
 
 impl TlsArgs {
     /// Whether any was given.
-    pub(super) fn is_given(&self) -> bool {
+    pub(crate) fn is_given(&self) -> bool {
         self.ca.is_some() || self.insecure || self.cert.is_some()
     }
 

@@ -3,8 +3,11 @@
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{self, Poll};
 
+use anyhow::Context;
+use http::Uri;
+use http::uri::Scheme;
 use rustls::pki_types::ServerName;
 use rustls::{CertificateError, ClientConfig};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -13,6 +16,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::failure::Failure;
+use super::plan::Protocol;
+use super::tls::TlsArgs;
 
 /// An open connection.
 pub(crate) enum Wire {
@@ -26,6 +31,23 @@ pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     /// With the name that the server is asked for.
     pub(crate) tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+}
+
+impl Peer {
+    /// Whom a URL names.
+    ///
+    /// # Errors
+    /// When its host has no address, or files of TLS cannot be read.
+    pub(crate) async fn of(uri: &Uri, protocol: Protocol, tls: &TlsArgs) -> anyhow::Result<Self> {
+        let over_tls = uri.scheme() == Some(&Scheme::HTTPS);
+        let port = uri.port_u16().unwrap_or(if over_tls { 443 } else { 80 });
+        let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+        let mut found =
+            tokio::net::lookup_host((host, port)).await.with_context(|| format!("cannot resolve {host}"))?;
+        let address = found.next().with_context(|| format!("{host} has no address"))?;
+        let tls = if over_tls { Some(tls.configuration(host, protocol)?) } else { None };
+        Ok(Self { address, tls })
+    }
 }
 
 impl Wire {
@@ -58,7 +80,7 @@ fn explain(error: &std::io::Error) -> String {
 }
 
 impl AsyncRead for Wire {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut task::Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
@@ -67,21 +89,21 @@ impl AsyncRead for Wire {
 }
 
 impl AsyncWrite for Wire {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut task::Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<std::io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<std::io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
