@@ -58,6 +58,14 @@ pub(crate) struct Settings {
     pub(crate) seed: u64,
 }
 
+impl Settings {
+    /// How often and how long was measured, for people: how long is not said of what goes by requests.
+    pub(crate) fn rounds_line(&self) -> String {
+        let Self { rounds, seconds, .. } = self;
+        if *seconds > 0.0 { format!("{rounds} rounds of {seconds} s") } else { format!("{rounds} rounds") }
+    }
+}
+
 /// Which question a cell answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -396,6 +404,12 @@ pub(crate) mod tests {
             generator_threads: 1,
             seed: 1,
         }
+    }
+
+    #[test]
+    fn how_long_is_not_said_of_what_goes_by_requests() {
+        assert_eq!(settings().rounds_line(), "5 rounds of 10 s");
+        assert_eq!(Settings { seconds: 0.0, ..settings() }.rounds_line(), "5 rounds");
     }
 
     #[test]

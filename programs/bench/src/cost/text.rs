@@ -53,11 +53,10 @@ pub(super) fn text(report: &CostReport) -> String {
         let _ = writeln!(text, "NOT TO BE HAD: {missing}");
     }
     let settings = &report.settings;
-    let length = if settings.seconds > 0.0 { format!(" of {} s", settings.seconds) } else { String::new() };
     let _ = write!(
         text,
-        "{} rounds{length} in random order (seed {}); {} bytes each way\n{}\n{}",
-        settings.rounds,
+        "{} in random order (seed {}); {} bytes each way\n{}\n{}",
+        settings.rounds_line(),
         settings.seed,
         settings.payload_bytes,
         report.versions.line(),

@@ -84,19 +84,8 @@ fn studies(scenario: CostScenario, published: &Published) -> String {
 
 /// Under what a report was measured.
 fn settings_line(Run { report, .. }: &Run) -> String {
-    let Settings {
-        rounds,
-        seconds,
-        warm_up_seconds,
-        protocol,
-        payload_bytes,
-        mtls,
-        access_log,
-        tracing,
-        policies,
-        workers,
-        ..
-    } = &report.settings;
+    let Settings { warm_up_seconds, protocol, payload_bytes, mtls, access_log, tracing, policies, workers, .. } =
+        &report.settings;
     let with = |is: bool, what: &'static str| is.then_some(what);
     let policies = (*policies > 0).then(|| format!("{policies} policies"));
     let workers = workers
@@ -110,8 +99,9 @@ fn settings_line(Run { report, .. }: &Run) -> String {
         .map(|what| format!(", {what}"))
         .collect();
     format!(
-        "{rounds} rounds of {seconds} s after {warm_up_seconds} s of warm-up, in random order; {protocol}, {payload_bytes} \
+        "{} after {warm_up_seconds} s of warm-up, in random order; {protocol}, {payload_bytes} \
          bytes each way{}. {}; everything on one machine: {}.",
+        report.settings.rounds_line(),
         further.concat(),
         report.versions.line(),
         report.machine.line()
