@@ -57,6 +57,9 @@ enum Suite {
     Published,
     /// A short run of everything: ten minutes
     Quick,
+    /// That suites work, in seconds: its figures are nobody's
+    #[value(hide = true)]
+    Smoke,
 }
 
 /// A run of a scenario.
@@ -134,6 +137,11 @@ const QUICK: &[Part] = &[
     ),
 ];
 
+const SMOKE: &[Part] = &[
+    part("latency", "no mesh", "latency --proxy none --connections 1 --rounds 2 --seconds 0.2 --warm-up 0.1"),
+    part("cpu", "no mesh", "cpu --proxy none --rates 10 --rounds 1 --seconds 0.2 --warm-up 0.1"),
+];
+
 /// What a suite has done.
 #[derive(Debug, Serialize)]
 struct Report {
@@ -189,6 +197,7 @@ fn chosen(suite: Suite, only: &[String]) -> anyhow::Result<Vec<Part>> {
     let parts = match suite {
         Suite::Published => PUBLISHED,
         Suite::Quick => QUICK,
+        Suite::Smoke => SMOKE,
     };
     if let Some(unknown) = only.iter().find(|name| parts.iter().all(|part| part.name != **name)) {
         let names: Vec<_> = parts.iter().map(|part| part.name).collect();
@@ -298,7 +307,7 @@ mod tests {
 
     #[test]
     fn every_part_is_a_command_line_that_is_understood_and_has_a_folder_of_its_own() {
-        for parts in [PUBLISHED, QUICK] {
+        for parts in [PUBLISHED, QUICK, SMOKE] {
             let names: BTreeSet<_> = parts.iter().map(|part| part.name).collect();
             assert_eq!(names.len(), parts.len());
             for part in parts {

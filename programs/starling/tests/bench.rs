@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// Longer than anything here takes; a test that reaches it has failed.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -49,24 +50,13 @@ const FIGURES: [&str; 6] = [
 /// What the bars make of it is not asked: this is a debug build on a machine that does other things.
 #[test]
 fn a_short_bench_of_the_proxies_reports_every_figure_of_both() {
-    let temporary = tempfile::tempdir().expect("a directory");
-    let (json, log) = (temporary.path().join("report.json"), temporary.path().join("log"));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_starling"));
-    command.args(["bench", "proxy", "--rounds", "1", "--seconds", "0.2", "--only", "throughput,latency,memory"]);
-    command.arg("--json").arg(&json).env("TMPDIR", temporary.path());
-    let open = || std::fs::File::create(&log).expect("a file");
-    command.stdin(Stdio::null()).stdout(open()).stderr(open());
-    let mut bench = Killed(command.spawn().expect("the binary"));
-    let mut ended = None;
-    within_time(BENCH_DEADLINE, || {
-        ended = bench.0.try_wait().expect("its child");
-        ended.is_some()
-    });
-    let said = || std::fs::read_to_string(&log).unwrap_or_default();
+    let place = tempfile::tempdir().expect("a directory");
+    let json = place.path().join("report.json").display().to_string();
+    let short = ["--rounds", "1", "--seconds", "0.2", "--only", "throughput,latency,memory", "--json", &json];
+    let Ended { code, said, .. } = Running::start(&[&["proxy"][..], &short].concat()).ended();
     // 1 is a bar that was missed, or a figure that may not be believed.
-    let code = ended.and_then(|status| status.code());
-    assert!(matches!(code, Some(0 | 1)), "{code:?}: {}", said());
-    let report = std::fs::read(&json).unwrap_or_else(|error| panic!("no report: {error}: {}", said()));
+    assert!(matches!(code, Some(0 | 1)), "{code:?}: {said}");
+    let report = std::fs::read(&json).unwrap_or_else(|error| panic!("no report: {error}: {said}"));
     let report: Value = serde_json::from_slice(&report).expect("JSON");
     let figures = report["figures"].as_array().expect("figures");
     let names: BTreeSet<_> = figures.iter().filter_map(|figure| figure["figure"].as_str()).collect();
@@ -213,26 +203,89 @@ fn assert_is_on_a_page(place: &Path, report: &Value) {
     assert!(page.contains("Latency that proxies add"), "{page}");
 }
 
+/// What was measured until then is there, and says that it is not all.
+#[test]
+fn an_interrupted_run_reports_what_it_has() {
+    let long = ["latency", "--proxy", "none", "--connections", "1", "--rounds", "100", "--seconds", "0.2"];
+    let bench = Running::start(&[&long[..], &["--warm-up", "0.1", "--output", "json"]].concat());
+    // A quarter of the measurements.
+    within_time(BENCH_DEADLINE, || bench.said().contains("50 of 200"));
+    bench.interrupt();
+    let Ended { code, printed, said } = bench.ended();
+    assert_eq!(code, Some(130), "{said}");
+    let report: Value = serde_json::from_slice(&printed).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let rounds = |cell: &Value| cell["rounds"].as_array().map_or(0, Vec::len);
+    assert!(cells(&report).iter().all(|cell| (24..100).contains(&rounds(cell))), "{report:#}");
+    assert!(report["missing"][0].as_str().is_some_and(|why| why.starts_with("interrupted")), "{report:#}");
+}
+
+/// Parts run one after the other and are on one page; of an interrupted suite, those that have ended.
+#[test]
+fn a_suite_makes_one_page_of_its_parts() {
+    let place = tempfile::tempdir().expect("a directory");
+    let read = |name: &str| std::fs::read_to_string(place.path().join(name)).unwrap_or_default();
+    let folder = place.path().display().to_string();
+    let Ended { code, said, .. } = Running::start(&["suite", "smoke", "--report", &folder]).ended();
+    let report: Value = serde_json::from_str(&read("report.json")).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let parts = report["parts"].as_array().expect("parts");
+    let whole = parts.iter().filter(|part| part["exit_code"] == 0).count();
+    assert_eq!((parts.len(), code), (2, Some(i32::from(whole < 2))), "{report:#}\n{said}");
+    for (part, scenario) in parts.iter().zip(["latency", "cpu"]) {
+        assert_eq!((&part["name"], &part["report"]), (&scenario.into(), &format!("{scenario}/report.json").into()));
+        assert!(read("report.html").contains(scenario) && !read(&format!("{scenario}/report.html")).is_empty());
+    }
+}
+
 /// Runs a scenario of what proxies cost. The exit code is 1 exactly if the report names something that is missing.
 fn cost(arguments: &[&str]) -> Value {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_starling"));
-    command.arg("bench").args(arguments).args(["--output", "json"]);
-    let temporary = tempfile::tempdir().expect("a directory");
-    let (report, log) = (temporary.path().join("report"), temporary.path().join("log"));
-    let create = |path| std::fs::File::create(path).expect("a file");
-    command.env("TMPDIR", temporary.path()).stdin(Stdio::null()).stdout(create(&report)).stderr(create(&log));
-    let mut bench = Killed(command.spawn().expect("the binary"));
-    let mut ended = None;
-    within_time(BENCH_DEADLINE, || {
-        ended = bench.0.try_wait().expect("its child");
-        ended.is_some()
-    });
-    let said = || std::fs::read_to_string(&log).unwrap_or_default();
-    let report = std::fs::read(&report).expect("its output");
-    let report: Value = serde_json::from_slice(&report).unwrap_or_else(|error| panic!("{error}: {}", said()));
+    let Ended { code, printed, said } = Running::start(&[arguments, &["--output", "json"]].concat()).ended();
+    let report: Value = serde_json::from_slice(&printed).unwrap_or_else(|error| panic!("{error}: {said}"));
     let is_whole = report["missing"].as_array().is_some_and(Vec::is_empty);
-    assert_eq!(ended.and_then(|status| status.code()), Some(i32::from(!is_whole)), "{report:#}\n{}", said());
+    assert_eq!(code, Some(i32::from(!is_whole)), "{report:#}\n{said}");
     report
+}
+
+/// A bench that runs, with what it prints and says in files.
+struct Running {
+    bench: Killed,
+    place: TempDir,
+}
+
+/// A bench that has ended.
+struct Ended {
+    code: Option<i32>,
+    printed: Vec<u8>,
+    said: String,
+}
+
+impl Running {
+    fn start(arguments: &[&str]) -> Self {
+        let place = tempfile::tempdir().expect("a directory");
+        let create = |name| std::fs::File::create(place.path().join(name)).expect("a file");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_starling"));
+        command.arg("bench").args(arguments).env("TMPDIR", place.path());
+        command.stdin(Stdio::null()).stdout(create("printed")).stderr(create("said"));
+        Self { bench: Killed(command.spawn().expect("the binary")), place }
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(self.place.path().join("said")).unwrap_or_default()
+    }
+
+    fn interrupt(&self) {
+        let id = i32::try_from(self.bench.0.id()).expect("a process");
+        kill(Pid::from_raw(id), Signal::SIGINT).expect("it runs");
+    }
+
+    fn ended(mut self) -> Ended {
+        let mut status = None;
+        within_time(BENCH_DEADLINE, || {
+            status = self.bench.0.try_wait().expect("its child");
+            status.is_some()
+        });
+        let printed = std::fs::read(self.place.path().join("printed")).expect("its output");
+        Ended { code: status.and_then(|status| status.code()), printed, said: self.said() }
+    }
 }
 
 fn cells(report: &Value) -> &[Value] {
