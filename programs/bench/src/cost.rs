@@ -23,6 +23,8 @@ pub(crate) mod text;
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
+use anyhow::bail;
+
 use crate::cgroup::Cgroups;
 use crate::html;
 use crate::machine::Machine;
@@ -56,6 +58,9 @@ pub(crate) async fn run(scenario: CostScenario, args: Args) -> anyhow::Result<Ex
     let mut run = Run { scenario, timing: args.timing(scenario), points, all: Vec::new() };
     run.all = run.empty(&subjects);
     let services = args.services(scenario);
+    if missing.is_empty() && subjects.missing.is_empty() {
+        run.verify(!subjects.variants.is_empty() && !services.is_empty())?;
+    }
     let stopped = tokio::select! {
         measured = run.measure(&mut subjects, &settings, &services, &progress) => measured.map(|()| None)?,
         stopped = stop.came() => Some(stopped),
@@ -111,6 +116,17 @@ impl Run {
         self.points.iter().flat_map(at).collect()
     }
 
+    /// Refuses a run that would measure nothing.
+    ///
+    /// # Errors
+    /// With what to ask for.
+    fn verify(&self, measures_services: bool) -> anyhow::Result<()> {
+        if measures_services || self.all.iter().any(Measurements::applies) {
+            return Ok(());
+        }
+        bail!("nothing is left to measure: take another --proxy, other --modes or other points")
+    }
+
     /// Measures everything in every round, and then memory with further services.
     async fn measure(
         &mut self,
@@ -126,6 +142,9 @@ impl Run {
         }
         let mut phase = progress.phase("measurements", total);
         for round in 0..settings.rounds {
+            if self.scenario == CostScenario::Memory && round > 0 {
+                subjects.restart().await?;
+            }
             self.measure_round(subjects, (round, settings.seed), &mut phase).await?;
         }
         drop(phase);
@@ -150,7 +169,7 @@ impl Run {
                     continue;
                 }
                 let skip = past_knee.contains(&(variant, point.connections));
-                if !skip && !turn_of(measurements, subjects, variant, self.timing, (round, place_in_round)).await {
+                if !skip && turn_of(measurements, subjects, variant, self.timing, (round, place_in_round)).await {
                     // A mesh that does not keep up with a rate does not keep up with a higher one.
                     let is_curve = self.scenario == CostScenario::Throughput;
                     past_knee.extend(is_curve.then_some((variant, point.connections)));
@@ -239,9 +258,14 @@ async fn measure_changing(
         Some((plane, per_second)) => Some(Changing::begin(plane, per_second).await?),
         None => None,
     };
-    let mut measured = measure(of, &held, point, timing, turn).await?;
-    if let Some(changing) = changing {
-        let (made, refused, void) = changing.end().await?;
+    let measured = measure(of, &held, point, timing, turn).await;
+    // Whatever came of it, the mesh has to be as it was.
+    let changes = match changing {
+        Some(changing) => Some(changing.end().await?),
+        None => None,
+    };
+    let mut measured = measured?;
+    if let Some((made, refused, void)) = changes {
         let round = &mut measured.round;
         round.churn = round.churn.take().map(|churn| Churn { made, refused, ..churn });
         round.void = round.void.take().or(void);
@@ -249,7 +273,7 @@ async fn measure_changing(
     Ok(measured)
 }
 
-/// Measures a variant once; whether that counts.
+/// Measures a variant once; whether its answers did not keep up with requests.
 async fn turn_of(
     measurements: &mut Measurements,
     subjects: &mut Subjects,
@@ -262,20 +286,22 @@ async fn turn_of(
         subjects.hold(variant, limit)?;
         measure_changing(subjects, variant, point, timing, (round, place)).await
     };
-    let (counts, not_measured) = match measured.await {
+    let (void, not_measured) = match measured.await {
         Ok(measured) => {
-            let counts = measured.round.void.is_none();
+            let void = measured.round.void.clone();
             measurements.rounds.push(measured);
-            (counts, None)
+            (void, None)
         }
-        Err(error) => (false, Some(error)),
+        Err(error) => (None, Some(error)),
     };
     let problem = |error: anyhow::Error| format!("round {round}: {error:#}");
     // How a process ended comes first: it is why the rest went wrong.
-    if !counts && let Some(how) = subjects.ended() {
+    if (void.is_some() || not_measured.is_some())
+        && let Some(how) = subjects.ended()
+    {
         measurements.problems.push(format!("round {round}: {how}"));
         measurements.problems.extend(subjects.revive().await.err().map(problem));
     }
     measurements.problems.extend(not_measured.map(problem));
-    counts
+    void.is_some_and(|void| void.starts_with(measure::BEHIND))
 }

@@ -33,6 +33,7 @@ use anyhow::Context;
 pub(crate) use arguments::header;
 pub use arguments::{LoadArgs, run};
 pub(crate) use arrivals::Arrivals;
+pub(crate) use failure::Failure;
 pub(crate) use idle::IdleConnection;
 pub(crate) use plan::{Length, Load, Message, Pace, Protocol, parse_url};
 pub(crate) use summary::{SLIP_P99_MS_MAX, Summary};
@@ -44,7 +45,7 @@ pub(crate) use wire::Peer;
 #[derive(Debug, Clone)]
 pub(crate) struct Outcome {
     pub(crate) tally: Tally,
-    /// How long requests were sent, and answers to them came.
+    /// How long requests were sent.
     pub(crate) elapsed: Duration,
 }
 

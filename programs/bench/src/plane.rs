@@ -72,6 +72,8 @@ struct Agent {
 pub(crate) struct Plane {
     kind: Kind,
     sidecars: BTreeMap<String, Sidecar>,
+    /// Proxies that have to be started again, with where their admin port was.
+    down: BTreeMap<String, SocketAddr>,
     /// The application without a sidecar, if there is one.
     proxyless: Option<Child>,
     calling: Agent,
@@ -108,13 +110,14 @@ impl Plane {
         let at = (server.agents(), token.as_str(), directory.as_path());
         let calling = Agent::start("calling", &kind, at, ports).await?;
         let called = Agent::start("called", &kind, at, ports).await?;
-        let (upstreams, public, sidecars) = Default::default();
+        let (upstreams, public, sidecars, down) = Default::default();
         let (proxyless, caller_at) = (None, [ports.loopback()?, ports.loopback()?]);
         let gateway = if setting.gateway { Some(ports.loopback()?) } else { None };
         let groups = setting.groups.clone();
         let mut plane = Self {
             kind,
             sidecars,
+            down,
             proxyless,
             calling,
             called,
@@ -203,23 +206,41 @@ impl Plane {
     /// Starts what the kernel has killed for its memory again, and waits until calls come through; whether there was any.
     ///
     /// # Errors
-    /// When it does not start, or calls do not come through.
+    /// When it does not start, or calls do not come through; it is tried again the next time.
     pub(crate) async fn revive(&mut self) -> anyhow::Result<bool> {
         let killed = self.sidecars.iter().filter(|(_, sidecar)| sidecar.was_killed());
-        let killed: Vec<_> = killed.map(|(instance, sidecar)| (instance.clone(), sidecar.admin())).collect();
-        if killed.is_empty() {
-            return Ok(false);
-        }
-        for (instance, admin) in killed {
+        let killed: Vec<_> = killed.map(|(instance, _)| instance.clone()).collect();
+        self.start_again(killed).await
+    }
+
+    /// Starts every proxy anew, with nothing that the last one had in its memory.
+    ///
+    /// # Errors
+    /// As for [`Plane::revive`].
+    pub(crate) async fn restart(&mut self) -> anyhow::Result<()> {
+        let all = self.sidecars.keys().cloned().collect();
+        self.start_again(all).await.map(|_| ())
+    }
+
+    async fn start_again(&mut self, instances: Vec<String>) -> anyhow::Result<bool> {
+        for instance in instances {
             // Its group has to go before there can be another of its name.
-            self.sidecars.remove(&instance);
-            let role = if instance == GATEWAY { Role::Gateway(GATEWAY) } else { Role::SidecarOf(&instance) };
+            if let Some(ended) = self.sidecars.remove(&instance) {
+                self.down.insert(instance, ended.admin());
+            }
+        }
+        let down = self.down.clone();
+        for (instance, admin) in &down {
+            let role = if instance == GATEWAY { Role::Gateway(GATEWAY) } else { Role::SidecarOf(instance) };
             let is_called = self.public.keys().any(|service| service.name() == instance);
             let agent = if is_called { self.called.addresses } else { self.calling.addresses };
-            self.proxy(role, agent, admin).await?;
+            self.proxy(role, agent, *admin).await?;
+            self.down.remove(instance);
         }
-        self.reach().await?;
-        Ok(true)
+        if !down.is_empty() {
+            self.reach().await?;
+        }
+        Ok(!down.is_empty())
     }
 
     async fn proxy(&mut self, role: Role<'_>, agent: Addresses, admin: SocketAddr) -> anyhow::Result<()> {

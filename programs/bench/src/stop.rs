@@ -42,9 +42,14 @@ impl Stop {
 }
 
 impl Stopped {
+    /// What the program ends with.
+    pub(crate) fn code(self) -> ExitCode {
+        ExitCode::from(self.code)
+    }
+
     /// Tells that it came, and what the program ends with.
     pub(crate) fn tell(self) -> ExitCode {
         eprintln!("{}; the mesh is taken down", self.how);
-        ExitCode::from(self.code)
+        self.code()
     }
 }

@@ -95,7 +95,7 @@ const PUBLISHED: &[Part] = &[
 
 /// Fleets of a tenth but where the size is the point, and changes that follow each other sooner.
 const QUICK: &[Part] = &[
-    part("propagation", "an endpoint, to 178,000 workloads on 10,000 nodes", "propagation --changes 4 --further 0"),
+    part("propagation", "an endpoint, to 178,000 workloads on 10,000 nodes", "propagation --changes 2 --further 0"),
     part(
         "intention",
         "a wildcard intention, to a tenth of that",
@@ -110,14 +110,14 @@ const QUICK: &[Part] = &[
     part(
         "faults",
         "slow readers, lost packets, reset connections",
-        "faults --nodes 1000 --workloads 17800 --changes 2 --pause 1",
+        "faults --nodes 1000 --workloads 17800 --changes 2 --pause 0",
     ),
     part(
         "latency",
         "what proxies add, by connections",
-        "latency --connections 1,16,64 --seconds 1 --warm-up 0.3 --rounds 5",
+        "latency --connections 1,16,64 --seconds 0.8 --warm-up 0.2 --rounds 5",
     ),
-    part("cpu", "CPU time of proxies, by rate", "cpu --rates 500,1000,3000 --seconds 1 --warm-up 0.3 --rounds 3"),
+    part("cpu", "CPU time of proxies, by rate", "cpu --rates 1000,3000 --seconds 1 --warm-up 0.3 --rounds 3"),
     part(
         "throughput",
         "latency by load, to the knee",
@@ -183,6 +183,8 @@ pub(crate) async fn run(args: SuiteArgs) -> anyhow::Result<ExitCode> {
     let folder = args.report.unwrap_or_else(|| PathBuf::from(format!("bench-{name}")));
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut report = Report { schema: SCHEMA, suite: name, machine: Machine::read(), parts: Vec::new() };
+    // What an earlier run left would be taken for this one's.
+    write(&report, &folder, parts.len())?;
     for (number, part) in (1..).zip(&parts) {
         eprintln!("[{number} of {}] {}: {}", parts.len(), part.name, part.about);
         report.parts.push(run_part(part, &folder).await?);
@@ -211,9 +213,8 @@ async fn run_part(part: &Part, folder: &Path) -> anyhow::Result<Done> {
     let own = folder.join(part.name);
     std::fs::create_dir_all(&own).with_context(|| format!("cannot make {}", own.display()))?;
     let file = own.join(FILE_NAME);
-    // One of an earlier run would be taken for this one's.
-    if file.exists() {
-        std::fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
+    for old in [&file, &own.join(PAGE_NAME)].into_iter().filter(|old| old.exists()) {
+        std::fs::remove_file(old).with_context(|| format!("cannot remove {}", old.display()))?;
     }
     let mut command = Command::new(own_program()?);
     command.arg("bench").args(part.arguments.split_whitespace()).stdin(Stdio::null());

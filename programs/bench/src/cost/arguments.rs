@@ -185,6 +185,9 @@ impl Args {
     /// With what can be done instead.
     pub(super) fn verify(&self, scenario: CostScenario) -> anyhow::Result<()> {
         self.target.verify()?;
+        if scenario == CostScenario::Memory && self.target.is_given() {
+            bail!("memory of the proxies of a --target cannot be told from here: they are not processes of this run");
+        }
         if !self.services.is_empty() && (scenario != CostScenario::Memory || self.target.is_given()) {
             bail!("--services is for `starling bench memory`, on a mesh that it brings up");
         }

@@ -20,7 +20,7 @@ use crate::api::{Api, Call, Written};
 use crate::histogram::Distribution;
 use crate::load::Each;
 use crate::plane::Plane;
-use crate::plane::registrations::{Service, elsewhere, no_longer_elsewhere, put};
+use crate::plane::registrations::{Service, another_way, elsewhere, no_longer_elsewhere, put};
 use crate::plane::tls;
 use crate::receipt;
 
@@ -30,7 +30,7 @@ pub(super) const CHANGES_PER_SECOND: [f64; 2] = [0.0, 10.0];
 /// Fewer changes than this share of what was asked for are no steady rate.
 const MADE_AT_LEAST: f64 = 0.9;
 
-/// The instance that comes and goes: the same sidecar under another name.
+/// The instance that comes and goes: the same sidecar under another name and address.
 const FICKLE: &str = "bench-comes-and-goes";
 
 /// Within this of the last change everybody must have applied it.
@@ -64,8 +64,8 @@ struct Maker {
     number: u64,
     made: BTreeMap<String, u64>,
     refused: BTreeMap<String, u64>,
-    /// The newest revision that a change had.
-    revision: Option<u64>,
+    /// The newest revision of each kind of change that has one.
+    revisions: BTreeMap<&'static str, u64>,
     /// Where the service's sidecar shows its certificate, and the one that it showed before.
     sidecar: SocketAddr,
     shown_before: Vec<u8>,
@@ -84,14 +84,14 @@ impl Changing {
         let mut maker = Maker {
             server: plane.server_api(),
             agents: [plane.calling_api(), plane.called_api()],
-            there: elsewhere(Service::Http.name(), FICKLE, plane.public(Service::Http)),
+            there: elsewhere(Service::Http.name(), FICKLE, another_way(sidecar)),
             per_second,
             begun: now,
             ended: now,
             number: 0,
             made: BTreeMap::new(),
             refused: BTreeMap::new(),
-            revision: None,
+            revisions: BTreeMap::new(),
             sidecar,
             shown_before,
         };
@@ -144,9 +144,9 @@ impl Maker {
     async fn change(&mut self) {
         let kind = KINDS[usize::try_from(self.number).unwrap_or(usize::MAX) % KINDS.len()];
         let outcome = match kind {
-            Kind::Routes => self.write(&route(self.number)).await,
-            Kind::Endpoints if self.is_even() => self.write(&self.there.clone()).await,
-            Kind::Endpoints => self.write(&no_longer_elsewhere(FICKLE)).await,
+            Kind::Routes => self.write(kind, &route(self.number)).await,
+            Kind::Endpoints if self.is_even() => self.write(kind, &self.there.clone()).await,
+            Kind::Endpoints => self.write(kind, &no_longer_elsewhere(FICKLE)).await,
             Kind::Certificates => {
                 let agent = &mut self.agents[usize::from(self.number.is_multiple_of(2))];
                 agent.write(Method::PUT, "/starling/v1/agent/leaves/rotate", &Value::Null).await.map(|_| ())
@@ -164,9 +164,11 @@ impl Maker {
         (self.number / KINDS.len() as u64).is_multiple_of(2)
     }
 
-    async fn write(&mut self, call: &Call) -> anyhow::Result<()> {
+    async fn write(&mut self, kind: Kind, call: &Call) -> anyhow::Result<()> {
         let Written { revision, .. } = self.server.write(call.method.clone(), &call.target, &call.body).await?;
-        self.revision = self.revision.max(revision);
+        if let Some(revision) = revision {
+            self.revisions.insert(kind.name(), revision);
+        }
         Ok(())
     }
 
@@ -182,14 +184,21 @@ impl Maker {
         })
     }
 
-    /// Why the last change cannot be counted as being in force.
+    /// Why the last change of a kind cannot be counted as being in force.
     async fn not_applied(&mut self) -> Option<String> {
-        let Some(revision) = self.revision else { return Some("no change was made".to_owned()) };
-        match receipt::wait(&mut self.server, revision, APPLIED_WITHIN).await {
-            Ok(receipt) if receipt.is_applied_by_at_least(0) => None,
-            Ok(receipt) => Some(format!("the last change was not in force after {APPLIED_WITHIN:?}: {receipt}")),
-            Err(error) => Some(format!("whether the last change is in force is not known: {error:#}")),
+        if self.revisions.is_empty() {
+            return Some("no change was made".to_owned());
         }
+        for (kind, revision) in self.revisions.clone() {
+            let why = match receipt::wait(&mut self.server, revision, APPLIED_WITHIN).await {
+                // One that concerns nobody is none: the caller's sidecar has a part in each.
+                Ok(receipt) if receipt.is_applied_by_at_least(1) => continue,
+                Ok(receipt) => format!("was not in force after {APPLIED_WITHIN:?}: {receipt}"),
+                Err(error) => format!("is not known to be in force: {error:#}"),
+            };
+            return Some(format!("the last change of {kind} {why}"));
+        }
+        None
     }
 
     /// Why new certificates cannot be counted as being in force.
@@ -202,7 +211,7 @@ impl Maker {
     }
 
     async fn put_back(&mut self) -> anyhow::Result<()> {
-        self.write(&no_longer_elsewhere(FICKLE)).await?;
+        self.write(Kind::Endpoints, &no_longer_elsewhere(FICKLE)).await?;
         let target = format!("/v1/config/service-router/{}", Service::Http.name());
         self.server.write(Method::DELETE, &target, &Value::Null).await?;
         Ok(())
@@ -299,7 +308,7 @@ mod tests {
             number: 50,
             made: BTreeMap::from([("routes".to_owned(), made)]),
             refused: BTreeMap::from([("no".to_owned(), 1)]),
-            revision: None,
+            revisions: BTreeMap::new(),
             sidecar: address,
             shown_before: Vec::new(),
         };

@@ -7,7 +7,7 @@ use super::report::{MachineUsage, Mode, Point, ProxyKind, ProxyUsage, Quantiles,
 use super::statistics::Latencies;
 use crate::cgroup::Cgroup;
 use crate::histogram::Distribution;
-use crate::load::{Arrivals, Length, Load, Outcome, Pace, Running, Summary};
+use crate::load::{Arrivals, Failure, Length, Load, Outcome, Pace, Running, Summary};
 use crate::process;
 
 /// The share of a measurement after which what was used is looked at: near the end, and before anything ends.
@@ -19,6 +19,9 @@ const TOLD_WITHIN: Duration = Duration::from_millis(100);
 /// Below this share of the requests that came, answers do not keep up with them, and latencies grow for as long as the run
 /// lasts: they would say how long it was, and nothing of the mesh.
 const KEPT_UP: f64 = 0.95;
+
+/// How a round that is void for that begins to say so.
+pub(super) const BEHIND: &str = "answers did not keep up";
 
 /// Between two looks at whether the warm-up is over.
 const GLANCE: Duration = Duration::from_millis(5);
@@ -72,7 +75,6 @@ pub(super) struct Measured {
 /// CPU time that was used up to a moment.
 struct Account {
     at: Instant,
-    done: u64,
     proxies: Option<Duration>,
     machine: Option<Duration>,
     /// Of limited proxies.
@@ -81,9 +83,6 @@ struct Account {
 
 /// Between two accounts.
 struct Used {
-    seconds: f64,
-    /// Requests that came to an end.
-    done: u64,
     proxy_cores: Option<f64>,
     machine_cores: Option<f64>,
     resident: Resident,
@@ -124,10 +123,7 @@ pub(super) async fn measure(
         Some(outcome) => outcome?,
         None => running.outcome().await?,
     };
-    let late = used.as_ref().zip(point.rate).and_then(|(used, rate)| behind(used, rate));
-    let mut measured = found(&outcome, used.as_ref(), variant.processes, (number, place));
-    measured.round.void = measured.round.void.or(late);
-    Ok(measured)
+    Ok(found(&outcome, used.as_ref(), variant.processes, (number, place)))
 }
 
 struct Watched {
@@ -145,13 +141,13 @@ async fn watch(running: &mut Running, proxies: Proxies<'_>, timing: Timing) -> W
             return early(outcome);
         }
     }
-    let before = Account::now(running, proxies);
+    let before = Account::now(proxies);
     // The beginning was noticed late by as much.
     let until = timing.length.mul_f64(LOOKED_AT).saturating_sub(2 * TOLD_WITHIN).max(timing.length.mul_f64(0.25));
     if let Ok(outcome) = tokio::time::timeout(until, running.outcome()).await {
         return early(outcome);
     }
-    Watched { used: Some(before.until_now(running, proxies)), ended: None }
+    Watched { used: Some(before.until_now(proxies)), ended: None }
 }
 
 /// Watches a run of so many requests from when they count until the last is over, however long that takes. It is given up when
@@ -169,7 +165,7 @@ async fn watch_all(running: &mut Running, proxies: Proxies<'_>, warm_up: Duratio
     if let Ok(outcome) = tokio::time::timeout_at(counted_from.into(), running.outcome()).await {
         return early(outcome);
     }
-    let before = Account::now(running, proxies);
+    let before = Account::now(proxies);
     let mut resident = proxies.resident();
     let outcome = loop {
         if let Ok(outcome) = tokio::time::timeout(TOLD_WITHIN, running.outcome()).await {
@@ -181,7 +177,7 @@ async fn watch_all(running: &mut Running, proxies: Proxies<'_>, warm_up: Duratio
             running.stop();
         }
     };
-    let used = Used { resident, ..before.until_now(running, proxies) };
+    let used = Used { resident, ..before.until_now(proxies) };
     Watched { used: Some(used), ended: Some(outcome) }
 }
 
@@ -205,24 +201,21 @@ impl Proxies<'_> {
 }
 
 impl Account {
-    fn now(running: &Running, proxies: Proxies<'_>) -> Self {
+    fn now(proxies: Proxies<'_>) -> Self {
         Self {
             at: Instant::now(),
-            done: running.done(),
             proxies: proxies.cpu_time(),
             machine: process::machine_cpu_time().ok(),
             throttled: proxies.throttled(),
         }
     }
 
-    fn until_now(&self, running: &Running, proxies: Proxies<'_>) -> Used {
-        let now = Self::now(running, proxies);
+    fn until_now(&self, proxies: Proxies<'_>) -> Used {
+        let now = Self::now(proxies);
         let seconds = now.at.duration_since(self.at).as_secs_f64();
         let between = |before: Option<Duration>, after: Option<Duration>| Some(after?.saturating_sub(before?));
         let cores = |before, after| Some(between(before, after)?.as_secs_f64() / seconds);
         Used {
-            seconds,
-            done: now.done.saturating_sub(self.done),
             proxy_cores: cores(self.proxies, now.proxies),
             machine_cores: cores(self.machine, now.machine),
             resident: proxies.resident(),
@@ -249,9 +242,13 @@ fn found(outcome: &Outcome, used: Option<&Used>, processes: Processes, (number, 
         let cores = used.machine_cores?;
         Some(MachineUsage { cpu_us_per_request: by_request(cores), cores: rounded(cores) })
     });
-    // While a mesh changes, errors are what is looked for.
     let churn = outcome.tally.each.as_deref().and_then(churn::findings);
-    let void = if churn.is_some() && summary.latency_ms.is_some() { summary.void.clone() } else { void(&summary) };
+    // While a mesh changes, errors are what is looked for.
+    let errors_count = churn.is_some() && summary.latency_ms.is_some();
+    let failed = || failed(&summary).filter(|_| !errors_count);
+    // A generator that is late sends late, and so looks like a mesh that is behind; one that is behind leaves requests
+    // without an answer, which looks like errors.
+    let void = summary.void.clone().or_else(|| behind(outcome)).or_else(failed);
     let round = Round {
         number,
         place,
@@ -273,25 +270,26 @@ fn found(outcome: &Outcome, used: Option<&Used>, processes: Processes, (number, 
 
 /// Why a run says nothing in which requests came faster than they were answered, if they did.
 #[expect(clippy::cast_precision_loss, reason = "an f64 is exact up to 2^53 requests")]
-fn behind(used: &Used, rate: f64) -> Option<String> {
-    let Used { seconds, done, .. } = used;
-    let not_told = rate * TOLD_WITHIN.as_secs_f64();
-    let answered = *done as f64 + not_told;
-    (answered < KEPT_UP * rate * seconds).then(|| {
+fn behind(outcome: &Outcome) -> Option<String> {
+    let Outcome { tally, elapsed } = outcome;
+    let without =
+        [Failure::TimedOut, Failure::NeverSent].map(|failure| tally.failures.get(&failure.to_string()).copied());
+    let left = tally.late + without.into_iter().flatten().sum::<u64>();
+    let (requests, left) = (tally.requests() as f64, left as f64);
+    (left > (1.0 - KEPT_UP) * requests).then(|| {
+        let a_second = |count: f64| count / elapsed.as_secs_f64().max(1e-9);
         format!(
-            "answers did not keep up: {:.0} requests a second came, {:.0} were answered",
-            rate,
-            *done as f64 / seconds
+            "{BEHIND}: {:.0} requests a second came, {:.0} were answered",
+            a_second(requests),
+            a_second(requests - left)
         )
     })
 }
 
 /// Why a run says nothing, if it does not: a mesh that answers with errors is fast at it.
-fn void(summary: &Summary) -> Option<String> {
-    if let Some((failure, _)) = summary.failures.iter().max_by_key(|(_, count)| **count) {
-        return Some(format!("{} of {} requests failed: {failure}", summary.errors, summary.requests));
-    }
-    summary.void.clone()
+fn failed(summary: &Summary) -> Option<String> {
+    let (failure, _) = summary.failures.iter().max_by_key(|(_, count)| **count)?;
+    Some(format!("{} of {} requests failed: {failure}", summary.errors, summary.requests))
 }
 
 /// The figures of a distribution; `None` of nothing.
@@ -322,28 +320,27 @@ mod tests {
 
     #[test]
     fn answers_that_do_not_keep_up_with_requests_void_a_run() {
-        let used = |seconds, done| Used {
-            seconds,
-            done,
-            proxy_cores: None,
-            machine_cores: None,
-            resident: Resident::default(),
-            throttled: None,
+        let outcome = |late, never_sent: u32| {
+            let latency = (never_sent..1000).map(|_| Duration::from_millis(1)).collect();
+            let never_sent = u64::from(never_sent);
+            let failures = [(Failure::NeverSent.to_string(), never_sent)].into();
+            let tally =
+                crate::load::Tally { late, latency, errors: never_sent, failures, ..crate::load::Tally::default() };
+            Outcome { tally, elapsed: Duration::from_secs(1) }
         };
-        assert_eq!(behind(&used(4.5, 4500), 1000.0), None);
-        // What was not told yet is not held against it.
-        assert_eq!(behind(&used(4.5, 4300), 1000.0), None);
-        let text = behind(&used(4.5, 3600), 1000.0).unwrap();
+        // What is on its way at the end is not held against it.
+        assert_eq!((behind(&outcome(0, 0)), behind(&outcome(40, 0))), (None, None));
+        let text = behind(&outcome(100, 100)).unwrap();
         assert!(text.contains("1000 requests a second came, 800 were answered"), "{text}");
     }
 
     #[test]
     fn a_run_with_errors_says_nothing_however_fast_it_was() {
         let outcome = Outcome { tally: crate::load::Tally::default(), elapsed: Duration::from_secs(1) };
-        assert_eq!(void(&Summary::of(&outcome)).as_deref(), Some("no request was sent"));
-        let mut failed = outcome;
-        failed.tally.errors = 3;
-        failed.tally.failures.extend([("status 503".to_owned(), 2), ("not answered in time".to_owned(), 1)]);
-        assert_eq!(void(&Summary::of(&failed)).as_deref(), Some("3 of 3 requests failed: status 503"));
+        assert_eq!(Summary::of(&outcome).void.as_deref(), Some("no request was sent"));
+        let mut broken = outcome;
+        broken.tally.errors = 3;
+        broken.tally.failures.extend([("status 503".to_owned(), 2), ("not answered in time".to_owned(), 1)]);
+        assert_eq!(failed(&Summary::of(&broken)).as_deref(), Some("3 of 3 requests failed: status 503"));
     }
 }

@@ -1,6 +1,8 @@
 //! What each scenario asks of the mesh: the points of the published studies, unless others are given.
 
 use super::limits::Limit;
+use std::cmp::Ordering;
+
 use super::report::{CostScenario, Mode, Point};
 
 /// Requests a second where connections are what is varied, as in Istio's study.
@@ -41,7 +43,13 @@ pub(super) fn points(scenario: CostScenario, connections: &[u32], rates: &[f64],
     };
     let by_connections = connections.iter().map(|connections| point(*connections, RATE));
     let by_rate = rates.iter().map(|rate| point(CONNECTIONS, *rate));
-    let points = unique(by_connections.chain(by_rate));
+    let mut points = unique(by_connections.chain(by_rate));
+    if scenario == CostScenario::Memory {
+        // A process does not give back all that it had, so that each point asks no less of it than the one before.
+        points.sort_by(|one, other| {
+            one.connections.cmp(&other.connections).then(one.rate.partial_cmp(&other.rate).unwrap_or(Ordering::Equal))
+        });
+    }
     if scenario == CostScenario::Churn {
         return points.iter().flat_map(|point| changes.iter().map(|changes| changing(*point, *changes))).collect();
     }
@@ -117,6 +125,9 @@ mod tests {
         assert_eq!(shown(&points(CostScenario::Latency, &[2], &[], &[])), [(2, 1000.0)]);
         assert_eq!(shown(&points(CostScenario::Cpu, &[], &[50.0], &[])), [(16, 50.0)]);
         assert_eq!(shown(&points(CostScenario::Memory, &[4], &[10.0], &[])), [(4, 1000.0), (16, 10.0)]);
+        // Memory only grows.
+        let memory = shown(&points(CostScenario::Memory, &[64, 1], &[4000.0, 100.0], &[]));
+        assert_eq!(memory, [(1, 1000.0), (16, 100.0), (16, 4000.0), (64, 1000.0)]);
     }
 
     #[test]

@@ -176,10 +176,21 @@ impl Subjects {
         for (kind, plane) in &mut self.planes {
             let revived = plane.revive().await;
             if revived.with_context(|| format!("{} proxies do not come back", name(*kind)))? {
-                for variant in self.variants.iter_mut().filter(|variant| variant.proxy == *kind) {
-                    variant.processes = processes(variant.mode, plane);
-                }
+                renew(&mut self.variants, *kind, plane);
             }
+        }
+        Ok(())
+    }
+
+    /// Starts all proxies anew: a process does not give back all that it had.
+    ///
+    /// # Errors
+    /// When they do not come back.
+    pub(super) async fn restart(&mut self) -> anyhow::Result<()> {
+        for (kind, plane) in &mut self.planes {
+            let restarted = plane.restart().await;
+            restarted.with_context(|| format!("{} proxies do not come back", name(*kind)))?;
+            renew(&mut self.variants, *kind, plane);
         }
         Ok(())
     }
@@ -187,6 +198,13 @@ impl Subjects {
     /// How a process of the meshes has ended by itself, if one has.
     pub(super) fn ended(&mut self) -> Option<String> {
         self.planes.iter_mut().find_map(|(_, plane)| plane.check_alive().err()).map(|error| format!("{error:#}"))
+    }
+}
+
+/// Has the variants of a kind know the processes that there are now.
+fn renew(variants: &mut [Variant], kind: ProxyKind, plane: &Plane) {
+    for variant in variants.iter_mut().filter(|variant| variant.proxy == kind) {
+        variant.processes = processes(variant.mode, plane);
     }
 }
 

@@ -4,6 +4,7 @@ mod ingress;
 
 use std::fmt::Write;
 
+use super::measure::BEHIND;
 use super::report::{Cell, CostReport, CostScenario, Difference, Limited, Mode, Point, ProxyUsage, Round};
 use super::statistics::median;
 use super::subjects::name;
@@ -68,10 +69,13 @@ pub(super) fn text(report: &CostReport) -> String {
 /// What may not be believed, cell by cell. Past the knee of a curve nothing is expected, as long as it was reached.
 pub(super) fn complaints(cells: &[Cell], rounds: u32) -> Vec<String> {
     let is_expected = |cell: &Cell| {
-        let same =
-            |other: &&Cell| (other.proxy, other.mode) == (cell.proxy, cell.mode) && other.scenario == cell.scenario;
+        let of = |cell: &Cell| (cell.scenario, cell.proxy, cell.mode, cell.point.connections);
+        let mut same = cells.iter().filter(|other| of(other) == of(cell));
+        // What a lower rate has shown is that the mesh works; all else but that it is behind would be news.
+        let is_behind = |problem: &String| problem.contains(BEHIND);
         cell.scenario == CostScenario::Throughput
-            && cells.iter().filter(same).any(|other| other.void.is_none() && other.point.rate < cell.point.rate)
+            && cell.problems.iter().all(is_behind)
+            && same.any(|other| other.void.is_none() && other.point.rate < cell.point.rate)
     };
     let of = |cell: &Cell| {
         let what = cell.void.as_ref().or(cell.problems.first())?;
@@ -265,9 +269,16 @@ mod tests {
         let mut cell = sample().cells.remove(0);
         cell.scenario = CostScenario::Throughput;
         let mut past = cell.clone();
-        (past.point.rate, past.void) = (Some(2000.0), Some("answers did not keep up".to_owned()));
+        let behind = "round 0: answers did not keep up: 2000 requests a second came".to_owned();
+        (past.point.rate, past.void, past.problems) = (Some(2000.0), Some(behind.clone()), vec![behind]);
         cell.problems.clear();
         assert_eq!(complaints(&[cell.clone(), past.clone()], 1), Vec::<String>::new());
+        // Over other connections, or for another reason, it says nothing of the knee.
+        let mut other = past.clone();
+        other.point.connections = 64;
+        let mut late = past.clone();
+        late.problems = vec!["round 0: the generator could not keep the rate".to_owned()];
+        assert_eq!(complaints(&[cell.clone(), other, late], 1).len(), 2);
         cell.void = Some("connection refused".to_owned());
         let missing = complaints(&[cell, past], 1);
         assert_eq!(missing[0], "native, both, 16 conn., 1000/s: 0 of 1 rounds count: connection refused");

@@ -14,6 +14,7 @@ use super::tls::TlsArgs;
 use super::{
     Arrivals, Length, Load, Message, Outcome, Pace, Peer, Protocol, Running, Summary, descriptors, hdr_log, parse_url,
 };
+use crate::stop::{Stop, Stopped};
 
 /// Time between two lines of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
@@ -24,7 +25,7 @@ const RATE_MAX: f64 = 10_000_000.0;
 /// What `--json` writes.
 const JSON_HELP: &str = "\
 What --json writes: requests, rate (successes a second), errors, seconds, status{}, failures{},
-latency_ms.{mean,p50,p75,p90,p95,p99,p999,max}, of an open loop slip_ms.{p99,max} and from_send_ms (as latency_ms, but from
+interrupted (whether it was ended early), latency_ms.{mean,p50,p75,p90,p95,p99,p999,max}, of an open loop slip_ms.{p99,max} and from_send_ms (as latency_ms, but from
 when each request was sent, as generators count it that know no schedule), void (why the figures say nothing, or null), and histogram_us: pairs of microseconds and how many requests took up to that, exact to three digits.
 
 --hdr writes a log that HdrHistogram's tools read, in microseconds. --merge makes one of several: every request counts
@@ -204,7 +205,7 @@ impl LoadArgs {
     }
 }
 
-/// Sends the load, and prints what came of it. Ctrl-C ends it early, with the figures so far.
+/// Sends the load, and prints what came of it. SIGINT and SIGTERM end it early, with the figures so far.
 ///
 /// # Errors
 /// When the arguments make no sense together, the server cannot be reached at all, the system's limits are too low, or a
@@ -219,13 +220,16 @@ pub async fn run(args: LoadArgs) -> anyhow::Result<ExitCode> {
     }
     let load = args.load().await?;
     descriptors::provide(&load)?;
-    let outcome = watched(Running::start(load), &args.planned()).await?;
+    let (outcome, stopped) = watched(Running::start(load), &args.planned()).await?;
     let began = SystemTime::now().checked_sub(outcome.elapsed).unwrap_or(SystemTime::UNIX_EPOCH);
-    args.report(&Summary::of(&outcome), &outcome, began)
+    let summary = Summary { interrupted: stopped.is_some(), ..Summary::of(&outcome) };
+    let code = args.report(&summary, &outcome, began)?;
+    Ok(stopped.map_or(code, Stopped::code))
 }
 
 /// Tells every second how far it is.
-async fn watched(mut running: Running, planned: &str) -> anyhow::Result<Outcome> {
+async fn watched(mut running: Running, planned: &str) -> anyhow::Result<(Outcome, Option<Stopped>)> {
+    let (mut stop, mut stopped) = (Stop::listen()?, None);
     let (begun, mut told) = (Instant::now(), 0);
     let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
     ticks.tick().await;
@@ -236,7 +240,7 @@ async fn watched(mut running: Running, planned: &str) -> anyhow::Result<Outcome>
                 if terminal {
                     eprint!("\r\x1b[K");
                 }
-                return outcome;
+                return outcome.map(|outcome| (outcome, stopped));
             }
             _ = ticks.tick() => {
                 let done = running.done();
@@ -245,7 +249,10 @@ async fn watched(mut running: Running, planned: &str) -> anyhow::Result<Outcome>
                 told = done;
                 if terminal { eprint!("\r\x1b[K{line}") } else { eprintln!("{line}") }
             }
-            _ = tokio::signal::ctrl_c() => running.stop(),
+            how = stop.came() => {
+                stopped = Some(how);
+                running.stop();
+            }
         }
     }
 }

@@ -200,7 +200,7 @@ mod tests {
         let failures = BTreeMap::from([("status 503".to_owned(), errors)]);
         let answered = latency.count() + errors;
         let from_send = latency.clone();
-        let tally = Tally { answered, errors, status, failures, latency, from_send, slip, last: None, each: None };
+        let tally = Tally { answered, errors, status, failures, latency, from_send, slip, late: 0, each: None };
         Outcome { tally, elapsed: Duration::from_secs(10) }
     }
 

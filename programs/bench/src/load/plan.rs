@@ -141,13 +141,22 @@ impl Message {
         text.into()
     }
 
+    /// The same URL of another host, which HTTP/2 names as `:authority` (RFC 9113, section 8.3.1).
+    fn uri_of(&self, host: &HeaderValue) -> Option<Uri> {
+        let mut parts = self.uri.clone().into_parts();
+        parts.authority = Some(host.to_str().ok()?.parse().ok()?);
+        Uri::from_parts(parts).ok()
+    }
+
     /// As HTTP/2 and gRPC have it.
     pub(super) fn as_http2(&self, protocol: Protocol) -> Request<()> {
         let mut request = Request::new(());
         *request.method_mut() = self.method.clone();
-        *request.uri_mut() = self.uri.clone();
+        let (hosts, fields): (Vec<_>, Vec<_>) = self.headers.iter().partition(|(name, _)| name == http::header::HOST);
+        let named = hosts.first().and_then(|(_, host)| self.uri_of(host));
+        *request.uri_mut() = named.unwrap_or_else(|| self.uri.clone());
         *request.version_mut() = Version::HTTP_2;
-        for (name, value) in &self.headers {
+        for (name, value) in fields {
             request.headers_mut().append(name.clone(), value.clone());
         }
         if protocol == Protocol::Grpc {

@@ -16,12 +16,14 @@ pub(crate) const SLIP_P99_MS_MAX: f64 = 5.0;
 pub(crate) struct Summary {
     /// Requests that were answered or failed.
     pub(crate) requests: u64,
-    /// Successful answers in a second.
+    /// Successful answers in a second; those that came after the end of a run by time are not in it.
     pub(crate) rate: f64,
     /// Requests without an answer, or with one that says that something is wrong.
     pub(crate) errors: u64,
-    /// How long requests were sent, and answers to them came.
+    /// How long requests were sent.
     pub(crate) seconds: f64,
+    /// It was ended before it was over.
+    pub(crate) interrupted: bool,
     /// Answers by status.
     pub(crate) status: BTreeMap<String, u64>,
     /// Errors by reason.
@@ -85,9 +87,10 @@ impl Summary {
         let slip_ms = slip.at(0.99).zip(slip.at(1.0)).map(|(p99, max)| Slip { p99, max });
         Self {
             requests: tally.requests(),
-            rate: tally.latency.count() as f64 / seconds.max(1e-9),
+            rate: (tally.latency.count() - tally.late) as f64 / seconds.max(1e-9),
             errors: tally.errors,
             seconds,
+            interrupted: false,
             status: tally.status.iter().map(|(status, count)| (status.to_string(), *count)).collect(),
             failures: tally.failures.clone(),
             latency_ms: Latencies::of(&tally.latency),

@@ -23,8 +23,8 @@ pub(crate) struct Tally {
     pub(crate) from_send: Distribution,
     /// How much later than due the generator itself was.
     pub(crate) slip: Distribution,
-    /// When the last of those that succeeded was answered.
-    pub(super) last: Option<Instant>,
+    /// How many of those that succeeded were answered after the planned end: a server that is behind has many of them.
+    pub(crate) late: u64,
     /// Each request, if that was asked for.
     pub(crate) each: Option<Vec<Each>>,
 }
@@ -39,15 +39,20 @@ pub(crate) struct Each {
 }
 
 impl Tally {
-    /// Counts what came of a request that was due at `due` and sent at `sent`.
-    pub(super) fn record(&mut self, due: Instant, sent: Instant, outcome: Result<u16, Failure>) {
+    /// Counts what came of a request that was due at `due` and sent at `sent`, of a run that ends at `end` if that is known.
+    pub(super) fn record(
+        &mut self,
+        (due, sent): (Instant, Instant),
+        end: Option<Instant>,
+        outcome: Result<u16, Failure>,
+    ) {
         match outcome {
             Ok(status) => {
                 self.answered += 1;
                 *self.status.entry(status).or_default() += 1;
                 let now = Instant::now();
                 let latency = now - due;
-                self.last = Some(now);
+                self.late += u64::from(end.is_some_and(|end| now > end));
                 self.latency.record(latency);
                 self.from_send.record(now - sent);
                 self.keep(due, Some(latency));
@@ -96,7 +101,7 @@ impl Tally {
         self.latency.merge(&other.latency);
         self.from_send.merge(&other.from_send);
         self.slip.merge(&other.slip);
-        self.last = self.last.max(other.last);
+        self.late += other.late;
         if let Some(each) = other.each {
             self.each.get_or_insert_default().extend(each);
         }

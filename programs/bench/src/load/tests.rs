@@ -63,8 +63,8 @@ async fn answer_but_in(mut stream: TcpStream, begun: Instant, stall: std::ops::R
     }
 }
 
-/// A tenth of a run of issue size: 200 ms of 2 s.
-const STALL: std::ops::Range<Duration> = Duration::from_millis(900)..Duration::from_millis(1100);
+/// Some more than a tenth of a run of 2 s, so that the 90th percentile is among those that waited.
+const STALL: std::ops::Range<Duration> = Duration::from_millis(850)..Duration::from_millis(1150);
 
 async fn with_a_stall(pace: Pace) -> Summary {
     let server = server(|listener| stalling(listener, STALL)).await;
@@ -81,8 +81,8 @@ async fn an_open_loop_shows_a_stall_that_a_closed_loop_hides() {
     let open = with_a_stall(open).await;
     let closed = with_a_stall(Pace::Closed).await;
     let (open_ms, closed_ms) = (open.latency_ms.unwrap(), closed.latency_ms.unwrap());
-    // A tenth of the requests were due within the stall, and waited for 0 to 200 ms.
-    assert!(open_ms.p95 > 60.0 && open_ms.p99 > 120.0 && open_ms.max > 150.0, "{open_ms:?}");
+    // Three of twenty requests were due within the stall, and waited for 0 to 300 ms.
+    assert!(open_ms.p95 > 120.0 && open_ms.p99 > 200.0 && open_ms.max > 250.0, "{open_ms:?}");
     assert!(open_ms.p90 > 5.0 * open_ms.p50, "{open_ms:?}");
     // The same requests as a generator counts them that knows no schedule.
     let from_send = open.from_send_ms.unwrap();
@@ -183,7 +183,7 @@ async fn answers_that_come_after_the_end_make_no_rate_that_the_server_does_not_h
     let summary = Summary::of(&generate(Load { pace, length, ..load("http", slow.address, 0) }).await.unwrap());
     // Some 50 requests, of which a fifth is answered while they come.
     assert!(summary.errors == 0 && summary.requests > 40, "{summary:?}");
-    assert!(summary.rate <= 51.0 && summary.seconds > 0.8, "{} in {}", summary.rate, summary.seconds);
+    assert!(summary.rate <= 56.0 && summary.seconds <= 0.25, "{} in {}", summary.rate, summary.seconds);
 }
 
 #[tokio::test]
@@ -196,7 +196,7 @@ async fn a_server_that_is_not_there_is_named() {
 #[test]
 fn the_figures_have_the_documented_names() {
     let mut tally = Tally::default();
-    tally.record(Instant::now(), Instant::now(), Ok(200));
+    tally.record((Instant::now(), Instant::now()), None, Ok(200));
     tally.slip.record(Duration::from_millis(9));
     let json = serde_json::to_value(Summary::of(&Outcome { tally, elapsed: Duration::from_secs(1) })).unwrap();
     for field in ["requests", "rate", "errors", "status"] {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{self, Poll};
+use std::time::Duration;
 
 use anyhow::Context;
 use http::Uri;
@@ -18,6 +19,9 @@ use tokio_rustls::client::TlsStream;
 use super::failure::Failure;
 use super::plan::Protocol;
 use super::tls::TlsArgs;
+
+/// How long one address of several is tried.
+const TRIED_FOR: Duration = Duration::from_secs(2);
 
 /// An open connection.
 pub(crate) enum Wire {
@@ -42,12 +46,24 @@ impl Peer {
         let over_tls = uri.scheme() == Some(&Scheme::HTTPS);
         let port = uri.port_u16().unwrap_or(if over_tls { 443 } else { 80 });
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-        let mut found =
-            tokio::net::lookup_host((host, port)).await.with_context(|| format!("cannot resolve {host}"))?;
-        let address = found.next().with_context(|| format!("{host} has no address"))?;
+        let found = tokio::net::lookup_host((host, port)).await.with_context(|| format!("cannot resolve {host}"))?;
+        let address = first_that_answers(found.collect()).await.with_context(|| format!("{host} has no address"))?;
         let tls = if over_tls { Some(tls.configuration(host, protocol)?) } else { None };
         Ok(Self { address, tls })
     }
+}
+
+/// The first address at which somebody listens, or else the first.
+async fn first_that_answers(addresses: Vec<SocketAddr>) -> Option<SocketAddr> {
+    if addresses.len() > 1 {
+        for address in &addresses {
+            let tried = tokio::time::timeout(TRIED_FOR, TcpStream::connect(address)).await;
+            if matches!(tried, Ok(Ok(_))) {
+                return Some(*address);
+            }
+        }
+    }
+    addresses.first().copied()
 }
 
 impl Wire {

@@ -45,7 +45,7 @@ pub(super) struct Common {
 /// What a thread has seen, and how long it was at it.
 pub(super) struct Seen {
     pub(super) tally: Tally,
-    /// From the first request that counts to the planned end, or to the last answer if that came later.
+    /// From the first request that counts to the planned end, or to the last answer if that came before.
     pub(super) elapsed: Duration,
 }
 
@@ -141,7 +141,7 @@ async fn drive(share: &Share, clients: Vec<Client>, common: &Common) -> anyhow::
     let tally = Rc::new(RefCell::new(Tally { each: load.keep_each.then(Vec::new), ..Tally::default() }));
     let mut lanes = JoinSet::new();
     for client in clients {
-        let lane = Lane { load: Arc::clone(load), client, tally: Rc::clone(&tally), counted_from };
+        let lane = Lane { load: Arc::clone(load), client, tally: Rc::clone(&tally), counted_from, end };
         lanes.spawn_local(lane.run(Rc::clone(&dispatch)));
     }
     let waiting = async { while lanes.join_next().await.is_some() {} };
@@ -173,9 +173,8 @@ async fn drive(share: &Share, clients: Vec<Client>, common: &Common) -> anyhow::
     }
     let mut tally = tally.take();
     let elapsed = match end {
-        // Answers beyond the end count, and so does the time that they took: a server that is behind by the end would
-        // otherwise have answered faster than it can. Those that never came made the run no longer.
-        Some(end) if Instant::now() >= end => tally.last.map_or(end, |last| last.max(end)) - counted_from,
+        // An answer that took beyond the end belongs to the run, but made it no longer.
+        Some(end) if Instant::now() >= end => end - counted_from,
         _ => counted_from.elapsed(),
     };
     for due in dispatch.give_up() {
@@ -227,6 +226,7 @@ struct Lane {
     client: Client,
     tally: Rc<RefCell<Tally>>,
     counted_from: Instant,
+    end: Option<Instant>,
 }
 
 impl Lane {
@@ -244,7 +244,7 @@ impl Lane {
             };
             let failed = outcome.is_err();
             if due >= self.counted_from {
-                self.tally.borrow_mut().record(due, sent, outcome);
+                self.tally.borrow_mut().record((due, sent), self.end, outcome);
             }
             if failed {
                 tokio::time::sleep(PAUSE_AFTER_FAILURE).await;

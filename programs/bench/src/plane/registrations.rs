@@ -1,6 +1,6 @@
 //! What both meshes are told: services, protocols, and who may call what.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use http::Method;
 use serde_json::{Value, json};
@@ -89,9 +89,16 @@ impl Service {
             "Connect": { "SidecarService": {
                 "Port": sidecar.port(),
                 "Checks": [{ "Name": "instance", "AliasService": name }],
+                // So that it is reached under a second address, too: see `another_way`.
+                "Proxy": { "Config": { "bind_address": Ipv4Addr::UNSPECIFIED } },
             } },
         }))
     }
+}
+
+/// The same sidecar under another address: an endpoint of its own, since two with the same address and port are one.
+pub(crate) fn another_way(sidecar: SocketAddr) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::new(127, 0, 0, 4).into(), sidecar.port())
 }
 
 /// What all proxies do beside their work. It is always said whether there is an access log: an Envoy writes one unless

@@ -7,7 +7,7 @@ use crate::cost::median;
 use crate::histogram::milliseconds;
 use crate::load::{Arrivals, Each, Load, Pace, Running};
 use crate::plane::Plane;
-use crate::plane::registrations::{Service, elsewhere, no_longer_elsewhere};
+use crate::plane::registrations::{Service, another_way, elsewhere, no_longer_elsewhere};
 
 /// Requests a second.
 const RATE: f64 = 10_000.0;
@@ -21,7 +21,7 @@ const BETWEEN: Duration = Duration::from_millis(500);
 /// After a change, or at a time when nothing changes: how long is looked for the slowest request.
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// The instance that comes and goes: the same sidecar under another name.
+/// The instance that comes and goes: the same sidecar under another name and address.
 const FICKLE: &str = "bench-comes-and-goes";
 
 /// What the changes did.
@@ -56,7 +56,7 @@ pub(super) async fn under_load(plane: &Plane, length: Duration) -> anyhow::Resul
     let mut api = plane.server_api();
     let begun = Instant::now() + Duration::from_secs(1);
     let mut changes = Vec::new();
-    let there = elsewhere(Service::Http.name(), FICKLE, plane.public(Service::Http));
+    let there = elsewhere(Service::Http.name(), FICKLE, another_way(plane.public(Service::Http)));
     let gone = no_longer_elsewhere(FICKLE);
     for (number, Call { method, target, body }) in (1_u32..).zip([&there, &gone].into_iter().cycle()) {
         let at = begun + BETWEEN * number;
