@@ -22,6 +22,7 @@ pub(crate) mod text;
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::bail;
 
@@ -40,6 +41,9 @@ pub(crate) use report::CostScenario;
 use report::{Churn, CostReport, Point, SCHEMA, Settings};
 pub(crate) use statistics::median;
 use subjects::Subjects;
+
+/// After proxies have started, until their memory is looked at: what starting took is given back by then.
+const AT_REST: Duration = Duration::from_secs(6);
 
 /// Measures a scenario, or as much of it as there is time for: what was measured until SIGINT or SIGTERM is reported.
 ///
@@ -142,8 +146,12 @@ impl Run {
         }
         let mut phase = progress.phase("measurements", total);
         for round in 0..settings.rounds {
-            if self.scenario == CostScenario::Memory && round > 0 {
-                subjects.restart().await?;
+            if self.scenario == CostScenario::Memory {
+                if round > 0 {
+                    subjects.restart().await?;
+                }
+                // A run that short shows that all works, and its figures are nobody's.
+                tokio::time::sleep(AT_REST.min(self.timing.length * 6)).await;
             }
             self.measure_round(subjects, (round, settings.seed), &mut phase).await?;
         }
