@@ -175,6 +175,27 @@ pub(crate) struct Cell {
     pub(crate) problems: Vec<String>,
 }
 
+impl Cell {
+    /// The rounds that count.
+    pub(crate) fn sound(&self) -> impl Iterator<Item = &Round> {
+        self.rounds.iter().filter(|round| round.void.is_none())
+    }
+
+    /// What a share of the merged latencies took at most, in milliseconds; `None` of none.
+    pub(crate) fn quantile(&self, quantile: f64) -> Option<f64> {
+        let found = super::statistics::quantile(&self.histogram_us, quantile)?;
+        // A bucket's upper end may be above the longest of all.
+        Some(self.latency_ms.map_or(found, |latency| found.min(latency.max)))
+    }
+
+    /// The worst second of all rounds that count, of a cell of `churn`.
+    pub(crate) fn worst_second(&self) -> Option<WorstSecond> {
+        let seconds = self.sound().filter_map(|round| Some(round.churn.as_ref()?.worst_second));
+        let p99 = |second: &WorstSecond| second.p99.unwrap_or(0.0);
+        seconds.max_by(|one, other| one.errors.cmp(&other.errors).then(p99(one).total_cmp(&p99(other))))
+    }
+}
+
 /// One measurement of a cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Round {
@@ -417,6 +438,24 @@ pub(crate) mod tests {
         let report = sample();
         let text = serde_json::to_string_pretty(&report).unwrap();
         assert_eq!(serde_json::from_str::<CostReport>(&text).unwrap(), report);
+    }
+
+    #[test]
+    fn the_worst_second_has_most_errors_and_then_the_longest_latency() {
+        let mut cell = sample().cells.remove(0);
+        let template = Round { void: None, ..cell.rounds.remove(0) };
+        let seconds =
+            [(1, Some(9.0), false), (2, Some(1.0), false), (2, Some(3.0), false), (2, None, false), (7, None, true)];
+        cell.rounds = seconds
+            .map(|(errors, p99, is_void)| {
+                let worst_second = WorstSecond { number: 0, requests: 10, errors, p99, max: None };
+                let churn = Churn { made: BTreeMap::new(), refused: BTreeMap::new(), worst_second };
+                Round { churn: Some(churn), void: is_void.then(|| "late".to_owned()), ..template.clone() }
+            })
+            .into();
+        assert_eq!(cell.worst_second().map(|worst| (worst.errors, worst.p99)), Some((2, Some(3.0))));
+        cell.rounds.clear();
+        assert_eq!(cell.worst_second(), None);
     }
 
     #[test]

@@ -16,8 +16,13 @@ const RESAMPLES: usize = 2000;
 /// What an interval covers.
 const CONFIDENCE: f64 = 0.95;
 
-/// Fewest rounds that say anything about how they vary.
+/// Fewest rounds of a difference within a run. Both variants are resampled by the same rounds, and the noise floor, which is
+/// found by as few, is held against it: with two, an interval is no more than the range of both.
 pub(crate) const ROUNDS_MIN: usize = 2;
+
+/// Fewest rounds of each of two reports whose medians are compared. Each is resampled by itself: with two or three, an end
+/// of the interval is a single round, and a difference is found by chance.
+pub(crate) const COMPARED_ROUNDS_MIN: usize = 4;
 
 /// Latencies of a round: microseconds, ascending, and how many requests took up to that.
 pub(crate) type Latencies = Vec<(u64, u64)>;
@@ -78,6 +83,20 @@ impl Rounds {
     }
 }
 
+/// What a share of all took at most, in milliseconds, by microseconds in ascending order and how many took up to that;
+/// `None` of nothing.
+pub(super) fn quantile(latencies: &[(u64, u64)], quantile: f64) -> Option<f64> {
+    // Reports that are read may have any counts.
+    let total = latencies.iter().fold(0, |total: u64, (_, count)| total.saturating_add(*count));
+    let rank = rank(quantile, total);
+    let mut seen: u64 = 0;
+    let found = latencies.iter().find(|(_, count)| {
+        seen = seen.saturating_add(*count);
+        seen >= rank
+    });
+    found.map(|(microseconds, _)| milliseconds(*microseconds))
+}
+
 /// The place of a quantile among so many, from 1.
 #[expect(
     clippy::cast_precision_loss,
@@ -130,9 +149,9 @@ pub(crate) fn differences(variant: &[&Latencies], other: &[&Latencies], seed: u6
 }
 
 /// By how much the median of some rounds is above that of others, which were not measured beside them: each side is
-/// resampled by itself. `None` with fewer than [`ROUNDS_MIN`] of either.
+/// resampled by itself. `None` with fewer than [`COMPARED_ROUNDS_MIN`] of either.
 pub(crate) fn difference_of_medians(these: &[f64], others: &[f64], seed: u64) -> Option<Interval> {
-    if these.len() < ROUNDS_MIN || others.len() < ROUNDS_MIN {
+    if these.len() < COMPARED_ROUNDS_MIN || others.len() < COMPARED_ROUNDS_MIN {
         return None;
     }
     let value = median(these.iter().copied())? - median(others.iter().copied())?;
@@ -213,6 +232,22 @@ mod tests {
         assert_eq!(merged.quantiles(&[1, 1]), [0.1, 0.1, 10.0, 10.0]);
         assert_eq!(merged.quantiles(&[1, 100]), [10.0, 10.0, 10.0, 10.0]);
         assert_eq!((rank(0.5, 10), rank(0.999, 10), rank(0.5, 1), rank(0.0, 5)), (5, 10, 1, 1));
+    }
+
+    #[test]
+    fn a_quantile_is_read_off_the_counts() {
+        let histogram = [(1000, 90), (2000, 9), (50_000, 1)];
+        assert_eq!([0.5, 0.95, 0.99, 1.0].map(|it| quantile(&histogram, it)), [1.0, 2.0, 2.0, 50.0].map(Some));
+        assert_eq!(quantile(&[], 0.5), None);
+        assert_eq!(quantile(&[(1000, u64::MAX), (2000, u64::MAX)], 0.99), Some(1.0), "counts may be anything");
+    }
+
+    #[test]
+    fn medians_of_few_rounds_are_not_compared() {
+        let (three, four) = ([1.0, 1.1, 0.9], [1.0, 1.1, 0.9, 1.0]);
+        assert_eq!((difference_of_medians(&three, &four, 1), difference_of_medians(&four, &three, 1)), (None, None));
+        let shifted = difference_of_medians(&four.map(|it| it + 1.0), &four, 1).unwrap();
+        assert!(shifted.low > 0.5 && shifted.high < 1.5, "{shifted:?}");
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub(super) fn complaints(cells: &[Cell], rounds: u32) -> Vec<String> {
         let what = cell.void.as_ref().or(cell.problems.first())?;
         // With further services it is measured once.
         let rounds = if cell.point.services.is_some() { 1 } else { rounds };
-        let counted = cell.rounds.iter().filter(|round| round.void.is_none()).count();
+        let counted = cell.sound().count();
         Some(format!("{}, {}: {counted} of {rounds} rounds count: {what}", through(cell), point(&cell.point)))
     };
     cells.iter().filter(|cell| !is_expected(cell)).filter_map(of).collect()
@@ -144,14 +144,10 @@ fn curve(cells: &[&Cell]) -> String {
 /// The worst second is that of all rounds.
 fn churn(cells: &[&Cell]) -> String {
     let rows = cells.iter().map(|cell| {
-        let rounds = || cell.rounds.iter().filter(|round| round.void.is_none());
-        let of_churn = || rounds().filter_map(|round| round.churn.as_ref());
-        let (requests, errors) = rounds().fold((0, 0), |all, round| (all.0 + round.requests, all.1 + round.errors));
-        let made: u64 = of_churn().flat_map(|churn| churn.made.values()).sum();
-        let worst = of_churn().map(|churn| churn.worst_second);
-        let worst = worst.max_by(|one, other| {
-            one.errors.cmp(&other.errors).then(one.p99.unwrap_or(0.0).total_cmp(&other.p99.unwrap_or(0.0)))
-        });
+        let of_churn = cell.sound().filter_map(|round| round.churn.as_ref());
+        let (requests, errors) = cell.sound().fold((0, 0), |all, round| (all.0 + round.requests, all.1 + round.errors));
+        let made: u64 = of_churn.flat_map(|churn| churn.made.values()).sum();
+        let worst = cell.worst_second();
         let figures = match cell.latency_ms {
             Some(latency) => [latency.p50, latency.p99, latency.max].map(milliseconds),
             None => [(); 3].map(|()| void_or_nothing(cell)),
@@ -179,7 +175,7 @@ fn memory(cells: &[&Cell]) -> String {
 
 /// The median over the rounds that count.
 fn sound(cell: &Cell, read: impl Fn(&Round) -> Option<f64>) -> Option<f64> {
-    median(cell.rounds.iter().filter(|round| round.void.is_none()).filter_map(read))
+    median(cell.sound().filter_map(read))
 }
 
 fn named(cell: &Cell) -> Vec<String> {

@@ -297,7 +297,7 @@ fn of_churn(runs: &[Run]) -> Answer {
         |_| Vec::new(),
         |variant| {
             let cell = variant.cells.first()?;
-            let worst = churn::worst_second(cell).and_then(|second| second.p99);
+            let worst = cell.worst_second().and_then(|second| second.p99);
             let worst = worst.map_or_else(String::new, |p99| format!("<br/><small>{} ms</small>", digits(p99)));
             Some(format!("{}{worst}", churn::errors(cell)?.0))
         },

@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::time::Duration;
 
 use super::super::limits::Limit;
 use super::super::report::{Cell, Point, Round};
 use super::{milliseconds, number, sound, through, void_or_nothing};
-use crate::histogram::Distribution;
 use crate::table;
 
 /// Two tables for each number of connections and requests.
@@ -60,9 +58,8 @@ fn named(cell: &Cell) -> [String; 2] {
 
 /// p50, p90, p95, p99 and the longest; `None` of nothing that counts.
 fn figures(cell: &Cell) -> Option<[f64; 5]> {
-    let max = cell.latency_ms?.max;
-    let all = Distribution::of_recorded(cell.histogram_us.iter().copied(), Duration::from_secs_f64(max / 1e3));
-    Some([all.at(0.50)?, all.at(0.90)?, all.at(0.95)?, all.at(0.99)?, max])
+    let latency = cell.latency_ms?;
+    Some([latency.p50, latency.p90, cell.quantile(0.95)?, latency.p99, latency.max])
 }
 
 /// Of all rounds, those that do not count included: answers by status, and what was not even answered.
@@ -91,8 +88,8 @@ mod tests {
     #[test]
     fn latencies_are_those_of_all_rounds_together() {
         let mut cell = sample().cells.remove(0);
-        cell.histogram_us = vec![(100, 94), (200, 2), (400, 4)];
-        assert_eq!(figures(&cell).unwrap().map(|it| (it * 1e3).round() / 1e3), [0.1, 0.1, 0.2, 0.4, 5.0]);
+        cell.histogram_us = vec![(1000, 90), (2000, 4), (2500, 2), (3000, 4)];
+        assert_eq!(figures(&cell), Some([1.0, 2.0, 2.5, 3.0, 5.0]));
         cell.latency_ms = None;
         assert_eq!(figures(&cell), None);
     }

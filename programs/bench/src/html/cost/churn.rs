@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::figures::{Reading, digits, header, line, listed, name_cells, no_figure, variants};
-use crate::cost::report::{Cell, Churn, Round, WorstSecond};
+use crate::cost::report::{Cell, Churn};
 use crate::html::chart::{Chart, Dimension, Line, Scale};
 use crate::html::{Cell as TableCell, NO_FIGURE, escape, plain, table};
 
@@ -31,24 +31,10 @@ pub(super) fn body(cells: &[&Cell]) -> String {
     )
 }
 
-/// The rounds that count: errors are no reason for one not to.
-fn rounds(cell: &Cell) -> impl Iterator<Item = &Round> {
-    cell.rounds.iter().filter(|round| round.void.is_none())
-}
-
-/// Errors and requests of all rounds that count; `None` if none does.
+/// Errors and requests of all rounds that count, for which errors are no reason not to; `None` if none does.
 pub(in crate::html) fn errors(cell: &Cell) -> Option<(u64, u64)> {
-    let each = rounds(cell).map(|round| (round.errors, round.requests));
-    each.reduce(|all, round| (all.0 + round.0, all.1 + round.1))
-}
-
-/// The worst second of all rounds that count.
-pub(in crate::html) fn worst_second(cell: &Cell) -> Option<WorstSecond> {
-    let seconds = rounds(cell).filter_map(|round| Some(round.churn.as_ref()?.worst_second));
-    seconds.max_by(|one, other| {
-        let p99 = |second: &WorstSecond| second.p99.unwrap_or(0.0);
-        one.errors.cmp(&other.errors).then(p99(one).total_cmp(&p99(other)))
-    })
+    let each = cell.sound().map(|round| (round.errors, round.requests));
+    each.reduce(|all, round| (all.0.saturating_add(round.0), all.1.saturating_add(round.1)))
 }
 
 fn figures(cells: &[&Cell]) -> String {
@@ -63,7 +49,7 @@ fn figures(cells: &[&Cell]) -> String {
             None => row.extend([(); 2].map(|()| no_figure(cell))),
         }
         let number = |value: Option<f64>| plain(&value.map_or_else(|| NO_FIGURE.to_owned(), digits));
-        let worst = worst_second(cell);
+        let worst = cell.worst_second();
         row.push(plain(&worst.map_or_else(|| NO_FIGURE.to_owned(), |it| it.errors.to_string())));
         row.extend([number(worst.and_then(|it| it.p99)), number(worst.and_then(|it| it.max))]);
         match cell.latency_ms {
@@ -82,8 +68,9 @@ fn figures(cells: &[&Cell]) -> String {
 /// Of all rounds that count.
 fn counted(cell: &Cell, of: fn(&Churn) -> &BTreeMap<String, u64>) -> String {
     let mut all: BTreeMap<&str, u64> = BTreeMap::new();
-    for (kind, count) in rounds(cell).filter_map(|round| round.churn.as_ref()).flat_map(of) {
-        *all.entry(kind).or_default() += count;
+    for (kind, count) in cell.sound().filter_map(|round| round.churn.as_ref()).flat_map(of) {
+        let sum = all.entry(kind).or_default();
+        *sum = sum.saturating_add(*count);
     }
     let words: Vec<String> = all.into_iter().map(|(kind, count)| format!("{count} {}", escape(kind))).collect();
     if words.is_empty() { NO_FIGURE.to_owned() } else { words.join(", ") }

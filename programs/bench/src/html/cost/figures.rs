@@ -17,7 +17,7 @@ pub(in crate::html) struct Reading {
 impl Reading {
     /// The median over the rounds that count; `None` of none.
     pub(in crate::html) fn of(cell: &Cell, read: impl Fn(&Round) -> Option<f64>) -> Option<Self> {
-        let values: Vec<f64> = cell.rounds.iter().filter(|round| round.void.is_none()).filter_map(read).collect();
+        let values: Vec<f64> = cell.sound().filter_map(read).collect();
         let value = median(values.iter().copied())?;
         let (low, high) = values.iter().fold((value, value), |(low, high), it| (low.min(*it), high.max(*it)));
         Some(Self { value, low, high })
@@ -225,7 +225,7 @@ pub(super) fn line(
         let reading = read(cell);
         let told = match (reading, &cell.void) {
             (Some(Reading { value, low, high }), _) => {
-                let rounds = cell.rounds.iter().filter(|round| round.void.is_none()).count();
+                let rounds = cell.sound().count();
                 format!("{} ({} to {}, rounds: {rounds})", digits(value), digits(low), digits(high))
             }
             (None, Some(void)) => format!("void: {void}"),
@@ -278,24 +278,6 @@ pub(super) fn no_figure(cell: &Cell) -> TableCell {
     if cell.void.is_some() { ("void".to_owned(), "missing") } else { (NO_FIGURE.to_owned(), "") }
 }
 
-/// A quantile of counted latencies, in milliseconds; `None` of none.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "an f64 is exact up to 2^53 requests, and a share of them is neither negative nor above them"
-)]
-pub(super) fn quantile(histogram_us: &[(u64, u64)], quantile: f64) -> Option<f64> {
-    let total: u64 = histogram_us.iter().map(|(_, count)| count).sum();
-    let rank = ((quantile * total as f64).ceil() as u64).clamp(1, total.max(1));
-    let mut seen = 0;
-    let found = histogram_us.iter().find(|(_, count)| {
-        seen += count;
-        seen >= rank
-    });
-    found.map(|(microseconds, _)| *microseconds as f64 / 1e3)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -304,12 +286,5 @@ mod tests {
     fn figures_have_three_digits() {
         let shown = [0.0, 0.123_4, 1.234, 12.34, 123.4, 32_051.9, 16.0, -0.5].map(digits);
         assert_eq!(shown, ["0", "0.123", "1.23", "12.3", "123", "32,052", "16", "-0.500"]);
-    }
-
-    #[test]
-    fn a_quantile_is_read_off_the_counts() {
-        let histogram = [(1000, 90), (2000, 9), (50_000, 1)];
-        assert_eq!([0.5, 0.95, 0.99, 1.0].map(|it| quantile(&histogram, it)), [1.0, 2.0, 2.0, 50.0].map(Some));
-        assert_eq!(quantile(&[], 0.5), None);
     }
 }

@@ -1,6 +1,6 @@
 //! What ingress gateways answer under limits.
 
-use super::figures::{Reading, digits, no_figure, quantile, variants};
+use super::figures::{Reading, digits, no_figure, variants};
 use crate::cost::report::{Cell, Limited, Point};
 use crate::html::{Cell as TableCell, NO_FIGURE, escape, plain, table};
 use crate::published::{Ingress, IngressMs, IngressResult, Limits};
@@ -40,11 +40,10 @@ fn measured(name: &str, limits: Option<Limits>, cell: &Cell) -> Vec<TableCell> {
     };
     let text = |reading: Option<Reading>| plain(&reading.map_or_else(|| NO_FIGURE.to_owned(), |it| it.text()));
     row.push(text(Reading::of(cell, |round| Some(round.rate))));
-    let p95 = quantile(&cell.histogram_us, 0.95);
-    let figures = [Some(latency.p50), Some(latency.p90), p95, Some(latency.p99), Some(latency.max)];
+    let figures = [Some(latency.p50), Some(latency.p90), cell.quantile(0.95), Some(latency.p99), Some(latency.max)];
     row.extend(figures.map(|it| plain(&it.map_or_else(|| NO_FIGURE.to_owned(), digits))));
     row.push(text(Reading::of(cell, |round| round.throttled_seconds)));
-    row.push(plain(&cell.rounds.iter().map(|round| round.errors).sum::<u64>().to_string()));
+    row.push(plain(&cell.rounds.iter().fold(0, |all: u64, round| all.saturating_add(round.errors)).to_string()));
     row
 }
 
