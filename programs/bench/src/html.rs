@@ -56,7 +56,7 @@ pub(crate) fn page_of_one(scenario: &str, report: Report) -> String {
 pub(crate) fn page(title: &str, reports: &[Titled], problems: &[String]) -> String {
     let published = Published::read();
     let sections = sections(reports, &published);
-    let (title, problems) = (escape(title), complaints("These could not be read:", problems));
+    let (title, problems) = (escape(title), complaints("What is missing, or went wrong:", problems));
     let (key, contents) = (key::table(reports, &published), contents(&sections));
     let sections: String = sections
         .iter()

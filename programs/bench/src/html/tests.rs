@@ -111,6 +111,9 @@ fn a_page_of_one_report_has_no_titles_of_reports() {
 
 #[test]
 fn nothing_makes_a_page_that_says_why() {
-    let text = page("starling bench", &[], &["a.json names no schema".to_owned()]);
+    let problems = ["a.json names no schema", "3 of 12 parts have not run"].map(str::to_owned);
+    let text = page("starling bench", &[], &problems);
     assert!(text.contains("<li>a.json names no schema</li>") && !text.contains("In short"), "{text}");
+    // The heading fits both.
+    assert!(text.contains("<p class=\"missing\">What is missing, or went wrong:</p>"), "{text}");
 }
