@@ -14,13 +14,22 @@ use serde_json::{Value, json};
 
 use super::compare::{read, word};
 use super::limits::Limit;
-use super::report::{Cell, CostReport, Mode, ProxyKind};
+use super::report::{Cell, CostReport, Mode, Point, ProxyKind};
 
 /// Version of the specification.
 const SMP_VERSION: &str = "v0.0.1";
 
-/// `PerformanceTestConfig.Client.Protocol`: `http` is 0, and everything that is measured here is HTTP.
-const PROTOCOL_HTTP: u8 = 0;
+/// `PerformanceTestConfig.Client.Protocol` of what the generator speaks.
+fn protocol(spoken: &str) -> u8 {
+    const HTTP: u8 = 0;
+    const TCP: u8 = 1;
+    const GRPC: u8 = 3;
+    match spoken {
+        "tcp" => TCP,
+        "grpc" => GRPC,
+        _ => HTTP,
+    }
+}
 
 /// Write a report of what a mesh costs as a Service Mesh Performance (SMP) file
 #[derive(Debug, clap::Args)]
@@ -56,15 +65,14 @@ fn render(report: &CostReport) -> String {
 fn document(report: &CostReport, cell: &Cell, number: usize) -> Option<Value> {
     let latency = cell.latency_ms?;
     let min = cell.histogram_us.first().map_or(0, |(microseconds, _)| *microseconds);
-    let sound = || cell.rounds.iter().filter(|round| round.void.is_none());
-    let rate = super::statistics::median(sound().map(|round| round.rate))?;
+    let rate = super::statistics::median(cell.sound().map(|round| round.rate))?;
     let id = |what: &str| format!("{}-{what}-{number}", report.machine.date);
     let labels = labels(cell);
     let test = json!({
         "smp_version": SMP_VERSION, "id": id("test"), "name": format!("starling bench {}", word(&cell.scenario)),
         "labels": labels, "duration": format!("{}s", seconds(report, cell)),
         "clients": [{
-            "internal": false, "load_generator": "starling load", "protocol": PROTOCOL_HTTP,
+            "internal": false, "load_generator": "starling load", "protocol": protocol(&report.settings.protocol),
             "connections": cell.point.connections, "rps": cell.point.rate.unwrap_or(0.0).round(),
         }],
     });
@@ -87,7 +95,7 @@ fn document(report: &CostReport, cell: &Cell, number: usize) -> Option<Value> {
 /// How long a round was; of those that go by requests the median.
 #[expect(clippy::cast_precision_loss, reason = "an f64 is exact up to 2^53 requests")]
 fn seconds(report: &CostReport, cell: &Cell) -> f64 {
-    let rounds = cell.rounds.iter().filter(|round| round.void.is_none() && round.rate > 0.0);
+    let rounds = cell.sound().filter(|round| round.rate > 0.0);
     let by_requests = cell.point.requests.and_then(|_| {
         super::statistics::median(rounds.map(|round| (round.requests as f64 / round.rate * 1e3).round() / 1e3))
     });
@@ -101,7 +109,7 @@ fn mesh(report: &CostReport, cell: &Cell, id: String) -> Value {
         Mode::Client | Mode::Server => 1,
         Mode::Both | Mode::Gateway => 2,
     };
-    let proxies = || cell.rounds.iter().filter(|round| round.void.is_none()).filter_map(|round| round.proxies);
+    let proxies = || cell.sound().filter_map(|round| round.proxies);
     let median = |values: Vec<f64>| super::statistics::median(values).map(f64::round);
     let cores = median(proxies().map(|proxies| proxies.cores * 1000.0).collect());
     let megabytes = |usage: super::report::ProxyUsage| {
@@ -134,15 +142,30 @@ fn without_null(mut value: Value) -> Value {
     value
 }
 
+/// What the specification has no field for. Connections and rate are the client's.
 fn labels(cell: &Cell) -> BTreeMap<&'static str, String> {
-    let mut labels =
-        BTreeMap::from([("scenario", word(&cell.scenario)), ("proxy", word(&cell.proxy)), ("mode", word(&cell.mode))]);
-    labels.extend(cell.point.services.map(|services| ("services", services.to_string())));
-    labels.extend(
-        Some(Limit::of(&cell.point)).filter(|limit| !limit.is_none()).map(|limit| ("limits", limit.to_string())),
-    );
-    labels.extend(cell.point.scoped.map(|scoped| ("scoped", scoped.to_string())));
-    labels
+    let Point {
+        connections: _,
+        rate: _,
+        services,
+        scoped,
+        requests,
+        cpu_limit: _,
+        memory_limit_mib: _,
+        limited: _,
+        changes_per_second,
+    } = cell.point;
+    let limit = Some(Limit::of(&cell.point)).filter(|limit| !limit.is_none());
+    let named =
+        [("scenario", word(&cell.scenario)), ("proxy", word(&cell.proxy)), ("mode", word(&cell.mode))].map(Some);
+    let varied = [
+        services.map(|services| ("services", services.to_string())),
+        scoped.map(|scoped| ("scoped", scoped.to_string())),
+        requests.map(|requests| ("requests", requests.to_string())),
+        limit.map(|limit| ("limits", limit.to_string())),
+        changes_per_second.map(|changes| ("changes_per_second", changes.to_string())),
+    ];
+    named.into_iter().chain(varied).flatten().collect()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "an hour of microseconds is far below 2^53")]
@@ -153,7 +176,6 @@ fn milliseconds(microseconds: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cost::report::Point;
     use crate::cost::report::tests::sample;
 
     #[test]
@@ -190,6 +212,25 @@ mod tests {
         let document: Value = serde_json::from_str(render(&report).strip_prefix("---\n").unwrap()).unwrap();
         assert_eq!(document["result"]["labels"]["limits"], "gateway:0.1:100");
         assert_eq!(document["test"]["duration"], "2.5s");
+    }
+
+    #[test]
+    fn whatever_is_varied_is_a_label_and_protocols_are_those_of_the_specification() {
+        let mut report = sample();
+        let cell = &mut report.cells[0];
+        cell.rounds[0].void = None;
+        cell.point.changes_per_second = Some(10.0);
+        (cell.point.services, cell.point.scoped, cell.point.requests) = (Some(100), Some(false), Some(7));
+        for (spoken, number) in [("http1", 0), ("http2", 0), ("tcp", 1), ("grpc", 3)] {
+            report.settings.protocol = spoken.to_owned();
+            let document: Value = serde_json::from_str(render(&report).strip_prefix("---\n").unwrap()).unwrap();
+            assert_eq!(document["test"]["clients"][0]["protocol"], number, "{spoken}");
+            let expected = json!({
+                "scenario": "latency", "proxy": "native", "mode": "both", "changes_per_second": "10",
+                "services": "100", "scoped": "false", "requests": "7",
+            });
+            assert_eq!((&document["test"]["labels"], &document["result"]["labels"]), (&expected, &expected));
+        }
     }
 
     #[test]
