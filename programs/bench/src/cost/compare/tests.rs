@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cost::report::tests::sample;
-use crate::cost::report::{MachineUsage, ProxyUsage};
+use crate::cost::report::{CostScenario, MachineUsage, ProxyKind, ProxyUsage, Quantiles, Round};
 
 /// A report with one cell, of these medians round by round.
 fn report(p50: &[f64]) -> CostReport {
@@ -44,6 +44,154 @@ fn a_change_is_judged_by_interval_floor_and_tolerance() {
     // The medians differ by half, but the rounds of each by more.
     assert_eq!(verdict(&[1.0, 0.2, 3.0, 0.5, 2.0], &[1.5, 0.3, 2.9, 0.6, 1.9]), Verdict::Noise);
     assert_eq!(verdict(&[1.0], &[2.0]), Verdict::Unsure);
+}
+
+/// With so many of its last rounds void.
+fn losing(mut report: CostReport, void: usize) -> CostReport {
+    let rounds = &mut report.cells[0].rounds;
+    let kept = rounds.len() - void;
+    rounds[kept..].iter_mut().for_each(|round| round.void = Some("the generator was late".to_owned()));
+    if kept == 0 {
+        report.cells[0].void = Some("no round counts".to_owned());
+    }
+    report
+}
+
+#[test]
+fn rounds_that_b_lost_do_not_pass_and_those_that_were_not_asked_of_it_are_not_lost() {
+    let verdict = |before: &CostReport, after: &CostReport| {
+        let comparison = compare(before, after, 5.0).unwrap();
+        let change = comparison.changes.iter().find(|change| change.figure == "p50_ms").unwrap();
+        (change.verdict, comparison.regressions > 0)
+    };
+    let whole = report(&QUIET);
+    assert_eq!(verdict(&whole, &losing(report(&QUIET), 1)), (Verdict::Noise, false));
+    for void in 2..5 {
+        assert_eq!(verdict(&whole, &losing(report(&QUIET), void)), (Verdict::Missing, true), "{void} of 5 void");
+    }
+    // Less than half of what A had, also where A had too few to be judged.
+    let three = losing(report(&QUIET), 2);
+    assert_eq!(verdict(&three, &losing(report(&QUIET), 3)), (Verdict::Unsure, false));
+    assert_eq!(verdict(&three, &losing(report(&QUIET), 4)), (Verdict::Missing, true));
+    let mut asked_for_less = report(&[9.0, 9.1]);
+    asked_for_less.settings.rounds = 2;
+    assert_eq!(verdict(&whole, &asked_for_less), (Verdict::Unsure, false));
+    let text = compare(&whole, &asked_for_less, 5.0).unwrap().text();
+    assert!(text.contains("note: nothing was judged"), "{text}");
+    assert!(text.contains("not judged") && text.contains("5 and 2"), "{text}");
+}
+
+#[test]
+fn fewer_than_four_rounds_are_not_judged() {
+    assert_eq!(verdict(&[1.0, 1.01], &[2.0, 2.01]), Verdict::Unsure);
+    assert_eq!(verdict(&[1.0, 1.01, 0.99], &QUIET.map(|it| it * 2.0)), Verdict::Unsure);
+    assert_eq!(verdict(&QUIET[..4], &[2.0, 2.01, 1.99, 2.0]), Verdict::Regression);
+}
+
+#[test]
+fn memory_that_is_measured_once_is_judged_by_the_tolerance_alone() {
+    let with = |megabytes: f64| {
+        let mut report = report(&[1.0]);
+        let cell = &mut report.cells[0];
+        (cell.scenario, cell.point.services) = (CostScenario::Memory, Some(100));
+        cell.rounds[0].proxies.as_mut().unwrap().caller_resident_mb = Some(megabytes);
+        report
+    };
+    let verdicts = |after: f64| {
+        let comparison = compare(&with(10.0), &with(after), 5.0).unwrap();
+        let of = |name| comparison.changes.iter().find(|change| change.figure == name).unwrap().verdict;
+        (of("caller_resident_mb"), of("p50_ms"))
+    };
+    assert_eq!(verdicts(10.4), (Verdict::Noise, Verdict::Unsure));
+    assert_eq!(verdicts(9.6), (Verdict::Noise, Verdict::Unsure));
+    assert_eq!(verdicts(11.0), (Verdict::Regression, Verdict::Unsure));
+    assert_eq!(verdicts(9.0), (Verdict::Better, Verdict::Unsure));
+    let text = compare(&with(10.0), &with(11.0), 5.0).unwrap().text();
+    let line = text.lines().find(|line| line.contains("REGRESSION")).unwrap();
+    assert!(line.contains("measured"), "it says so where others have an interval: {text}");
+}
+
+#[test]
+fn a_knee_is_judged_by_the_most_that_is_answered() {
+    // A keeps up with both rates; B with the first, and answers so many of the second.
+    let curve = |of_second: f64, keeps_up: bool| {
+        let mut report = report(&QUIET);
+        let mut first = report.cells.remove(0);
+        first.scenario = CostScenario::Throughput;
+        let mut second = first.clone();
+        for (cell, rate) in [(&mut first, 1000.0), (&mut second, of_second)] {
+            cell.rounds.iter_mut().for_each(|round| round.rate = rate);
+        }
+        second.point.rate = Some(2000.0);
+        report.cells = vec![second];
+        let mut report = if keeps_up { report } else { losing(report, 5) };
+        report.cells.insert(0, first);
+        report
+    };
+    let verdicts = |after: &CostReport| {
+        let comparison = compare(&curve(2000.0, true), after, 5.0).unwrap();
+        let second = comparison.changes.iter().filter(|change| change.point.rate == Some(2000.0));
+        (second.map(|change| change.verdict).collect::<Vec<_>>(), comparison.regressions)
+    };
+    let (near, regressions) = verdicts(&curve(1910.0, false));
+    assert!(near.iter().all(|verdict| *verdict == Verdict::PastKnee) && regressions == 0, "{near:?}");
+    let (far, regressions) = verdicts(&curve(1800.0, false));
+    assert!(far.iter().all(|verdict| *verdict == Verdict::Missing) && regressions == far.len(), "{far:?}");
+    // Requests that failed are no matter of keeping up.
+    let mut failing = curve(1990.0, false);
+    failing.cells[1].rounds[0].errors = 1;
+    assert!(verdicts(&failing).0.iter().all(|verdict| *verdict == Verdict::Missing));
+    // Nor is a rate at which B lost rounds and well below the most that it answers.
+    let (mut before, mut after) = (curve(2000.0, true), curve(2000.0, true));
+    before.cells.swap(0, 1);
+    after.cells.swap(0, 1);
+    after.cells[1].rounds.iter_mut().for_each(|round| round.void = Some("the generator was late".to_owned()));
+    let comparison = compare(&before, &after, 5.0).unwrap();
+    let first = comparison.changes.iter().filter(|change| change.point.rate == Some(1000.0));
+    assert!(first.clone().count() > 0 && first.into_iter().all(|change| change.verdict == Verdict::Missing));
+    // A rate that was not even asked of B is no knee.
+    let mut shorter = curve(1910.0, false);
+    shorter.cells.pop();
+    shorter.cells[0].rounds.iter_mut().for_each(|round| round.rate = 2000.0);
+    assert!(verdicts(&shorter).0.iter().all(|verdict| *verdict == Verdict::Missing));
+}
+
+#[test]
+fn what_else_is_not_the_same_is_told() {
+    let before = report(&QUIET);
+    assert!(!compare(&before, &before, 5.0).unwrap().text().contains("differs"));
+    let mut after = report(&QUIET);
+    after.versions.build = "other".to_owned();
+    after.versions.envoy = Some("1.99.0".to_owned());
+    (after.machine.kernel, after.settings.seconds) = ("9.9".to_owned(), 0.5);
+    let notes = compare(&before, &after, 5.0).unwrap().notes;
+    let differing: Vec<_> = notes.iter().filter(|note| note.contains("differs")).collect();
+    assert_eq!(differing.len(), 4, "{notes:?}");
+    for part in ["other in B", "Envoy differs: none in A, 1.99.0 in B", "9.9 in B", "10 s in A, 0.5 s in B"] {
+        assert!(notes.iter().any(|note| note.contains(part)), "{part} in {notes:?}");
+    }
+    after.versions.build = "debug".to_owned();
+    let notes = compare(&after, &after, 5.0).unwrap().notes;
+    assert!(notes.iter().any(|note| note.starts_with("B is of a debug build")), "{notes:?}");
+}
+
+#[test]
+fn another_target_is_told() {
+    let to = |words: &[&str]| {
+        let mut report = report(&QUIET);
+        report.cells[0].proxy = ProxyKind::Target;
+        report.command.extend(words.iter().map(|word| (*word).to_owned()));
+        report
+    };
+    let note = |before: &[&str], after: &[&str]| {
+        let notes = compare(&to(before), &to(after), 5.0).unwrap().notes;
+        notes.into_iter().find(|note| note.starts_with("target"))
+    };
+    assert_eq!(note(&["--target", "url=http://a"], &["--target=url=http://a"]), None);
+    assert_eq!(
+        note(&["--target", "url=http://a"], &["--target=url=http://b"]).as_deref(),
+        Some("target differs: url=http://a in A, url=http://b in B")
+    );
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::{Change, Comparison, Verdict, word};
+use super::judge::{Change, Verdict};
+use super::{Comparison, word};
 use crate::cost::report::{Mode, ProxyKind};
 use crate::table;
 
@@ -14,14 +15,15 @@ impl Comparison {
         }
         let told: Vec<&Change> = self.changes.iter().filter(|change| change.verdict != Verdict::Noise).collect();
         if !told.is_empty() {
-            let header = ["cell", "figure", "A", "B", "change", "95 % of the difference", "verdict"];
+            let header = ["cell", "figure", "A", "B", "change", "rounds", "95 % of the difference", "verdict"];
             text.push_str(&table::render(&header, told.iter().map(|change| row(change))));
             text.push('\n');
         }
+        let unsure = told.iter().filter(|change| change.verdict == Verdict::Unsure).count();
         let noise = self.changes.len() - told.len();
         let _ = writeln!(
             text,
-            "{} figures: {} regressions beyond {} %, {noise} with no more than noise, {} cells are new in B",
+            "{} figures: {} regressions beyond {} %, {noise} with no more than noise, {unsure} not judged, {} cells are new in B",
             self.changes.len(),
             self.regressions,
             self.tolerance_percent,
@@ -38,15 +40,25 @@ fn row(change: &Change) -> Vec<String> {
         Verdict::Worse => "worse, within tolerance",
         Verdict::Better => "better",
         Verdict::Noise => "noise",
-        Verdict::Unsure => "too few rounds to tell",
+        Verdict::PastKnee => "past its knee",
+        Verdict::Unsure => "not judged",
     };
+    let interval = match (change.difference, change.verdict) {
+        (Some(ends), _) => format!("{} to {}", number(ends.low), number(ends.high)),
+        (None, Verdict::Missing | Verdict::PastKnee) => String::new(),
+        (None, Verdict::Unsure) => "too few rounds".to_owned(),
+        (None, Verdict::Regression | Verdict::Worse | Verdict::Better | Verdict::Noise) => "measured once".to_owned(),
+    };
+    let [of_a, of_b] = change.rounds;
+    let rounds = if of_a == of_b { of_a.to_string() } else { format!("{of_a} and {of_b}") };
     vec![
         cell(change),
         change.figure.to_owned(),
         number(change.before),
         change.after.map(number).unwrap_or_default(),
         change.percent.map(|percent| format!("{percent:+.1} %")).unwrap_or_default(),
-        change.difference.map(|ends| format!("{} to {}", number(ends.low), number(ends.high))).unwrap_or_default(),
+        rounds,
+        interval,
         verdict.to_owned(),
     ]
 }
