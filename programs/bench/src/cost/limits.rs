@@ -5,7 +5,8 @@ use std::fmt;
 use super::report::{Limited, Mode, Point};
 use crate::cgroup::Limits;
 
-/// Those of the published study: none; Consul's of its gateway; of gateway and sidecar; and Istio's of both.
+/// None; and those of the published study: Consul's default, of its gateway; of gateway and sidecar; and Istio's default, of
+/// both, under which Consul was measured as well.
 const USUAL: [Limit; 4] = [
     Limit(None),
     Limit(Some((Limited::Gateway, Limits { cores: 0.1, memory_mib: 100 }))),
@@ -119,6 +120,16 @@ mod tests {
             ["", "0.1:100", "sidecar:0.1:100", "all:0:100", "all:NaN:100", "all:1:8", "all:1:1.5", "all:1:64:2"]
         {
             assert!(wrong.parse::<Limit>().unwrap_err().contains("gateway:CORES:MIB"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn every_published_gateway_stands_beside_a_measured_one() {
+        let usual = Limit::usual();
+        for published in crate::published::Published::read().ingress.results {
+            let crate::published::Limits { of, cores, memory_mib } = published.limits;
+            let limit = Limit(Some((of, Limits { cores, memory_mib })));
+            assert!(usual.contains(&limit), "{limit} of {}", published.name);
         }
     }
 
