@@ -11,12 +11,16 @@ use crate::html::{self, Titled};
 use crate::proxy::{self, Findings};
 use crate::report::{FILE_NAME, read_json};
 
+/// How the schema of what a suite writes beside its page begins: a list of parts, each with a report of its own.
+const SUITE_SCHEMA: &str = "starling-bench-suite/";
+
 /// Folders within folders that are looked into, at most: a link in a circle ends somewhere.
 const DEPTH_MAX: u32 = 16;
 
 const AFTER_HELP: &str = "\
-It is made of reports of what a mesh costs (starling bench latency, cpu, throughput, memory), of
-fleets (propagation, intention, rollout, reconnect, churn, faults), and of both data planes (proxy).
+It is made of reports of what a mesh costs (starling bench latency, cpu, throughput, memory,
+ingress, churn --proxy), of fleets (propagation, intention, rollout, reconnect, churn, faults), and
+of both data planes (proxy). The folder of a suite has all of its parts.
 
 The exit code is 1 when one of them could not be read, which is told at the top of the page; the
 rest is there.";
@@ -99,6 +103,9 @@ fn read(path: &Path) -> anyhow::Result<Report> {
         Some(cost::SCHEMA) => serde_json::from_value(json).map(Report::Cost),
         Some(fleet::SCHEMA) => serde_json::from_value(json).map(Report::Fleet),
         Some(proxy::SCHEMA) => serde_json::from_value(json).map(Report::Proxies),
+        Some(suite) if suite.starts_with(SUITE_SCHEMA) => {
+            bail!("{shown} lists the parts of a suite, whose reports are in folders beside it: name its folder")
+        }
         Some(other) => bail!(
             "{shown} is a report of schema {other:?}; a page shows {}, {} and {}: take the starling that wrote it, or measure again",
             cost::SCHEMA,
@@ -120,8 +127,10 @@ fn reports_of(path: &Path) -> anyhow::Result<Vec<(String, PathBuf)>> {
     }
     let mut files = Vec::new();
     collect(path, DEPTH_MAX, &mut files)?;
+    // The parts of a suite are there themselves.
+    files.retain(|file| !is_of_suite(file));
     if files.is_empty() {
-        bail!("{} has no {FILE_NAME} in it; a run leaves one with --report DIR", path.display());
+        bail!("{} has no {FILE_NAME} of a scenario in it; a run leaves one with --report DIR", path.display());
     }
     files.sort();
     Ok(files.into_iter().map(|file| (title_of(&file, path), file)).collect())
@@ -138,6 +147,12 @@ fn collect(folder: &Path, depth: u32, files: &mut Vec<PathBuf>) -> anyhow::Resul
         }
     }
     Ok(())
+}
+
+/// What cannot be read is not: that is told when it is to be shown.
+fn is_of_suite(file: &Path) -> bool {
+    let json = read_json(file).ok();
+    json.is_some_and(|json| json["schema"].as_str().is_some_and(|schema| schema.starts_with(SUITE_SCHEMA)))
 }
 
 /// The folder of a report below the one that was named; of any other file its own name.
@@ -203,10 +218,26 @@ mod tests {
     }
 
     #[test]
+    fn a_suites_own_folder_has_its_parts_on_the_page_and_nothing_to_complain_of() {
+        let place = tempfile::tempdir().unwrap();
+        leave(place.path(), &serde_json::json!({ "schema": "starling-bench-suite/1", "parts": [] }));
+        let only_the_list = reports_of(place.path()).unwrap_err().to_string();
+        assert!(only_the_list.contains("of a scenario"), "{only_the_list}");
+        leave(&place.path().join("latency"), &sample());
+        let found = reports_of(place.path()).unwrap();
+        assert_eq!(found.iter().map(|(title, _)| title.as_str()).collect::<Vec<_>>(), ["latency"]);
+        let args = |path| PageArgs { paths: vec![path], file: place.path().join("page.html") };
+        assert_eq!(run(&args(place.path().to_owned())).unwrap(), ExitCode::SUCCESS);
+        // Named by itself there is nothing of it to show.
+        assert_eq!(run(&args(place.path().join("report.json"))).unwrap(), ExitCode::FAILURE);
+        assert!(std::fs::read_to_string(place.path().join("page.html")).unwrap().contains("name its folder"));
+    }
+
+    #[test]
     fn a_place_without_reports_is_an_error_that_says_so() {
         let place = tempfile::tempdir().unwrap();
         let error = reports_of(place.path()).unwrap_err().to_string();
-        assert!(error.contains("has no report.json") && error.contains("--report DIR"), "{error}");
+        assert!(error.contains("has no report.json of a scenario") && error.contains("--report DIR"), "{error}");
         let error = reports_of(&place.path().join("nowhere")).unwrap_err().to_string();
         assert!(error.contains("nowhere"), "{error}");
     }
