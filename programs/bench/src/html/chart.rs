@@ -93,6 +93,11 @@ impl Spot {
 impl Chart {
     /// The picture with its name above; nothing, if no line has a figure.
     pub(super) fn render(&self) -> String {
+        let lines = self.lines.iter().map(Line::with_places).collect();
+        Self { lines, ..self.clone() }.draw()
+    }
+
+    fn draw(&self) -> String {
         let spots = || self.lines.iter().flat_map(|line| &line.points);
         let with_figure = || spots().filter(|spot| spot.y.is_some());
         let across: Vec<f64> = spots().map(|spot| spot.x).collect();
@@ -163,6 +168,16 @@ impl Chart {
 }
 
 impl Line {
+    /// Without what has no place in a picture, such as what came of a division by nothing.
+    fn with_places(&self) -> Self {
+        let spots = self.points.iter().filter(|spot| spot.x.is_finite()).map(|spot| Spot {
+            y: spot.y.filter(|y| y.is_finite()),
+            band: spot.band.filter(|(low, high)| low.is_finite() && high.is_finite()),
+            ..spot.clone()
+        });
+        Self { points: spots.collect(), ..self.clone() }
+    }
+
     /// The points that have a figure, in runs without a gap.
     fn runs(&self) -> impl Iterator<Item = &[Spot]> {
         self.points.split(|spot| spot.y.is_none()).filter(|run| !run.is_empty())
@@ -246,6 +261,7 @@ fn float(count: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::percentiles::Bin;
 
     fn chart(points: Vec<Spot>) -> Chart {
         Chart {
@@ -314,6 +330,26 @@ mod tests {
             text.contains(">100</text>") && !text.contains(">101</text>") && text.contains(">5,000</text>"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn numbers_without_a_place_are_not_drawn_and_end_nothing() {
+        let nasty = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX, f64::MIN, 5e-324, 0.0, -1.0];
+        for scale in [Scale::Linear, Scale::Logarithmic, Scale::Fitting] {
+            for (one, other) in nasty.into_iter().flat_map(|one| nasty.map(|other| (one, other))) {
+                let told = || "a figure".to_owned();
+                let spots = [(one, other), (other, one), (1.0, 1.0), (2.0, one)];
+                let spots = spots.map(|(x, y)| Spot { x, y: Some(y), band: Some((other, y)), told: told() });
+                let mut chart = chart(spots.to_vec());
+                (chart.x.scale, chart.y.scale) = (scale, scale);
+                let text = chart.render();
+                assert!(!text.contains("NaN") && !text.contains("inf"), "{one} and {other} on {scale:?}: {text}");
+                assert!(text.contains("<title>a figure</title>"), "what has a place is there: {text}");
+                let bin = |from_ms: f64, to_ms: f64| Bin { from_ms, to_ms, count: u64::MAX };
+                let text = bars("bins", &[bin(one, other), bin(other, one), bin(1.0, 2.0)]);
+                assert!(!text.contains("NaN") && !text.contains("inf") && text.contains("<rect"), "{text}");
+            }
+        }
     }
 
     #[test]

@@ -83,7 +83,9 @@ fn together<'a>(changes: impl Iterator<Item = &'a FleetChange>) -> Vec<Bin> {
     // The edges are the same numbers in every histogram, and numbers above zero are in the order of their bits.
     let mut bins: BTreeMap<u64, Bin> = BTreeMap::new();
     for bin in changes.flat_map(|change| &change.histogram).filter(|bin| bin.count > 0) {
-        bins.entry(bin.from_ms.to_bits()).and_modify(|sum| sum.count += bin.count).or_insert(*bin);
+        bins.entry(bin.from_ms.to_bits())
+            .and_modify(|sum| sum.count = sum.count.saturating_add(bin.count))
+            .or_insert(*bin);
     }
     bins.into_values().collect()
 }

@@ -117,3 +117,51 @@ fn nothing_makes_a_page_that_says_why() {
     // The heading fits both.
     assert!(text.contains("<p class=\"missing\">What is missing, or went wrong:</p>"), "{text}");
 }
+
+/// A report whose every number is another: floats, and counts as large as `count` where they may be.
+fn with_numbers<T: serde::Serialize + serde::de::DeserializeOwned>(report: &T, float: f64, count: u64) -> T {
+    fn replace(value: &mut serde_json::Value, float: f64, count: u64) {
+        match value {
+            serde_json::Value::Number(number) if number.is_f64() => *value = serde_json::json!(float),
+            serde_json::Value::Number(_) => *value = serde_json::json!(count.min(u64::from(u32::MAX))),
+            serde_json::Value::Array(values) => values.iter_mut().for_each(|value| replace(value, float, count)),
+            serde_json::Value::Object(fields) => {
+                for (name, value) in fields {
+                    match (name.as_str(), &*value) {
+                        // Those of 64 bits.
+                        ("count" | "errors" | "requests" | "affected" | "applied", serde_json::Value::Number(_)) => {
+                            *value = count.into();
+                        }
+                        ("histogram_us", _) => *value = serde_json::json!([[0, count], [count, count], [count, 0]]),
+                        _ => replace(value, float, count),
+                    }
+                }
+            }
+            serde_json::Value::Null | serde_json::Value::Bool(_) | serde_json::Value::String(_) => {}
+        }
+    }
+    let mut json = serde_json::to_value(report).unwrap();
+    replace(&mut json, float, count);
+    serde_json::from_value(json).unwrap()
+}
+
+#[test]
+fn whatever_numbers_a_report_has_there_is_a_page_of_it() {
+    let floats = [0.0, -0.0, -1.0, 5e-324, f64::MIN_POSITIVE, 1e-9, f64::MAX, f64::MIN];
+    for (float, count) in floats.into_iter().flat_map(|float| [0, 1, u64::MAX].map(|count| (float, count))) {
+        let fleet = with_numbers(&example_with_everything(), float, count);
+        let mut cost = with_numbers(&every_scenario(), float, count);
+        // One that is as it was beside those that are not: the ends of axes are far apart.
+        cost.cells.extend(every_scenario().cells);
+        let mut mixed = fleet.clone();
+        mixed.samples.extend(example().samples);
+        mixed.changes.extend(example().changes);
+        let proxies = with_numbers(&findings(), float, count);
+        let reports = [Report::Fleet(&fleet), Report::Fleet(&mixed), Report::Cost(&cost), Report::Proxies(&proxies)];
+        let text = page("nasty", &reports.map(|report| Titled { title: "nasty", report }), &[]);
+        assert!(text.ends_with("</html>\n"));
+        for svg in text.split("<svg").skip(1).map(|rest| rest.split("</svg>").next().unwrap()) {
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{float:e}, {count}: {svg}");
+        }
+    }
+}

@@ -3,6 +3,12 @@
 /// Ticks of an axis, about.
 const TICKS: f64 = 5.0;
 
+/// Ticks from zero, at most: twice of what a round step makes.
+const TICKS_MAX: u32 = 12;
+
+/// Largest value that is written out.
+const WRITTEN_OUT_MAX: f64 = 1e15;
+
 /// Values further apart than this are told apart on a logarithmic axis alone.
 const SPAN_OF_LINEAR: f64 = 20.0;
 
@@ -68,7 +74,9 @@ impl Axis {
         let on_scale = |value: f64| if self.is_logarithmic { value.max(f64::MIN_POSITIVE).log10() } else { value };
         let (from, to) = (on_scale(self.from), on_scale(self.to));
         let part = if to > from { (on_scale(value) - from) / (to - from) } else { 0.0 };
-        self.start + part.clamp(0.0, 1.0) * (self.end - self.start)
+        // Ends may be further apart than any number tells.
+        let part = if part.is_finite() { part.clamp(0.0, 1.0) } else { 0.0 };
+        self.start + part * (self.end - self.start)
     }
 
     /// Round values of the axis.
@@ -81,6 +89,11 @@ impl Axis {
             return powers_of_ten(self.from, self.to * 1.000_001).collect();
         }
         one_two_five(self.from, self.to * 1.000_001).collect()
+    }
+
+    /// Every 1, 2 and 5 times a power of ten on it.
+    pub(super) fn one_two_five(&self) -> impl Iterator<Item = f64> {
+        one_two_five(self.from, self.to)
     }
 
     /// The values themselves if they are few and the axis is logarithmic, else round values.
@@ -112,16 +125,23 @@ fn step(highest: f64) -> f64 {
 
 /// From zero up to `highest`.
 fn ticks_of(step: f64, highest: f64) -> Vec<f64> {
-    std::iter::successors(Some(0.0), |tick| Some(tick + step)).take_while(|tick| *tick <= highest.max(0.0)).collect()
+    let ticks = (0..TICKS_MAX).map(|number| f64::from(number) * step);
+    let mut ticks: Vec<f64> = ticks.take_while(|tick| *tick <= highest.max(0.0)).collect();
+    // A step of nothing is none.
+    ticks.dedup();
+    ticks
 }
 
+/// Those from one value to another, of which there are none from nothing, nor up to no end.
 pub(super) fn powers_of_ten(from: f64, to: f64) -> impl Iterator<Item = f64> {
-    std::iter::successors(Some(10_f64.powf(from.log10().floor())), |power| Some(power * 10.0))
-        .take_while(move |power| *power <= to)
+    let is_range = from > 0.0 && from.is_finite();
+    let first = 10_f64.powf(from.max(f64::MIN_POSITIVE).log10().floor()).max(f64::MIN_POSITIVE);
+    std::iter::successors(is_range.then_some(first), |power| Some(power * 10.0))
+        .take_while(move |power| *power <= to && power.is_finite())
         .filter(move |power| *power >= from)
 }
 
-pub(super) fn one_two_five(from: f64, to: f64) -> impl Iterator<Item = f64> {
+fn one_two_five(from: f64, to: f64) -> impl Iterator<Item = f64> {
     powers_of_ten(from / 10.0, to)
         .flat_map(|power| [1.0, 2.0, 5.0].map(|times| times * power))
         .filter(move |value| (from..=to).contains(value))
@@ -129,6 +149,9 @@ pub(super) fn one_two_five(from: f64, to: f64) -> impl Iterator<Item = f64> {
 
 /// A value without the digits that only floating point adds.
 pub(super) fn label(value: f64) -> String {
+    if value.abs() > WRITTEN_OUT_MAX {
+        return format!("{value:.0e}");
+    }
     grouped(&format!("{}", (value * 1e4).round() / 1e4))
 }
 

@@ -1,6 +1,6 @@
 //! The bars of a histogram.
 
-use super::axis::{label, one_two_five, powers_of_ten};
+use super::axis::{Axis, Scale, label, powers_of_ten};
 use super::{BOTTOM, LABELS_APART, LEFT, RIGHT, WIDTH, float, grid_line, mark, picture};
 use crate::percentiles::Bin;
 
@@ -11,15 +11,16 @@ const TOP: f64 = 12.0;
 const BAR_MIN: f64 = 2.0;
 
 /// A histogram; both scales are logarithmic, so that one straggler among 178,000 can be seen, however late it is. Bins
-/// are in ascending order.
+/// that have no place on such a scale are not there.
 pub(in crate::html) fn bars(name: &str, bins: &[Bin]) -> String {
-    let (Some(first), Some(last)) = (bins.first(), bins.last()) else {
-        return String::new();
-    };
+    let has_place = |bin: &&Bin| bin.from_ms > 0.0 && bin.from_ms < bin.to_ms && bin.to_ms.is_finite();
+    let bins: Vec<&Bin> = bins.iter().filter(has_place).collect();
     let highest = bins.iter().map(|bin| bin.count).max().unwrap_or(0);
+    let edges: Vec<f64> = bins.iter().flat_map(|bin| [bin.from_ms, bin.to_ms]).collect();
+    let axis = Axis::exact(Scale::Logarithmic, &edges, (LEFT, WIDTH - RIGHT));
+    let Some(axis) = axis.filter(|_| highest > 0) else { return String::new() };
     let bottom = HEIGHT - BOTTOM;
-    let (from, to) = (first.from_ms.log10(), last.to_ms.log10());
-    let x = |milliseconds: f64| LEFT + (milliseconds.log10() - from) / (to - from) * (WIDTH - RIGHT - LEFT);
+    let x = |milliseconds: f64| axis.place(milliseconds);
     let y = |count: u64| bottom - height_of(count) / height_of(highest) * (bottom - TOP);
     let mut body = String::new();
     for count in powers_of_ten(1.0, float(highest)) {
@@ -27,14 +28,14 @@ pub(in crate::html) fn bars(name: &str, bins: &[Bin]) -> String {
         body.push_str(&grid_line(place, &label(count)));
     }
     let mut free = f64::MIN;
-    for milliseconds in one_two_five(first.from_ms, last.to_ms) {
+    for milliseconds in axis.one_two_five() {
         let at = x(milliseconds);
         if at >= free {
             body.push_str(&mark((at, bottom + 15.0), &label(milliseconds)));
             free = at + LABELS_APART;
         }
     }
-    for Bin { from_ms, to_ms, count } in bins.iter().filter(|bin| bin.count > 0) {
+    for Bin { from_ms, to_ms, count } in bins.into_iter().filter(|bin| bin.count > 0) {
         let (left, right) = (x(*from_ms), x(*to_ms));
         let width = (right - left - 1.0).max(BAR_MIN);
         let height = (bottom - y(*count)).max(BAR_MIN);
@@ -72,5 +73,6 @@ mod tests {
     #[test]
     fn nothing_makes_no_picture() {
         assert_eq!(bars("nothing", &[]), "");
+        assert_eq!(bars("empty", &[Bin { from_ms: 1.0, to_ms: 2.0, count: 0 }]), "");
     }
 }
