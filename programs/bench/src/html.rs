@@ -77,7 +77,7 @@ fn sections(reports: &[Titled], published: &Published) -> Vec<Section> {
         match report {
             Report::Fleet(report) => {
                 let id = fleet_place(sections.len() + 1);
-                sections.push(fleet::section(id, title, report, &published.propagation));
+                sections.push(fleet::section(id, title, report, published));
             }
             Report::Cost(report) => costs.push(cost::Run { title, report }),
             Report::Proxies(findings) => {

@@ -14,6 +14,7 @@ const FILE: &str = include_str!("../published.toml");
 pub(crate) struct Published {
     pub(crate) propagation: Propagation,
     pub(crate) sidecars: Sidecars,
+    pub(crate) pods: Pods,
     pub(crate) ingress: Ingress,
 }
 
@@ -133,6 +134,36 @@ pub(crate) struct SidecarMemory {
     pub(crate) per_connection: Option<f64>,
 }
 
+/// How pods came to a mesh, of the study of [`Sidecars::osm`].
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Pods {
+    /// So many pods in the end, one after the other.
+    pub(crate) counts: Vec<u32>,
+    /// How long each of these was given.
+    pub(crate) round_minutes: f64,
+    /// Memory of the control plane, in 10^6 bytes.
+    pub(crate) control_plane_mb_per_pod: f64,
+    /// Pods that were given a sidecar.
+    pub(crate) injected_per_minute: Vec<Injected>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Injected {
+    /// Of the control plane.
+    pub(crate) cores: f64,
+    pub(crate) pods: f64,
+}
+
+/// What was published of a fleet that came up.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum PublishedRollout<'a> {
+    /// Beside one of as many workloads or more.
+    Fleet(&'a Propagation),
+    Pods(&'a Pods, &'a Study),
+}
+
 /// What an ingress gateway answers under limits.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -174,6 +205,16 @@ impl Published {
     /// Reads what is built in.
     pub(crate) fn read() -> Self {
         toml::from_str(FILE).expect("invariant: published.toml is built in, and a test reads it")
+    }
+
+    /// What stands beside a roll-out of so many workloads; `None` of a size that nobody has published.
+    pub(crate) fn rollout_of(&self, workloads: u32) -> Option<PublishedRollout<'_>> {
+        let pods = &self.pods;
+        let is_of_pods = pods.counts.iter().min() <= Some(&workloads) && pods.counts.iter().max() >= Some(&workloads);
+        if is_of_pods {
+            return Some(PublishedRollout::Pods(pods, &self.sidecars.osm.study));
+        }
+        (workloads >= self.propagation.workloads).then_some(PublishedRollout::Fleet(&self.propagation))
     }
 }
 
@@ -227,6 +268,20 @@ mod tests {
         assert_eq!((istio.cores_at(3000.0), istio.cores_at(2000.0)), (Some(1.2), None));
         assert_eq!(osm.cores_at(1000.0), Some(1.06));
         assert_eq!((istio.memory_mb_at(100), osm.memory_mb_at(100)), (50.0, 145.0));
+    }
+
+    #[test]
+    fn a_rollout_stands_beside_one_of_its_size() {
+        let published = Published::read();
+        for (workloads, expected) in
+            [(199, None), (200, Some("osm")), (1600, Some("osm")), (17_800, None), (178_000, Some("consul"))]
+        {
+            let found = published.rollout_of(workloads).map(|it| match it {
+                PublishedRollout::Fleet(_) => "consul",
+                PublishedRollout::Pods(..) => "osm",
+            });
+            assert_eq!(found, expected, "{workloads}");
+        }
     }
 
     #[test]

@@ -6,16 +6,17 @@ mod faults;
 use std::collections::BTreeMap;
 
 use super::chart::{self, Chart, Dimension, Hue, Line, Look, Scale, Spot, Stroke};
+use super::key::injected;
 use super::{Cell, NO_FIGURE, Section, escape, milliseconds, plain, study, table};
 use crate::fleet_report::{FleetChange, FleetReport, Sample};
 use crate::percentiles::{Bin, PERCENTILES, Percentiles};
-use crate::published::{Propagation, PublishedResult, RolloutMinutes, ServersPeak};
+use crate::published::{Pods, Propagation, Published, PublishedResult, PublishedRollout, RolloutMinutes, ServersPeak};
 
 /// Everything that a report of a fleet says.
-pub(super) fn section(id: String, title: &str, report: &FleetReport, published: &Propagation) -> Section {
+pub(super) fn section(id: String, title: &str, report: &FleetReport, published: &Published) -> Section {
     let parts = [
         opening(report),
-        percentiles(report, published),
+        percentiles(report, &published.propagation),
         histograms(report),
         changes(report),
         beside::traffic(report),
@@ -108,36 +109,50 @@ fn changes(report: &FleetReport) -> String {
     format!("<h3>Each change, in milliseconds</h3>\n{}", table(&header, &rows))
 }
 
-fn cost(report: &FleetReport, published: &Propagation) -> String {
+fn cost(report: &FleetReport, published: &Published) -> String {
     let FleetReport { server, fleet, rollout, .. } = report;
-    let RolloutMinutes { nodes_available, workloads_scheduled } = published.rollout_minutes;
-    let ServersPeak { cpu_percent, memory_gb_total } = published.servers_peak;
+    let [memory_published, rollout_published] = beside(report, published);
     let row = |name: &str, found: String, published: String| vec![plain(name), plain(&found), (published, "published")];
     let further = server.further.as_ref().map(|further| {
         let name = format!("memory of the servers for each of {} further registrations", further.registrations);
         row(&name, format!("{:.0} B", further.bytes_each), NO_FIGURE.to_owned())
     });
     let rows = [
-        row(
-            "memory of the servers",
-            table::mebibytes(server.rss_bytes),
-            format!("{memory_gb_total} GB at its peak, at {cpu_percent} % CPU"),
-        ),
+        row("memory of the servers", table::mebibytes(server.rss_bytes), memory_published),
         row(
             "CPU of the servers for one change",
             format!("{} ms", table::milliseconds(server.cpu_ms_per_change)),
             NO_FIGURE.to_owned(),
         ),
         row("memory of the simulated nodes", table::mebibytes(fleet.rss_bytes), NO_FIGURE.to_owned()),
-        row(
-            "roll-out",
-            format!("{:.1} s", rollout.seconds),
-            format!("nodes in {nodes_available} min, workloads in {workloads_scheduled} min"),
-        ),
+        row("roll-out", format!("{:.1} s", rollout.seconds), rollout_published),
     ];
     let rows: Vec<Vec<Cell>> = rows.into_iter().chain(further).collect();
     let header = [plain("what"), plain("this run"), ("published".to_owned(), "published")];
     format!("<h3>Cost</h3>\n{}", table(&header, &rows))
+}
+
+/// What was published of a fleet of the size: memory of the control plane, and how it came up.
+fn beside(report: &FleetReport, published: &Published) -> [String; 2] {
+    match published.rollout_of(report.workloads) {
+        None => [NO_FIGURE; 2].map(str::to_owned),
+        Some(PublishedRollout::Fleet(Propagation { servers_peak, rollout_minutes, .. })) => {
+            let ServersPeak { cpu_percent, memory_gb_total } = servers_peak;
+            let RolloutMinutes { nodes_available, workloads_scheduled } = rollout_minutes;
+            [
+                format!("{memory_gb_total} GB at its peak, at {cpu_percent} % CPU"),
+                format!("nodes in {nodes_available} min, workloads in {workloads_scheduled} min"),
+            ]
+        }
+        Some(PublishedRollout::Pods(pods, study)) => {
+            let Pods { round_minutes, control_plane_mb_per_pod, .. } = pods;
+            let name = escape(&study.name);
+            [
+                format!("{name}: {control_plane_mb_per_pod} MB for each pod"),
+                format!("{name}: {round_minutes} min for each round, sidecars into {}", injected(pods)),
+            ]
+        }
+    }
 }
 
 fn over_time(samples: &[Sample]) -> String {
@@ -158,12 +173,16 @@ fn over_time(samples: &[Sample]) -> String {
     format!("<h3>Over time</h3>\n{}{}", cpu.render(), memory.render())
 }
 
-fn origin(report: &FleetReport, published: &Propagation) -> String {
+fn origin(report: &FleetReport, published: &Published) -> String {
+    let of_pods = match published.rollout_of(report.workloads) {
+        Some(PublishedRollout::Pods(_, of_pods)) => study(of_pods),
+        Some(PublishedRollout::Fleet(_)) | None => String::new(),
+    };
     format!(
-        "<h3>Where this was measured</h3>\n<p>{}</p>\n<p>{}</p>\n{}",
+        "<h3>Where this was measured</h3>\n<p>{}</p>\n<p>{}</p>\n{}{of_pods}",
         escape(&report.machine.line()),
         escape(&report.versions.line()),
-        study(&published.study)
+        study(&published.propagation.study)
     )
 }
 

@@ -1,6 +1,8 @@
 //! What the page begins with: each question, its answers, and what was published.
 
-use super::cost::figures::{Reading, Variant, digits, variants};
+use std::collections::BTreeSet;
+
+use super::cost::figures::{Reading, Variant, digits, points, variants};
 use super::cost::{Run, churn, ingress, latency, place, throughput};
 use super::{NO_FIGURE, Report, Titled, escape, fleet_place};
 use crate::cost::report::{Added, Cell, CostScenario, Difference, Mode, Point, ProxyKind, ProxyUsage};
@@ -8,7 +10,7 @@ use crate::cost::subjects::name;
 use crate::cost::text::point;
 use crate::fleet_report::FleetReport;
 use crate::percentiles::Percentiles;
-use crate::published::{AddedMs, Ingress, Propagation, Published, SidecarStudy};
+use crate::published::{AddedMs, Ingress, Pods, Propagation, Published, PublishedRollout, SidecarStudy};
 
 /// Connections and rate of the published studies.
 const USUAL: (u32, f64) = (16, 1000.0);
@@ -44,7 +46,7 @@ pub(super) fn table(reports: &[Titled], published: &Published) -> String {
         match report {
             Report::Fleet(report) => {
                 fleets += 1;
-                answers.push(of_fleet(fleet_place(fleets), title, report, &published.propagation));
+                answers.push(of_fleet(fleet_place(fleets), title, report, published));
             }
             Report::Cost(report) => costs.push(Run { title, report }),
             Report::Proxies(_) => {}
@@ -108,25 +110,20 @@ impl Answer {
     }
 }
 
-fn of_fleet(place: String, title: &str, report: &FleetReport, published: &Propagation) -> Answer {
+fn of_fleet(place: String, title: &str, report: &FleetReport, published: &Published) -> Answer {
     let FleetReport { nodes, workloads, .. } = report;
     let under = format!("{title}: {} workloads on {} nodes", digits(f64::from(*workloads)), digits(f64::from(*nodes)));
-    let study = escape(&published.study.name);
     let answer = |question: &str, measured: Option<String>, published: Option<String>| {
         let line =
             |figure| Line { under, measured: Measured::Mesh(figure), published: published.into_iter().collect() };
         Answer { question: question.to_owned(), place, lines: measured.map(line).into_iter().collect() }
     };
     if report.scenario == "rollout" {
-        let minutes = published.rollout_minutes;
-        let published = format!(
-            "{study}: nodes in {} s, workloads in {} s; {} workloads",
-            digits(minutes.nodes_available * 60.0),
-            digits(minutes.workloads_scheduled * 60.0),
-            digits(f64::from(published.workloads))
-        );
-        return answer("A fleet from nothing, s", Some(format!("{:.1}", report.rollout.seconds)), Some(published));
+        let published = published.rollout_of(*workloads).map(published_rollout);
+        return answer("A fleet from nothing, s", Some(format!("{:.1}", report.rollout.seconds)), published);
     }
+    let published = &published.propagation;
+    let study = escape(&published.study.name);
     let each: Vec<Percentiles> = report.changes.iter().filter_map(|change| change.latency_ms).collect();
     let measured = Percentiles::over_changes(&each)
         .map(|it| format!("{} / {} / {}", digits(it.p50), digits(it.p99), digits(it.max)));
@@ -141,6 +138,32 @@ fn of_fleet(place: String, title: &str, report: &FleetReport, published: &Propag
         format!("{study}: {p50} / {p99} / {max}; {}", escape(&result.name))
     });
     answer("Until workloads have a change, ms: p50 / p99 / all", measured, published)
+}
+
+fn published_rollout(published: PublishedRollout) -> String {
+    match published {
+        PublishedRollout::Fleet(Propagation { study, workloads, rollout_minutes, .. }) => format!(
+            "{}: nodes in {} s, workloads in {} s; {} workloads",
+            escape(&study.name),
+            digits(rollout_minutes.nodes_available * 60.0),
+            digits(rollout_minutes.workloads_scheduled * 60.0),
+            digits(f64::from(*workloads))
+        ),
+        PublishedRollout::Pods(pods, study) => format!(
+            "{}: {} s for each round; sidecars into {}; {} MB of its controller for each pod",
+            escape(&study.name),
+            digits(pods.round_minutes * 60.0),
+            injected(pods),
+            digits(pods.control_plane_mb_per_pod)
+        ),
+    }
+}
+
+/// Pods that were given sidecars, by the cores that the control plane had for that.
+pub(super) fn injected(pods: &Pods) -> String {
+    let each = pods.injected_per_minute.iter();
+    let each: Vec<_> = each.map(|it| format!("{} pods/min ({} cores)", digits(it.pods), digits(it.cores))).collect();
+    each.join(", ")
 }
 
 fn of_costs(runs: &[Run], published: &Published) -> Vec<Answer> {
@@ -198,6 +221,15 @@ fn groups<'a>(runs: &[Run<'a>], scenario: CostScenario, under: impl Fn(&Point) -
         }
     }
     groups
+}
+
+/// The same, told by a part of their points as long as no two of a report are the same by that, and else by all of it.
+fn groups_in_short<'a>(runs: &[Run<'a>], scenario: CostScenario, short: impl Fn(&Point) -> String) -> Vec<Group<'a>> {
+    let is_short = runs.iter().all(|run| {
+        let points = points(&run.cells(scenario));
+        points.iter().map(&short).collect::<BTreeSet<_>>().len() == points.len()
+    });
+    groups(runs, scenario, |at| if is_short { short(at) } else { point(at) })
 }
 
 /// The answer of each group of which something can be read.
@@ -276,7 +308,7 @@ fn most_requests(runs: &[Run]) -> Answer {
 }
 
 fn of_ingress(runs: &[Run], published: &Ingress) -> Answer {
-    let groups = groups(runs, CostScenario::Ingress, |point| ingress::words(ingress::limits(point)));
+    let groups = groups_in_short(runs, CostScenario::Ingress, |point| ingress::words(ingress::limits(point)));
     let published = |point: &Point| {
         let of_limits = published.results.iter().filter(|result| ingress::limits(point) == Some(result.limits));
         of_limits.map(|result| format!("{}: {}", escape(&result.name), digits(result.rate))).collect()
@@ -287,7 +319,7 @@ fn of_ingress(runs: &[Run], published: &Ingress) -> Answer {
 }
 
 fn of_churn(runs: &[Run]) -> Answer {
-    let groups = groups(runs, CostScenario::Churn, |point| {
+    let groups = groups_in_short(runs, CostScenario::Churn, |point| {
         format!("{} changes/s", point.changes_per_second.map_or_else(|| "no".to_owned(), digits))
     });
     let question = (CostScenario::Churn, "Errors while the mesh changes, and the worst second's p99");

@@ -1,4 +1,5 @@
 use super::*;
+use crate::cost::report::CostScenario;
 use crate::cost::report::tests::sample;
 use crate::fleet_report::tests::{example, example_with_everything};
 use crate::html::cost::tests::{every_scenario, latency};
@@ -96,6 +97,47 @@ fn answers_stand_beside_what_was_published() {
         "Istio 1.2: 500 for one sidecar, at 1,000/s<br/>OSM: 1,060 for one sidecar",
         "<td class=\"words\">gateway: 0.1 cores, 100 MiB</td><td>500</td><td>–</td><td class=\"words published\">Consul, its default: 896</td>",
         "<td class=\"words\">100 changes/s</td><td>3<br/><small>7.50 ms</small></td>",
+    ] {
+        assert!(answers.contains(part), "{part} in\n{answers}");
+    }
+}
+
+#[test]
+fn a_rollout_stands_beside_one_of_its_size() {
+    let line = |workloads: u32| {
+        let report = crate::fleet_report::FleetReport { scenario: "rollout".to_owned(), workloads, ..example() };
+        let text = page_of_one("rollout", Report::Fleet(&report));
+        let answers = text.split("<h2>In short</h2>").nth(1).and_then(|rest| rest.split("</table>").next()).unwrap();
+        answers.lines().find(|line| line.contains("A fleet from nothing")).unwrap().to_owned()
+    };
+    assert!(line(178_000).contains("Consul 1.9: nodes in 3,060 s, workloads in 2,760 s; 178,000 workloads"));
+    let pods = line(200);
+    assert!(
+        pods.contains("OSM: 900 s for each round; sidecars into 100 pods/min") && !pods.contains("Consul"),
+        "{pods}"
+    );
+    assert!(line(17_800).contains("<td class=\"words published\">–</td>"), "{}", line(17_800));
+}
+
+#[test]
+fn points_that_a_short_name_does_not_tell_apart_are_each_an_answer() {
+    let mut report = every_scenario();
+    let again = |cell: &crate::cost::report::Cell, rate: f64| {
+        let mut cell = cell.clone();
+        cell.point.connections = 99;
+        cell.rounds.iter_mut().for_each(|round| (round.rate, round.errors) = (rate, 77));
+        cell
+    };
+    let of = |scenario| report.cells.iter().rfind(|cell| cell.scenario == scenario).unwrap();
+    let more = [again(of(CostScenario::Ingress), 123.0), again(of(CostScenario::Churn), 123.0)];
+    report.cells.extend(more);
+    let text = page_of_one("more", Report::Cost(&report));
+    let answers = text.split("<h2>In short</h2>").nth(1).and_then(|rest| rest.split("</table>").next()).unwrap();
+    for part in [
+        "100 conn., closed loop, 15000 requests, 0.1 cores, 100 MiB (gateway)</td><td>500</td>",
+        "99 conn., closed loop, 15000 requests, 0.1 cores, 100 MiB (gateway)</td><td>123</td>",
+        "16 conn., 1000/s, 100 changes/s</td><td>3<br/>",
+        "99 conn., 1000/s, 100 changes/s</td><td>231<br/>",
     ] {
         assert!(answers.contains(part), "{part} in\n{answers}");
     }

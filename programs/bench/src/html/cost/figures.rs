@@ -99,7 +99,7 @@ pub(super) fn header(figures: &[&str]) -> Vec<TableCell> {
 }
 
 /// The points of cells, each once.
-pub(super) fn points(cells: &[&Cell]) -> Vec<Point> {
+pub(in crate::html) fn points(cells: &[&Cell]) -> Vec<Point> {
     cells.iter().fold(Vec::new(), |mut points, cell| {
         if !points.contains(&cell.point) {
             points.push(cell.point);

@@ -3,7 +3,7 @@ use crate::fleet_report::tests::{example, example_with_everything};
 use crate::published::Published;
 
 fn render(report: &FleetReport) -> String {
-    section("fleet-1".to_owned(), "propagation", report, &Published::read().propagation).body
+    section("fleet-1".to_owned(), "propagation", report, &Published::read()).body
 }
 
 #[test]
@@ -16,7 +16,9 @@ fn the_page_has_the_run_beside_the_published_one() {
         "<tr><td>all</td><td>2400.0</td><td>150.0</td><td class=\"published\">–</td>",
         "Every workload, registration",
         "12.5 s",
-        "nodes in 51 min",
+        "OSM: 1 MB for each pod",
+        "OSM: 15 min for each round, sidecars into 100 pods/min (0.500 cores), 200 pods/min (2 cores)",
+        "Published figures: Open Service Mesh",
         "CPU over time",
         "HashiCorp Consul Global Scale Benchmark, April 2021",
     ] {
@@ -24,6 +26,16 @@ fn the_page_has_the_run_beside_the_published_one() {
     }
     assert_eq!(text.matches("<svg").count(), 4);
     assert!(text.contains(&escape(&example().machine.line())));
+}
+
+#[test]
+fn cost_stands_beside_a_fleet_of_its_size_or_beside_nothing() {
+    let of = |workloads: u32| render(&FleetReport { workloads, ..example() });
+    let whole = of(178_000);
+    assert!(whole.contains("nodes in 51 min") && whole.contains("20 GB at its peak"), "{whole}");
+    assert!(!whole.contains("OSM"), "{whole}");
+    let between = of(17_800);
+    assert!(!between.contains("nodes in 51 min") && !between.contains("OSM"), "{between}");
 }
 
 #[test]
