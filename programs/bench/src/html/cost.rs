@@ -1,5 +1,6 @@
 //! The parts of the page about what a mesh costs: one for each scenario, whichever reports its figures are from.
 
+pub(super) mod asked;
 pub(super) mod churn;
 mod cpu;
 mod curve;
@@ -10,8 +11,9 @@ mod memory;
 pub(super) mod throughput;
 
 use super::{NO_FIGURE, Section, complaints, escape};
-use crate::cost::report::{Cell, CostReport, CostScenario, Settings};
+use crate::cost::report::{CostReport, CostScenario, Settings};
 use crate::published::{Published, Study};
+use asked::Asked;
 
 /// A report under its title.
 #[derive(Debug, Clone, Copy)]
@@ -21,8 +23,9 @@ pub(super) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn cells(&self, scenario: CostScenario) -> Vec<&'a Cell> {
-        self.report.cells.iter().filter(|cell| cell.scenario == scenario).collect()
+    pub(super) fn cells(&self, scenario: CostScenario) -> Vec<Asked<'a>> {
+        let cells = self.report.cells.iter().filter(|cell| cell.scenario == scenario);
+        cells.map(|cell| Asked::of(self.report, cell)).collect()
     }
 }
 
@@ -59,7 +62,7 @@ pub(super) fn sections(runs: &[Run], published: &Published) -> Vec<Section> {
     SCENARIOS.into_iter().filter_map(section).collect()
 }
 
-fn body(scenario: CostScenario, cells: &[&Cell], published: &Published) -> String {
+fn body(scenario: CostScenario, cells: &[Asked], published: &Published) -> String {
     match scenario {
         CostScenario::Latency => latency::body(cells, &published.sidecars),
         CostScenario::Cpu => cpu::body(cells, &published.sidecars),

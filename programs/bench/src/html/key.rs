@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::cost::asked::Asked;
 use super::cost::figures::{Reading, Variant, digits, points, variants};
 use super::cost::{Run, churn, ingress, latency, place, throughput};
 use super::{NO_FIGURE, Report, Titled, escape, fleet_place};
@@ -198,7 +199,7 @@ fn of_costs(runs: &[Run], published: &Published) -> Vec<Answer> {
 }
 
 /// Cells of a report that make one answer, and under what they were measured.
-type Group<'a> = (String, Vec<&'a Cell>);
+type Group<'a> = (String, Vec<Asked<'a>>);
 
 /// What tells the reports apart, if more than one has figures of a scenario.
 fn titles(runs: &[Run], scenario: CostScenario) -> Vec<String> {
@@ -270,7 +271,13 @@ fn usual(
         let (under, cells) = (place < all.len()).then(|| all.swap_remove(place))?;
         Some((title + &under, cells))
     });
-    answer((scenario, question), groups, |_| published.to_vec(), |variant| read(variant.cells.first()?))
+    answer((scenario, question), groups, |_| published.to_vec(), |variant| with_note(variant, &read))
+}
+
+/// What is read of the only cell of a variant, and of how many rounds it is, if some do not count.
+fn with_note(variant: &Variant, read: impl Fn(&Cell) -> Option<String>) -> Option<String> {
+    let cell = variant.cells.first()?;
+    Some(read(cell)? + &cell.note())
 }
 
 fn difference(Difference { value, low, high, floor, below_floor }: Difference) -> String {
@@ -302,7 +309,7 @@ fn most_requests(runs: &[Run]) -> Answer {
             let (cell, answered) = throughput::knee(variant)?;
             let p99 =
                 cell.latency_ms.map_or_else(String::new, |it| format!("<br/><small>{} ms</small>", digits(it.p99)));
-            Some(digits(answered.value) + &p99)
+            Some(digits(answered.value) + &p99 + &cell.note())
         },
     )
 }
@@ -314,7 +321,7 @@ fn of_ingress(runs: &[Run], published: &Ingress) -> Answer {
         of_limits.map(|result| format!("{}: {}", escape(&result.name), digits(result.rate))).collect()
     };
     answer((CostScenario::Ingress, "Requests a second through an ingress gateway"), groups, published, |variant| {
-        Some(Reading::of(variant.cells.first()?, |round| Some(round.rate))?.text())
+        with_note(variant, |cell| Some(Reading::of(cell, |round| Some(round.rate))?.text()))
     })
 }
 
@@ -328,10 +335,11 @@ fn of_churn(runs: &[Run]) -> Answer {
         groups,
         |_| Vec::new(),
         |variant| {
-            let cell = variant.cells.first()?;
-            let worst = cell.worst_second().and_then(|second| second.p99);
-            let worst = worst.map_or_else(String::new, |p99| format!("<br/><small>{} ms</small>", digits(p99)));
-            Some(format!("{}{worst}", churn::errors(cell)?.0))
+            with_note(variant, |cell| {
+                let worst = cell.worst_second().and_then(|second| second.p99);
+                let worst = worst.map_or_else(String::new, |p99| format!("<br/><small>{} ms</small>", digits(p99)));
+                Some(format!("{}{worst}", churn::errors(cell)?.0))
+            })
         },
     )
 }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use super::asked::Asked;
 use super::figures::{Reading, digits, header, line, listed, name_cells, no_figure, variants};
 use crate::cost::report::{Cell, Churn};
 use crate::html::chart::{Chart, Dimension, Line, Scale};
 use crate::html::{Cell as TableCell, NO_FIGURE, escape, plain, table};
 
-pub(super) fn body(cells: &[&Cell]) -> String {
+pub(super) fn body(cells: &[Asked]) -> String {
     let lines: Vec<Line> = variants(cells)
         .iter()
         .filter_map(|it| {
@@ -37,16 +38,16 @@ pub(in crate::html) fn errors(cell: &Cell) -> Option<(u64, u64)> {
     each.reduce(|all, round| (all.0.saturating_add(round.0), all.1.saturating_add(round.1)))
 }
 
-fn figures(cells: &[&Cell]) -> String {
+fn figures(cells: &[Asked]) -> String {
     let mut rows: Vec<Vec<TableCell>> = Vec::new();
     for cell in listed(cells) {
         let mut row = name_cells(cell);
-        match errors(cell) {
+        match errors(&cell) {
             Some((errors, requests)) => {
                 row.push(plain(&requests.to_string()));
                 row.push((errors.to_string(), if errors > 0 { "missing" } else { "" }));
             }
-            None => row.extend([(); 2].map(|()| no_figure(cell))),
+            None => row.extend([(); 2].map(|()| no_figure(&cell))),
         }
         let number = |value: Option<f64>| plain(&value.map_or_else(|| NO_FIGURE.to_owned(), digits));
         let worst = cell.worst_second();
@@ -54,10 +55,10 @@ fn figures(cells: &[&Cell]) -> String {
         row.extend([number(worst.and_then(|it| it.p99)), number(worst.and_then(|it| it.max))]);
         match cell.latency_ms {
             Some(it) => row.extend([it.p50, it.p99].map(|it| number(Some(it)))),
-            None => row.extend([(); 2].map(|()| no_figure(cell))),
+            None => row.extend([(); 2].map(|()| no_figure(&cell))),
         }
-        row.push(plain(&counted(cell, |churn| &churn.made)));
-        row.push(plain(&counted(cell, |churn| &churn.refused)));
+        row.push(plain(&counted(&cell, |churn| &churn.made)));
+        row.push(plain(&counted(&cell, |churn| &churn.refused)));
         rows.push(row);
     }
     let header =

@@ -1,12 +1,13 @@
 //! CPU time by rate.
 
+use super::asked::Asked;
 use super::figures::{By, Reading, Sweep, digits, header, listed, name_cells, published_line, reading_text};
-use crate::cost::report::{Cell, Mode};
+use crate::cost::report::Mode;
 use crate::html::chart::Hue;
 use crate::html::{Cell as TableCell, NO_FIGURE, escape, table};
 use crate::published::Sidecars;
 
-pub(super) fn body(cells: &[&Cell], published: &Sidecars) -> String {
+pub(super) fn body(cells: &[Asked], published: &Sidecars) -> String {
     let charts = Sweep::new(By::Rate, cells).map(|sweep| charts(&sweep, published)).unwrap_or_default();
     format!(
         "<p>CPU time of all proxies on the way of a request, user and system, by the kernel's account of their processes; \
@@ -34,21 +35,21 @@ fn charts(sweep: &Sweep, published: &Sidecars) -> String {
     each + &sweep.chart("Cores that all proxies keep busy", "cores", cores)
 }
 
-fn figures(cells: &[&Cell], published: &Sidecars) -> String {
+fn figures(cells: &[Asked], published: &Sidecars) -> String {
     let mut header = header(&["answered/s", "proxies, µs/request", "proxies, cores", "machine, µs/request"]);
     let studies = published.studies();
     header.extend(studies.iter().map(|it| (format!("{}, one sidecar, cores", escape(&it.study.name)), "published")));
-    let row = |cell: &Cell| {
+    let row = |cell: Asked| {
         let measured = [
-            Reading::of(cell, |round| Some(round.rate)),
-            Reading::of(cell, |round| round.proxies?.cpu_us_per_request),
-            Reading::of(cell, |round| Some(round.proxies?.cores)),
-            Reading::of(cell, |round| round.machine?.cpu_us_per_request),
+            Reading::of(&cell, |round| Some(round.rate)),
+            Reading::of(&cell, |round| round.proxies?.cpu_us_per_request),
+            Reading::of(&cell, |round| Some(round.proxies?.cores)),
+            Reading::of(&cell, |round| round.machine?.cpu_us_per_request),
         ];
         let rate = cell.point.rate.filter(|_| cell.mode != Mode::Baseline);
         let beside = studies.iter().map(|study| rate.and_then(|rate| study.cores_at(rate)));
         let beside = beside.map(|cores| (cores.map_or_else(|| NO_FIGURE.to_owned(), digits), "published"));
-        name_cells(cell).into_iter().chain(measured.map(|it| reading_text(it, cell))).chain(beside).collect()
+        name_cells(cell).into_iter().chain(measured.map(|it| reading_text(it, &cell))).chain(beside).collect()
     };
     let rows: Vec<Vec<TableCell>> = listed(cells).map(row).collect();
     format!(

@@ -1,7 +1,8 @@
 //! Latency by percentile: the whole distribution at one point, with room for its tail.
 
+use super::asked::Asked;
 use super::figures::{By, Sweep, points, variants};
-use crate::cost::report::{Cell, Point};
+use crate::cost::report::Point;
 use crate::cost::text::point;
 use crate::html::chart::{Chart, Dimension, Line, Scale, Spot};
 
@@ -23,9 +24,9 @@ const MARKED: [(f64, &str); 7] = [
 ];
 
 /// The curves at the usual point, or at the one in the middle; nothing, if there are no latencies.
-pub(super) fn body(cells: &[&Cell]) -> String {
+pub(super) fn body(cells: &[Asked]) -> String {
     let Some(at) = chosen(cells) else { return String::new() };
-    let cells: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.point == at).collect();
+    let cells: Vec<Asked> = cells.iter().copied().filter(|cell| cell.point == at).collect();
     let lines: Vec<Line> = variants(&cells)
         .iter()
         .filter_map(|variant| {
@@ -45,8 +46,8 @@ pub(super) fn body(cells: &[&Cell]) -> String {
     Chart { name, x: across, y: Dimension::new("milliseconds", Scale::Logarithmic), lines }.render()
 }
 
-fn chosen(cells: &[&Cell]) -> Option<Point> {
-    let measured: Vec<&Cell> = cells.iter().copied().filter(|cell| !cell.histogram_us.is_empty()).collect();
+fn chosen(cells: &[Asked]) -> Option<Point> {
+    let measured: Vec<Asked> = cells.iter().copied().filter(|cell| !cell.histogram_us.is_empty()).collect();
     let usual = measured.iter().find(|cell| (cell.point.connections, cell.point.rate) == (USUAL.0, Some(USUAL.1)));
     let middle = || {
         let cells = Sweep::new(By::Connections, &measured).map_or_else(|| measured.clone(), |sweep| sweep.cells);

@@ -1,5 +1,6 @@
 //! Figures of cells, and lines through those that differ in one number alone.
 
+use super::asked::Asked;
 use crate::cost::median;
 use crate::cost::report::{Cell, Mode, Point, ProxyKind, Quantiles, Round};
 use crate::cost::text::{point, through};
@@ -44,7 +45,7 @@ pub(in crate::html) struct Variant<'a> {
     pub(in crate::html) name: String,
     pub(in crate::html) proxy: ProxyKind,
     pub(in crate::html) mode: Mode,
-    pub(in crate::html) cells: Vec<&'a Cell>,
+    pub(in crate::html) cells: Vec<Asked<'a>>,
 }
 
 impl Variant<'_> {
@@ -65,14 +66,14 @@ impl Variant<'_> {
 }
 
 /// In the order in which they come; the baseline is there once, however often it was measured.
-pub(in crate::html) fn variants<'a>(cells: &[&'a Cell]) -> Vec<Variant<'a>> {
+pub(in crate::html) fn variants<'a>(cells: &[Asked<'a>]) -> Vec<Variant<'a>> {
     let mut variants: Vec<Variant> = Vec::new();
     for cell in cells.iter().filter(|cell| cell.mode != Mode::BaselineAgain) {
         match variants.iter_mut().find(|it| (it.proxy, it.mode) == (cell.proxy, cell.mode)) {
-            Some(variant) => variant.cells.push(cell),
+            Some(variant) => variant.cells.push(*cell),
             None => {
                 let Cell { proxy, mode, .. } = **cell;
-                variants.push(Variant { name: through(cell), proxy, mode, cells: vec![cell] });
+                variants.push(Variant { name: through(cell), proxy, mode, cells: vec![*cell] });
             }
         }
     }
@@ -80,16 +81,16 @@ pub(in crate::html) fn variants<'a>(cells: &[&'a Cell]) -> Vec<Variant<'a>> {
 }
 
 /// What tables have a line of: point by point, the baseline once, however often it was measured.
-pub(super) fn listed<'a>(cells: &[&'a Cell]) -> impl Iterator<Item = &'a Cell> {
+pub(super) fn listed<'a>(cells: &[Asked<'a>]) -> impl Iterator<Item = Asked<'a>> {
     let points = points(cells);
-    let mut cells: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.mode != Mode::BaselineAgain).collect();
+    let mut cells: Vec<Asked> = cells.iter().copied().filter(|cell| cell.mode != Mode::BaselineAgain).collect();
     cells.sort_by_key(|cell| points.iter().position(|point| *point == cell.point));
     cells.into_iter()
 }
 
 /// How a line of a table begins, below [`header`].
-pub(super) fn name_cells(cell: &Cell) -> Vec<TableCell> {
-    vec![plain(&point(&cell.point)), (through(cell), "name")]
+pub(super) fn name_cells(cell: Asked) -> Vec<TableCell> {
+    vec![plain(&point(&cell.point)), (through(&cell) + &cell.note(), "name")]
 }
 
 /// Names of the columns: point and proxies, and what else there is.
@@ -99,7 +100,7 @@ pub(super) fn header(figures: &[&str]) -> Vec<TableCell> {
 }
 
 /// The points of cells, each once.
-pub(in crate::html) fn points(cells: &[&Cell]) -> Vec<Point> {
+pub(in crate::html) fn points(cells: &[Asked]) -> Vec<Point> {
     cells.iter().fold(Vec::new(), |mut points, cell| {
         if !points.contains(&cell.point) {
             points.push(cell.point);
@@ -143,12 +144,12 @@ impl By {
 pub(super) struct Sweep<'a> {
     pub(super) by: By,
     fixed: f64,
-    pub(super) cells: Vec<&'a Cell>,
+    pub(super) cells: Vec<Asked<'a>>,
 }
 
 impl<'a> Sweep<'a> {
     /// The longest there is; `None` if a number does not vary.
-    pub(super) fn new(by: By, cells: &[&'a Cell]) -> Option<Self> {
+    pub(super) fn new(by: By, cells: &[Asked<'a>]) -> Option<Self> {
         let is_plain = |point: &Point| {
             let Point {
                 connections: _,
@@ -217,16 +218,15 @@ impl<'a> Sweep<'a> {
 pub(super) fn line(
     name: &str,
     look: Look,
-    cells: &[&Cell],
+    cells: &[Asked],
     across: impl Fn(&Cell) -> Option<f64>,
     read: impl Fn(&Cell) -> Option<Reading>,
 ) -> Option<Line> {
-    let spot = |cell: &&Cell| {
+    let spot = |cell: &Asked| {
         let reading = read(cell);
         let told = match (reading, &cell.void) {
             (Some(Reading { value, low, high }), _) => {
-                let rounds = cell.sound().count();
-                format!("{} ({} to {}, rounds: {rounds})", digits(value), digits(low), digits(high))
+                format!("{} ({} to {}, {})", digits(value), digits(low), digits(high), cell.rounds())
             }
             (None, Some(void)) => format!("void: {void}"),
             (None, None) => return None,

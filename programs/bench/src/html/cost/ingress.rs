@@ -1,11 +1,12 @@
 //! What ingress gateways answer under limits.
 
+use super::asked::Asked;
 use super::figures::{Reading, digits, no_figure, variants};
-use crate::cost::report::{Cell, Limited, Point};
+use crate::cost::report::{Limited, Point};
 use crate::html::{Cell as TableCell, NO_FIGURE, escape, plain, table};
 use crate::published::{Ingress, IngressMs, IngressResult, Limits};
 
-pub(super) fn body(cells: &[&Cell], published: &Ingress) -> String {
+pub(super) fn body(cells: &[Asked], published: &Ingress) -> String {
     let mut groups: Vec<Option<Limits>> = Vec::new();
     let published_limits = published.results.iter().map(|result| Some(result.limits));
     for limits in cells.iter().map(|cell| limits(&cell.point)).chain(published_limits) {
@@ -15,9 +16,9 @@ pub(super) fn body(cells: &[&Cell], published: &Ingress) -> String {
     }
     let mut rows: Vec<Vec<TableCell>> = Vec::new();
     for group in groups {
-        let cells: Vec<&Cell> = cells.iter().copied().filter(|cell| limits(&cell.point) == group).collect();
+        let cells: Vec<Asked> = cells.iter().copied().filter(|cell| limits(&cell.point) == group).collect();
         for variant in variants(&cells) {
-            rows.extend(variant.cells.iter().map(|cell| measured(&variant.name, group, cell)));
+            rows.extend(variant.cells.iter().map(|cell| measured(&variant.name, group, *cell)));
         }
         let results = published.results.iter().filter(|result| Some(result.limits) == group);
         rows.extend(results.map(beside));
@@ -32,17 +33,21 @@ pub(super) fn body(cells: &[&Cell], published: &Ingress) -> String {
     )
 }
 
-fn measured(name: &str, limits: Option<Limits>, cell: &Cell) -> Vec<TableCell> {
-    let mut row = vec![(words(limits), "words"), (escape(name), "words"), plain(&cell.point.connections.to_string())];
+fn measured(name: &str, limits: Option<Limits>, cell: Asked) -> Vec<TableCell> {
+    let mut row = vec![
+        (words(limits), "words"),
+        (escape(name) + &cell.note(), "words"),
+        plain(&cell.point.connections.to_string()),
+    ];
     let Some(latency) = cell.latency_ms else {
-        row.extend([(); 8].map(|()| no_figure(cell)));
+        row.extend([(); 8].map(|()| no_figure(&cell)));
         return row;
     };
     let text = |reading: Option<Reading>| plain(&reading.map_or_else(|| NO_FIGURE.to_owned(), |it| it.text()));
-    row.push(text(Reading::of(cell, |round| Some(round.rate))));
+    row.push(text(Reading::of(&cell, |round| Some(round.rate))));
     let figures = [Some(latency.p50), Some(latency.p90), cell.quantile(0.95), Some(latency.p99), Some(latency.max)];
     row.extend(figures.map(|it| plain(&it.map_or_else(|| NO_FIGURE.to_owned(), digits))));
-    row.push(text(Reading::of(cell, |round| round.throttled_seconds)));
+    row.push(text(Reading::of(&cell, |round| round.throttled_seconds)));
     row.push(plain(&cell.rounds.iter().fold(0, |all: u64, round| all.saturating_add(round.errors)).to_string()));
     row
 }

@@ -1,8 +1,9 @@
 //! Latency by connections and by rate, and what of it proxies add.
 
+use super::asked::Asked;
 use super::curve;
 use super::figures::{By, Reading, Sweep, Variant, digits, header, listed, name_cells, no_figure, points, variants};
-use crate::cost::report::{Added, Cell, Difference, Mode, Point, Quantiles};
+use crate::cost::report::{Added, Difference, Mode, Point, Quantiles};
 use crate::cost::text::point;
 use crate::html::{Cell as TableCell, NO_FIGURE, escape, plain, table};
 use crate::published::{AddedMs, PublishedAddition, SidecarStudy, Sidecars};
@@ -30,7 +31,7 @@ const FURTHER: [Quantile; 2] = [
     Quantile { name: "p99.9", of: |it| it.p999, published: |_| None },
 ];
 
-pub(super) fn body(cells: &[&Cell], published: &Sidecars) -> String {
+pub(super) fn body(cells: &[Asked], published: &Sidecars) -> String {
     let charts: String = [By::Connections, By::Rate]
         .into_iter()
         .filter_map(|by| Sweep::new(by, cells))
@@ -59,7 +60,7 @@ pub(super) fn body(cells: &[&Cell], published: &Sidecars) -> String {
 
 /// A table for each quantile: a line for each point, a column for each variant and each study. Nothing, if nothing is known
 /// of what is added.
-fn additions(cells: &[&Cell], published: &Sidecars, quantiles: &[Quantile]) -> String {
+fn additions(cells: &[Asked], published: &Sidecars, quantiles: &[Quantile]) -> String {
     let columns: Vec<Variant> = variants(cells).into_iter().filter(|variant| variant.mode != Mode::Baseline).collect();
     if columns.is_empty() {
         return String::new();
@@ -102,9 +103,10 @@ fn added(variant: &Variant, at: &Point, of: fn(&Added) -> Difference) -> TableCe
     let Some(added) = &cell.added else { return no_figure(cell) };
     let Difference { value, low, high, floor, below_floor } = of(added);
     if below_floor {
-        return (format!("below noise<br/><small>of {}</small>", digits(floor)), "noise");
+        return (format!("below noise<br/><small>of {}</small>{}", digits(floor), cell.note()), "noise");
     }
-    plain(&format!("{}<br/><small>{} to {}</small>", signed(Some(value)), digits(low), digits(high)))
+    let interval = format!("<br/><small>{} to {}</small>", digits(low), digits(high));
+    plain(&format!("{}{interval}{}", signed(Some(value)), cell.note()))
 }
 
 /// What a study has of a point; more than one figure if it was measured under several conditions.
@@ -146,10 +148,10 @@ pub(in crate::html) fn signed(value: Option<f64>) -> String {
 }
 
 /// All latencies as a table that is not open at first.
-fn every_figure(cells: &[&Cell]) -> String {
-    let row = |cell: &Cell| {
+fn every_figure(cells: &[Asked]) -> String {
+    let row = |cell: Asked| {
         let figures = cell.latency_ms.map(|it| [it.mean, it.p50, it.p90, it.p99, it.p999, it.max]);
-        let figures = figures.map_or_else(|| [(); 6].map(|()| no_figure(cell)), |it| it.map(|it| plain(&digits(it))));
+        let figures = figures.map_or_else(|| [(); 6].map(|()| no_figure(&cell)), |it| it.map(|it| plain(&digits(it))));
         name_cells(cell).into_iter().chain(figures).collect()
     };
     let rows: Vec<Vec<TableCell>> = listed(cells).map(row).collect();

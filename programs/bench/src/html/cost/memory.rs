@@ -1,5 +1,6 @@
 //! Memory of a proxy: by connections, by rate, and by how many services there are.
 
+use super::asked::Asked;
 use super::figures::{
     By, Reading, Sweep, Variant, digits, header, line, listed, name_cells, published_line, reading_text, variants,
 };
@@ -17,7 +18,7 @@ const PROXIES: [(&str, Stroke, Read); 2] = [
     ("service's", Stroke::Dashed, |it| it.service_resident_mb),
 ];
 
-pub(super) fn body(cells: &[&Cell], published: &Sidecars) -> String {
+pub(super) fn body(cells: &[Asked], published: &Sidecars) -> String {
     let sweeps: Vec<String> = [By::Connections, By::Rate]
         .into_iter()
         .filter_map(|by| Sweep::new(by, cells))
@@ -66,7 +67,7 @@ fn resident(cell: &Cell, read: Read) -> Option<Reading> {
 }
 
 /// The caller's proxy beside services that it is told of, and that it is not.
-fn services(cells: &[&Cell]) -> String {
+fn services(cells: &[Asked]) -> String {
     let (_, _, read) = PROXIES[0];
     let lines: Vec<Line> = variants(cells)
         .iter()
@@ -95,17 +96,17 @@ fn services(cells: &[&Cell]) -> String {
            once.</p>\n"
 }
 
-fn of_scope<'a>(variant: &Variant<'a>, scoped: bool) -> Vec<&'a Cell> {
+fn of_scope<'a>(variant: &Variant<'a>, scoped: bool) -> Vec<Asked<'a>> {
     variant.cells.iter().copied().filter(|cell| cell.point.scoped == Some(scoped)).collect()
 }
 
-fn figures(cells: &[&Cell], published: &Sidecars) -> String {
+fn figures(cells: &[Asked], published: &Sidecars) -> String {
     let mut header = header(&["caller's proxy, MB", "service's proxy, MB"]);
     let studies = published.studies();
     header.extend(studies.iter().map(|it| (format!("{} sidecar, MB", escape(&it.study.name)), "published")));
-    let row = |cell: &Cell| {
-        let measured = PROXIES.map(|(_, _, read)| reading_text(resident(cell, read), cell));
-        let beside = studies.iter().map(|study| (beside(study, cell), "published"));
+    let row = |cell: Asked| {
+        let measured = PROXIES.map(|(_, _, read)| reading_text(resident(&cell, read), &cell));
+        let beside = studies.iter().map(|study| (beside(study, &cell), "published"));
         name_cells(cell).into_iter().chain(measured).chain(beside).collect()
     };
     let rows: Vec<Vec<TableCell>> = listed(cells).map(row).collect();

@@ -3,7 +3,8 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::cost::report::tests::sample;
 use crate::cost::report::{
-    Added, Churn, Difference, Limited, MachineUsage, Mode, Point, ProxyKind, ProxyUsage, Quantiles, Round, WorstSecond,
+    Added, Cell, Churn, Difference, Limited, MachineUsage, Mode, Point, ProxyKind, ProxyUsage, Quantiles, Round,
+    WorstSecond,
 };
 use crate::html::{Report, page_of_one};
 
@@ -70,7 +71,9 @@ fn point(connections: u32, rate: f64) -> Point {
 }
 
 fn report(cells: Vec<Cell>) -> CostReport {
-    CostReport { cells, missing: Vec::new(), ..sample() }
+    let mut report = CostReport { cells, missing: Vec::new(), ..sample() };
+    report.settings.rounds = 3;
+    report
 }
 
 /// By connections and by rate.
@@ -214,6 +217,41 @@ fn a_curve_ends_at_the_knee() {
 }
 
 #[test]
+fn a_figure_of_fewer_rounds_says_so_and_a_knee_takes_half_of_them() {
+    let mut all = every_scenario();
+    let keep = |report: &mut CostReport, scenario, point: Point, sound: usize| {
+        let same = |cell: &&mut Cell| (cell.scenario, cell.point, cell.proxy) == (scenario, point, ProxyKind::Native);
+        let cell = report.cells.iter_mut().find(same).unwrap();
+        cell.rounds[sound..].iter_mut().for_each(|round| round.void = Some("late".to_owned()));
+    };
+    keep(&mut all, CostScenario::Latency, point(16, 1000.0), 2);
+    let text = section(&all, "latency");
+    assert_has(
+        &text,
+        &[
+            "<title>native, both, 16 conn., 1000/s: 2.20 (2 to 2.20, 2 of 3 rounds)</title>",
+            "<td>+0.500<br/><small>0.250 to 0.750</small><br/><small>2 of 3 rounds</small></td>",
+            "<td>16 conn., 1000/s</td><td class=\"name\">native, both<br/><small>2 of 3 rounds</small></td>",
+        ],
+    );
+    let answers = page_of_one("everything", Report::Cost(&all));
+    assert_has(&answers, &["<td>+0.500<br/><small>0.250 to 0.750</small><br/><small>2 of 3 rounds</small></td>"]);
+    let knee = |report: &CostReport| {
+        let text = section(report, "throughput");
+        text.lines().find(|line| line.contains("<td>native, both</td><td>64</td>")).unwrap().to_owned()
+    };
+    let highest = point(64, 8000.0);
+    keep(&mut all, CostScenario::Throughput, highest, 2);
+    assert_has(&knee(&all), &["<td>8,000<br/><small>2 of 3 rounds</small></td>", "above what was asked"]);
+    keep(&mut all, CostScenario::Throughput, highest, 1);
+    assert_has(&knee(&all), &["<td>4,000</td>", "<td>8,000</td></tr>"]);
+    // Rounds that ended at a lower rate were not even begun at this one.
+    let cell = all.cells.iter_mut().rfind(|cell| (cell.point, cell.proxy) == (highest, ProxyKind::Native)).unwrap();
+    cell.rounds.truncate(1);
+    assert_has(&knee(&all), &["<td>4,000</td>"]);
+}
+
+#[test]
 fn memory_is_drawn_by_connections_rate_and_services() {
     let text = section(&every_scenario(), "memory");
     assert_eq!(text.matches("<svg").count(), 3, "{text}");
@@ -285,7 +323,7 @@ fn how_it_was_measured_is_told_in_full() {
     let text = section(&report, "origin");
     assert_has(
         &text,
-        &["<code>starling bench latency</code>", "5 rounds of 10 s", "mutual TLS", "Seed 1;", "starling-bench-cost/1"],
+        &["<code>starling bench latency</code>", "3 rounds of 10 s", "mutual TLS", "Seed 1;", "starling-bench-cost/1"],
     );
     assert_has(&text, &[&escape(&report.machine.line()), &escape(&report.versions.line())]);
 }
