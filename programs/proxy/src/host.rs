@@ -20,6 +20,10 @@ pub(crate) const IDLE_MAX: Duration = Duration::from_secs(60);
 /// Seconds after which an old peak of latency counts a third.
 const LATENCY_DECAY_S: f64 = 10.0;
 
+/// As how many calls under way a connection that is being made counts: calls go where connections are kept, and an endpoint
+/// that has just come takes its share as it becomes ready, instead of half of all calls waiting for handshakes at once.
+const CALLS_OF_DIALLING: u32 = 64;
+
 /// One endpoint.
 pub(crate) struct Host {
     /// `None` for an application that is known by name.
@@ -28,6 +32,8 @@ pub(crate) struct Host {
     /// Which of its upstream's identities it has to show, by place.
     pub(crate) tls: usize,
     pub(crate) active: Cell<u32>,
+    /// Connections that are being made.
+    dialling: Cell<u32>,
     pub(crate) record: Cell<Record>,
     /// What calls take, microseconds: an average that heeds peaks; and when it was last brought up to date.
     latency_us: Cell<f64>,
@@ -45,6 +51,15 @@ pub(crate) struct Host {
     pub(crate) connections: Rc<Cell<u32>>,
 }
 
+/// A connection that is being made.
+pub(crate) struct Dialling<'a>(&'a Host);
+
+impl Drop for Dialling<'_> {
+    fn drop(&mut self) {
+        self.0.dialling.set(self.0.dialling.get() - 1);
+    }
+}
+
 impl Host {
     pub(crate) fn new(address: Option<SocketAddr>, weight: u32, tls: usize) -> Rc<Self> {
         let (active, current, record) = (Cell::new(0), Cell::new(true), Cell::default());
@@ -56,6 +71,7 @@ impl Host {
             weight,
             tls,
             active,
+            dialling: Cell::new(0),
             record,
             latency_us,
             measured,
@@ -69,7 +85,14 @@ impl Host {
     }
 
     pub(crate) fn load(&self) -> balance::Load {
-        balance::Load { active: self.active.get(), latency_us: self.latency_us.get() }
+        let waiting = self.dialling.get().saturating_mul(CALLS_OF_DIALLING);
+        balance::Load { active: self.active.get().saturating_add(waiting), latency_us: self.latency_us.get() }
+    }
+
+    /// A connection is being made until what this gives is dropped.
+    pub(crate) fn dial(&self) -> Dialling<'_> {
+        self.dialling.set(self.dialling.get() + 1);
+        Dialling(self)
     }
 
     /// A slower call counts at once, a faster one by how long ago the last one was.

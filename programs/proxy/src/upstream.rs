@@ -467,6 +467,7 @@ impl Upstream {
 
     async fn connect(&self, host: &Host) -> Result<Stream, CallError> {
         let shaking = Cell::new(false);
+        let _dialling = host.dial();
         let connected = timeout(self.connect_timeout, self.dial(host, &shaking)).await;
         let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         connected.map_err(|source| {

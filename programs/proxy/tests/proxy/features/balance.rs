@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use starling_model::{BalancePolicy, HashOn, HashPolicy, Protocol};
+use tokio::net::TcpListener;
 
 use super::backend::{Backend, Reply};
-use super::{Mesh, always, to};
+use super::{Mesh, always, sorted, to};
 use crate::wire::{Wire, eventually};
 
 async fn balanced(count: usize, policy: BalancePolicy, hash: Vec<HashOn>) -> (Mesh, Vec<Backend>) {
@@ -72,6 +73,25 @@ async fn policies_reach_everybody_and_least_request_passes_over_the_busy() {
     }
     for _ in 0..30 {
         assert_eq!(mesh.get("/").await.text(), "api-1");
+    }
+}
+
+/// An endpoint that has just come takes its share as connections to it are made, one after the other.
+#[tokio::test]
+async fn calls_do_not_queue_up_for_an_endpoint_that_is_still_being_connected_to() {
+    let (mut mesh, backends) = balanced(1, BalancePolicy::LeastRequest { choice_count: None }, Vec::new()).await;
+    // It takes connections, and never says a word of TLS.
+    let mute = TcpListener::bind((mesh.ip, 0)).await.unwrap();
+    mesh.endpoints(0).endpoints = sorted(&[mute.local_addr().unwrap(), backends[0].address]);
+    mesh.serve().await;
+    backends[0].always(Reply::Silence);
+    let mut clients = Vec::new();
+    for number in 0..20 {
+        let mut client = mesh.client().await;
+        client.send("GET / HTTP/1.1\r\nhost: api\r\n\r\n").await;
+        clients.push(client);
+        // All but one, however many calls the other endpoint has under way.
+        eventually("the other endpoint is asked", || backends[0].waiting() >= number).await;
     }
 }
 
