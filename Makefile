@@ -1,6 +1,6 @@
 # The few commands of this tree. `make` alone lists them.
 #
-# Tools (Envoy, grpcio, cargo-deny) are installed into .tools/ on first use, at pinned versions; nothing else on the
+# Tools (Envoy, etcd, grpcio, cargo-deny) are installed into .tools/ on first use, at pinned versions; nothing else on the
 # machine changes, except that a missing C compiler, python3-venv or nft is installed with apt where that needs no question.
 
 SHELL := /bin/bash
@@ -34,6 +34,7 @@ FUZZ_SECONDS ?= 60
 
 # What the tests and the demo run against; a path in the environment wins.
 export STARLING_ENVOY ?= $(TOOLS)/bin/envoy
+export STARLING_ETCD ?= $(TOOLS)/bin/etcd
 export STARLING_PYTHON ?= $(TOOLS)/venv/bin/python
 export STARLING_BIN ?= $(TARGET)/debug/starling
 export PATH := $(TOOLS)/bin:$(PATH)
@@ -46,8 +47,8 @@ help: ## list these commands
 demo: machine ## bring up a mesh of four services with live traffic; Ctrl-C ends it
 	exec $(CARGO) run --locked --profile $(PROFILE) --bin starling -- dev --demo
 
-test: machine ## install Envoy, grpcio and nft, then run every test
-	@$(XTASK) install envoy grpcio nftables
+test: machine ## install Envoy, etcd, grpcio and nft, then run every test
+	@$(XTASK) install envoy etcd grpcio nftables
 	@# The end-to-end tests run the binary. Built for the whole workspace, so that its crates have the same features
 	@# as in the tests and are compiled once.
 	$(CARGO) build --locked --workspace --bins
@@ -109,7 +110,7 @@ golden: machine ## rewrite the expected output of the scenario tests; review the
 	@-git --no-pager diff --stat
 
 install: machine ## put all tools into .tools/
-	$(XTASK) install envoy grpcio cargo-deny nftables
+	$(XTASK) install envoy etcd grpcio cargo-deny nftables
 
 clean: ## remove what was built; .tools/ stays (rm -rf .tools removes it)
 	$(CARGO) clean

@@ -13,6 +13,7 @@ use clap::ValueEnum;
 mod cargo_deny;
 mod cargo_fuzz;
 mod envoy;
+mod etcd;
 mod fortio;
 mod h2spec;
 mod nftables;
@@ -29,6 +30,8 @@ pub(crate) enum Tool {
     CargoDeny,
     /// cargo-fuzz, which drives the fuzz targets: `.tools/bin/cargo-fuzz`.
     CargoFuzz,
+    /// etcd, on which several servers keep their catalog: `.tools/bin/etcd`.
+    Etcd,
     /// Fortio, which sends load too: `.tools/bin/fortio`.
     Fortio,
     /// h2spec, which asks servers about HTTP/2: `.tools/bin/h2spec`.
@@ -62,6 +65,7 @@ pub(crate) fn run(root: &Path, tools: &[Tool]) -> anyhow::Result<()> {
             Tool::Grpcio => python::install_grpcio(&place).context("install grpcio")?,
             Tool::CargoDeny => cargo_deny::install(&place).context("install cargo-deny")?,
             Tool::CargoFuzz => cargo_fuzz::install(&place).context("install cargo-fuzz")?,
+            Tool::Etcd => etcd::install(&place).context("install etcd")?,
             Tool::Fortio => fortio::install(&place).context("install Fortio")?,
             Tool::H2spec => h2spec::install(&place).context("install h2spec")?,
             Tool::Nftables => nftables::install(),
