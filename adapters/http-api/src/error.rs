@@ -45,7 +45,9 @@ impl From<CommitFailure> for ApiError {
         match failure {
             CommitFailure::Refused(refusal) => Self::bad_request(refusal.to_string()),
             CommitFailure::Invalid(reason) => Self::bad_request(reason),
-            CommitFailure::Unavailable(_) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, failure.to_string()),
+            CommitFailure::NoLeader(_) | CommitFailure::Unavailable(_) => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, failure.to_string())
+            }
         }
     }
 }

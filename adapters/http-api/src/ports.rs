@@ -84,6 +84,9 @@ pub enum CommitFailure {
     /// It can never be stored, for this reason; nothing was changed.
     #[error("{0}")]
     Invalid(String),
+    /// The store that servers share cannot be written to now. Begins with what Consul says then, which clients look for.
+    #[error("{0}")]
+    NoLeader(String),
     /// The store cannot take it now.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),

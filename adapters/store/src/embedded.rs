@@ -32,6 +32,7 @@ use self::door::{ENTRIES, Examined, META, Opened, REVISION};
 use self::lock::DirectoryLock;
 use self::window::{Window, WindowLimits};
 use self::writer::{Job, Writer};
+use crate::StoreId;
 use crate::store::{CommitError, Failure, LoadError, Store, Watch, WatchError};
 use crate::transaction::{Entry, Key, Revision, Snapshot, Transaction};
 
@@ -92,16 +93,6 @@ impl Default for EmbeddedOptions {
             window_age: WINDOW_AGE,
             cache_bytes: CACHE_BYTES,
         }
-    }
-}
-
-/// Tells one database from every other; made at random when the database is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct StoreId(u128);
-
-impl fmt::Display for StoreId {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{:032x}", self.0)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The store: an ordered map of keys to bytes in which every accepted transaction has a number.
 //!
 //! [`Store`] is the whole contract: commit a conditional transaction, load everything, watch what
-//! follows. Its semantics are the common ground of etcd v3 and of [`EmbeddedStore`], the
-//! implementation on a local redb file. Nothing here knows what the bytes mean.
+//! follows. Its semantics are the common ground of its two implementations: [`EmbeddedStore`] on a
+//! local redb file, and [`EtcdStore`] on an etcd that servers share. Nothing here knows what the bytes mean.
 //!
 //! What is promised, by both:
 //!
@@ -11,14 +11,19 @@
 //! * a watcher sees each transaction once, in order, or is told that it cannot.
 
 mod embedded;
+mod etcd;
 mod store;
+mod store_id;
 mod transaction;
 
-pub use embedded::{
-    EPOCHS_MAX, EmbeddedOptions, EmbeddedStore, Epoch, ExaminedStore, Holder, LostState, OpenError, StoreId,
+pub use embedded::{EPOCHS_MAX, EmbeddedOptions, EmbeddedStore, Epoch, ExaminedStore, Holder, LostState, OpenError};
+pub use etcd::{
+    EtcdCredentials, EtcdIdentity, EtcdOpenError, EtcdOptions, EtcdPrefix, EtcdPrefixError, EtcdStore, EtcdTls,
+    EtcdTrouble, ExaminedEtcd,
 };
 pub use store::{CommitError, Failure, LoadError, Quantity, Store, Watch, WatchError};
+pub use store_id::StoreId;
 pub use transaction::{
     Committed, Condition, Entry, Expected, Key, KeyError, MAX_KEY_BYTES, MAX_TRANSACTION_BYTES,
-    MAX_TRANSACTION_OPERATIONS, Revision, Snapshot, Transaction, Write,
+    MAX_TRANSACTION_CONDITIONS, MAX_TRANSACTION_OPERATIONS, Revision, Snapshot, Transaction, Write,
 };

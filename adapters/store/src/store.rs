@@ -26,8 +26,8 @@ pub trait Store: Send + Sync + 'static {
     /// If the returned future is dropped, the transaction may or may not take place.
     ///
     /// # Errors
-    /// [`CommitError`]. After [`CommitError::Failed`] or [`CommitError::Closed`] it is not known
-    /// whether the transaction took place; after any other error it did not.
+    /// [`CommitError`]. After [`CommitError::Unavailable`], [`CommitError::Failed`] or [`CommitError::Closed`] it is not
+    /// known whether the transaction took place; after any other error it did not.
     async fn commit(&self, transaction: Transaction) -> Result<Revision, CommitError>;
 
     /// Reads everything at one revision.
@@ -97,6 +97,12 @@ pub enum CommitError {
         /// How much there may be.
         limit: usize,
     },
+    /// The store takes no writes now; nothing was written.
+    #[error("the store takes no writes now: {0}")]
+    Refused(Failure),
+    /// The store cannot be asked now.
+    #[error("the store did not say whether it has taken the write: {0}")]
+    Unavailable(Failure),
     /// The store cannot make anything durable any more.
     #[error("the store has failed and accepts no writes until it is opened again")]
     Failed(#[source] Failure),
@@ -108,6 +114,9 @@ pub enum CommitError {
 /// Why the data could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
+    /// The store cannot be asked now.
+    #[error("the store cannot be read now: {0}")]
+    Unavailable(Failure),
     /// The store has failed, now or earlier.
     #[error("the store has failed and must be opened again")]
     Failed(#[source] Failure),
@@ -135,6 +144,9 @@ pub enum WatchError {
         /// The latest revision there is.
         latest: Revision,
     },
+    /// The store cannot be asked now, at the start only: a watch that runs waits until it can be.
+    #[error("the store cannot be watched now: {0}")]
+    Unavailable(Failure),
     /// The store has failed: no more transactions will come.
     #[error("the store has failed and must be opened again")]
     Failed(#[source] Failure),
@@ -157,7 +169,8 @@ impl Watch {
         Watch { stream: stream.boxed() }
     }
 
-    /// Waits for the next transaction. Nothing is lost if the future is dropped.
+    /// Waits for the next transaction. Nothing is lost if the future is dropped. One without writes says only that there is
+    /// nothing up to its revision.
     ///
     /// # Errors
     /// [`WatchError`] if no further transaction can be delivered.

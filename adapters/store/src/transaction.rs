@@ -14,8 +14,11 @@ use crate::store::{CommitError, Quantity};
 /// Longest key, in bytes. Keys are stored in every inner node above them, so they stay short.
 pub const MAX_KEY_BYTES: usize = 1024;
 
-/// Most writes, and most conditions, in one transaction. etcd's `--max-txn-ops` is 128 by default.
+/// Most writes in one transaction. etcd's `--max-txn-ops` is 128 by default.
 pub const MAX_TRANSACTION_OPERATIONS: usize = 128;
+
+/// Most conditions in one transaction: on etcd the store has one of its own.
+pub const MAX_TRANSACTION_CONDITIONS: usize = MAX_TRANSACTION_OPERATIONS - 1;
 
 /// Most bytes of keys and values in one transaction. etcd refuses requests over 1.5 MiB by
 /// default; the difference is left to its framing.
@@ -239,7 +242,7 @@ impl Transaction {
         }
         let measures = [
             (Quantity::Writes, self.writes.len(), MAX_TRANSACTION_OPERATIONS),
-            (Quantity::Conditions, self.conditions.len(), MAX_TRANSACTION_OPERATIONS),
+            (Quantity::Conditions, self.conditions.len(), MAX_TRANSACTION_CONDITIONS),
             (Quantity::Bytes, self.size(), MAX_TRANSACTION_BYTES),
         ];
         for (quantity, found, limit) in measures {

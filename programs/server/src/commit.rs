@@ -32,6 +32,13 @@ pub enum CommitFailure {
     /// The catalog no longer follows the store: what was written, if anything, is durable but not visible here.
     #[error("the catalog no longer follows the store: {0}")]
     Halted(Arc<str>),
+    /// The store cannot be written to now, and may heal by itself. As with [`CommitFailure::Store`], it may have been carried
+    /// out in part, or as a whole.
+    #[error("No cluster leader")]
+    Unavailable(#[source] CommitError),
+    /// It is durable, or was beaten by what is, but the store has not told so by its watch in time: it is gone since.
+    #[error("No cluster leader: the store answered, and its watch is silent since; the write may be durable")]
+    Behind,
     /// The store cannot write. Of a command larger than one transaction the first ones may be durable; of the one that
     /// failed it is not known.
     #[error("the store did not take the write")]
@@ -108,6 +115,7 @@ impl From<CommitError> for CommitFailure {
             CommitError::Empty | CommitError::DuplicateKey { .. } | CommitError::TooLarge { .. } => {
                 Self::Invalid(error)
             }
+            CommitError::Refused(_) | CommitError::Unavailable(_) => Self::Unavailable(error),
             CommitError::Conflict { .. } | CommitError::Failed(_) | CommitError::Closed => Self::Store(error),
         }
     }

@@ -62,9 +62,11 @@ impl From<CommitFailure> for CallError {
         match failure {
             CommitFailure::Refused(refusal) => refused(&refusal),
             invalid @ CommitFailure::Invalid(_) => Self::refused(format!("{:#}", anyhow::Error::from(invalid))),
-            other @ (CommitFailure::Contended | CommitFailure::Halted(_) | CommitFailure::Store(_)) => {
-                Self::unavailable(format!("{:#}", anyhow::Error::from(other)))
-            }
+            other @ (CommitFailure::Contended
+            | CommitFailure::Halted(_)
+            | CommitFailure::Unavailable(_)
+            | CommitFailure::Behind
+            | CommitFailure::Store(_)) => Self::unavailable(format!("{:#}", anyhow::Error::from(other))),
         }
     }
 }

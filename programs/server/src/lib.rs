@@ -22,4 +22,4 @@ pub use door::Door;
 pub use hub::{AttachedNode, Next, ProxySubscription, Subscription};
 pub use liveness::GRACE_DEFAULT;
 pub use opening::{Inconsistent, Opening};
-pub use server::{Server, ServerConfig, default_namespace};
+pub use server::{Server, ServerConfig, StoreKind, default_namespace};

@@ -11,15 +11,17 @@ use starling_attach::{Epoch, Lineage};
 use starling_catalog::Snapshot;
 use starling_identity::ClusterId;
 use starling_model::{NodeName, Revision};
-use starling_store::{EmbeddedOptions, EmbeddedStore, ExaminedStore};
+use starling_store::{EmbeddedOptions, EmbeddedStore, EtcdOptions, EtcdStore, ExaminedEtcd, ExaminedStore, Store};
 use starling_telemetry::Registry;
 use starling_tls::{CertificateAuthority, OpenError};
 
-use crate::server::{Server, ServerConfig, now};
+use crate::server::{Server, ServerConfig, StoreKind, now};
 use crate::turn;
 
 /// The store's folder in the data directory.
 const STORE: &str = "store";
+/// In the store's folder: what is remembered of one on etcd.
+const ETCD: &str = "etcd";
 /// The CA's.
 const AUTHORITY: &str = "ca";
 /// The agent's journal.
@@ -41,9 +43,18 @@ pub enum Inconsistent {
         /// What is there.
         beside: PathBuf,
     },
+    /// The directory is one of a server whose store is of the other kind.
+    #[error(
+        "{} is there, but --store says otherwise: the catalog would be another one; nothing was changed: start with the store that this directory goes with, or name another data directory",
+        beside.display()
+    )]
+    OtherKind {
+        /// What there is of the other kind.
+        beside: PathBuf,
+    },
     /// There is no CA beside a store that knows one.
     #[error(
-        "{} does not exist, but the store trusts the CA {root}; nothing was changed: restore it from a backup, or begin anew with another data directory",
+        "{} does not exist, but the store trusts the CA {root}; nothing was changed: restore it from a backup, or, where the store is etcd, copy it from the data directory of another server, or begin anew with another data directory",
         path.display()
     )]
     AuthorityMissing {
@@ -99,10 +110,17 @@ pub enum Inconsistent {
 #[derive(Debug)]
 pub struct Opening {
     config: ServerConfig,
-    store: ExaminedStore,
+    store: Examined,
     catalog: Snapshot,
     /// `None` if the store is new.
     authority: Option<CertificateAuthority>,
+}
+
+/// A store that was found good.
+#[derive(Debug)]
+enum Examined {
+    Embedded(ExaminedStore),
+    Etcd(Box<ExaminedEtcd>),
 }
 
 impl Opening {
@@ -111,14 +129,10 @@ impl Opening {
     /// # Errors
     /// When one of them is damaged or in use, or [`Inconsistent`].
     pub async fn examine(config: ServerConfig) -> anyhow::Result<Self> {
-        let directory = config.data_dir.join(STORE);
-        refuse_missing_store(&config.data_dir, &directory)?;
-        let examined = tokio::task::spawn_blocking(move || -> anyhow::Result<_> {
-            let store = EmbeddedStore::examine(&directory, EmbeddedOptions::default())?;
-            let stored = store.load()?;
-            Ok((store, stored))
-        });
-        let (store, stored) = examined.await??;
+        let (store, stored) = match &config.store {
+            StoreKind::Embedded => examine_embedded(&config.data_dir).await?,
+            StoreKind::Etcd(options) => examine_etcd(&config.data_dir, options).await?,
+        };
         let catalog = turn::catalog(&stored)?;
         let authority = match CertificateAuthority::open(&config.data_dir) {
             Err(OpenError::Absent { .. }) => None,
@@ -151,8 +165,18 @@ impl Opening {
     /// When the disk does not take what is to be written.
     pub async fn start(self, registry: &Registry) -> anyhow::Result<Arc<Server>> {
         let Self { config, store, catalog, authority } = self;
-        let store = Arc::new(tokio::task::spawn_blocking(move || store.adopt()).await??);
-        let lineage = lineage(&store);
+        let (store, lineage): (Arc<dyn Store>, _) = match store {
+            Examined::Embedded(store) => {
+                let store = tokio::task::spawn_blocking(move || store.adopt()).await??;
+                let lineage = lineage(store.epochs());
+                (Arc::new(store), lineage)
+            }
+            Examined::Etcd(store) => {
+                let store = store.adopt().await?;
+                let lineage = lineage(&[store.epoch()]);
+                (Arc::new(store), lineage)
+            }
+        };
         let authority = match authority {
             Some(authority) => authority,
             None => {
@@ -165,9 +189,34 @@ impl Opening {
 }
 
 /// The store's openings, as agents are told of them.
-fn lineage(store: &EmbeddedStore) -> Lineage {
+fn lineage(epochs: &[starling_store::Epoch]) -> Lineage {
     let epoch = |epoch: &starling_store::Epoch| Epoch { id: epoch.id, after: Revision(epoch.after.0) };
-    Lineage::new(store.epochs().iter().map(epoch).collect())
+    Lineage::new(epochs.iter().map(epoch).collect())
+}
+
+async fn examine_embedded(data_dir: &Path) -> anyhow::Result<(Examined, starling_store::Snapshot)> {
+    let directory = data_dir.join(STORE);
+    if EtcdStore::is_remembered(&directory)? {
+        return Err(Inconsistent::OtherKind { beside: directory.join(ETCD) }.into());
+    }
+    refuse_missing_store(data_dir, &directory)?;
+    let examined = tokio::task::spawn_blocking(move || -> anyhow::Result<_> {
+        let store = EmbeddedStore::examine(&directory, EmbeddedOptions::default())?;
+        let stored = store.load()?;
+        Ok((Examined::Embedded(store), stored))
+    });
+    examined.await?
+}
+
+/// Of a store on etcd nothing need be in the directory: another server may have made it.
+async fn examine_etcd(data_dir: &Path, options: &EtcdOptions) -> anyhow::Result<(Examined, starling_store::Snapshot)> {
+    let directory = data_dir.join(STORE);
+    if EmbeddedStore::exists(&directory)? {
+        return Err(Inconsistent::OtherKind { beside: directory }.into());
+    }
+    let store = EtcdStore::examine(EtcdOptions { memory: Some(directory), ..options.clone() }).await?;
+    let stored = store.load().await?;
+    Ok((Examined::Etcd(Box::new(store)), stored))
 }
 
 /// The store is made first of all, so that a start that was interrupted never leaves the others without it.

@@ -16,7 +16,7 @@ use starling_model::{
     Datacenter, InstanceKey, JoinTokenDescription, JoinTokenId, JoinTokenRecord, JoinTokenUses, Namespace, NodeName,
     Revision, ServiceName, UnixSeconds,
 };
-use starling_store::Store;
+use starling_store::{EtcdOptions, Store};
 use starling_telemetry::{Counter, Gauge, Registry};
 use starling_tls::{CertificateAuthority, IssueError, IssuedLeaf};
 use tokio::sync::watch;
@@ -33,11 +33,25 @@ use crate::turn;
 /// How often those who wait for a receipt look at what has come since the last mark. Settling wakes them at once.
 const PROGRESS_STEP: Duration = Duration::from_millis(50);
 
+/// How long a write waits to come back by the watch: far longer than it takes, unless the store is gone since.
+const PUBLISHED_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Where a server's catalog is.
+#[derive(Debug, Clone)]
+pub enum StoreKind {
+    /// In the data directory.
+    Embedded,
+    /// On an etcd, which other servers may share. What is remembered of it is in the data directory, whatever this says.
+    Etcd(Box<EtcdOptions>),
+}
+
 /// How a server is set up.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
     /// Where the store and the CA keep their files.
     pub data_dir: PathBuf,
+    /// Where the catalog is.
+    pub store: StoreKind,
     /// The datacentre it serves.
     pub datacenter: Datacenter,
     /// How long an agent may be away before its node is lost.
@@ -50,7 +64,13 @@ impl ServerConfig {
     /// The usual settings.
     #[must_use]
     pub fn new(data_dir: PathBuf, datacenter: Datacenter) -> Self {
-        Self { data_dir, datacenter, grace: liveness::GRACE_DEFAULT, csr: CsrLimits::default() }
+        Self {
+            data_dir,
+            store: StoreKind::Embedded,
+            datacenter,
+            grace: liveness::GRACE_DEFAULT,
+            csr: CsrLimits::default(),
+        }
     }
 }
 
@@ -336,15 +356,20 @@ impl Server {
             // The sender lives as long as self, so this is reached in no other way.
             _ = published.wait_for(|published| *published >= revision) => Ok(()),
             reason = self.halted() => Err(CommitFailure::Halted(reason)),
+            () = tokio::time::sleep(PUBLISHED_TIMEOUT) => Err(CommitFailure::Behind),
         }
+    }
+
+    pub(crate) fn count_change(&self) {
+        self.metrics.changes.inc();
     }
 
     pub(crate) fn advance(&self, snapshot: Arc<Snapshot>) {
         self.snapshot.store(snapshot);
     }
 
+    /// Tells those who wait for a revision that the published snapshot is at it.
     pub(crate) fn announce(&self, revision: Revision) {
-        self.metrics.changes.inc();
         self.metrics.revision.set(i64::try_from(revision.0).unwrap_or(i64::MAX));
         self.published.send_replace(revision);
     }

@@ -5,13 +5,17 @@
 //! subscriber of a touched subject.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use anyhow::Context;
 use starling_catalog::Snapshot;
 use starling_model::{Change, Record, RecordKey, Revision, Versioned};
-use starling_store::{Committed, Watch, WatchError, Write};
+use starling_store::{Committed, Failure, LoadError, Watch, WatchError, Write};
 
 use crate::server::Server;
+
+/// Pause before a store that could not be read is read again.
+const RELOAD_PAUSE: Duration = Duration::from_secs(1);
 
 /// The catalog that is in a store.
 pub(crate) fn catalog(stored: &starling_store::Snapshot) -> anyhow::Result<Snapshot> {
@@ -44,6 +48,10 @@ pub(crate) async fn follow(server: &Weak<Server>, mut watch: Watch) -> anyhow::R
 }
 
 fn turn(server: &Server, committed: &Committed) -> anyhow::Result<()> {
+    if committed.writes.is_empty() {
+        progress(server, Revision(committed.revision.0));
+        return Ok(());
+    }
     let changes = committed.writes.iter().map(decode).collect::<anyhow::Result<Vec<_>>>()?;
     publish(server, Revision(committed.revision.0), &changes);
     Ok(())
@@ -54,16 +62,42 @@ fn publish(server: &Server, revision: Revision, changes: &[Change]) {
     let snapshot = Arc::new(applied.snapshot);
     server.advance(Arc::clone(&snapshot));
     server.agents().publish(&snapshot, &applied.events, changes);
+    server.count_change();
     server.announce(revision);
 }
 
-/// Reads everything anew and publishes the difference as one change.
+/// The store has come to `revision` with nothing for the catalog: whoever waits for it need not wait longer, and nobody else
+/// hears of it.
+fn progress(server: &Server, revision: Revision) {
+    let applied = server.snapshot().apply(revision, &[]);
+    server.advance(Arc::new(applied.snapshot));
+    server.announce(revision);
+}
+
+/// Reads everything anew and publishes the difference as one change. A store that cannot be asked is asked again.
 async fn reload(server: &Server) -> anyhow::Result<Watch> {
-    let stored = server.store().load().await.context("the store could not be read")?;
-    let fresh = catalog(&stored)?;
-    let changes = server.snapshot().difference(&fresh);
-    publish(server, fresh.revision(), &changes);
-    Ok(server.store().watch(starling_store::Revision(fresh.revision().0)).await?)
+    loop {
+        let stored = match server.store().load().await {
+            Err(LoadError::Unavailable(reason)) => {
+                again(&reason).await;
+                continue;
+            }
+            loaded => loaded.context("the store could not be read")?,
+        };
+        let fresh = catalog(&stored)?;
+        let changes = server.snapshot().difference(&fresh);
+        publish(server, fresh.revision(), &changes);
+        match server.store().watch(stored.revision).await {
+            Err(WatchError::Unavailable(reason)) => again(&reason).await,
+            Err(WatchError::Compacted { .. }) => {}
+            watch => return Ok(watch?),
+        }
+    }
+}
+
+async fn again(reason: &Failure) {
+    tracing::warn!(%reason, "what was missed of the store cannot be read yet");
+    tokio::time::sleep(RELOAD_PAUSE).await;
 }
 
 fn decode(write: &Write) -> anyhow::Result<Change> {

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use starling_catalog::Command;
 use starling_model::Node;
-use starling_server::{Inconsistent, Opening, Server, ServerConfig};
-use starling_store::{EmbeddedOptions, EmbeddedStore};
+use starling_server::{Inconsistent, Opening, Server, ServerConfig, StoreKind};
+use starling_store::{EmbeddedOptions, EmbeddedStore, EtcdOptions};
 use starling_telemetry::Registry;
 use tempfile::TempDir;
 
@@ -56,6 +56,20 @@ async fn what_an_interrupted_first_start_leaves_is_taken() {
         opening.verify_agent(&"n1".parse().expect("a name"), false, false).expect("the catalog knows nobody");
         opening.start(&Registry::default()).await.expect("the server starts");
     }
+}
+
+#[tokio::test]
+async fn a_directory_goes_with_one_kind_of_store() {
+    let directory = left().await;
+    // Nobody is there; it is not asked either.
+    let etcd = EtcdOptions::new(vec!["127.0.0.1:1".to_owned()]);
+    let on_etcd = ServerConfig { store: StoreKind::Etcd(Box::new(etcd)), ..config(directory.path()) };
+    let error = Opening::examine(on_etcd).await.expect_err("must be refused");
+    assert!(matches!(error.downcast_ref(), Some(Inconsistent::OtherKind { .. })), "{error:#}");
+    fs::remove_dir_all(directory.path().join("store")).expect("removable");
+    fs::create_dir(directory.path().join("store")).expect("makable");
+    fs::write(directory.path().join("store/etcd"), "").expect("writable");
+    assert!(matches!(refused(directory.path()).await, Inconsistent::OtherKind { .. }));
 }
 
 #[tokio::test]

@@ -46,6 +46,8 @@ pub(crate) struct Environment {
     pub(crate) envoy: Option<PathBuf>,
     /// `STARLING_JOIN_TOKEN`: what lets an agent in the first time.
     pub(crate) join_token: Option<String>,
+    /// `STARLING_ETCD_PASSWORD`: of the user of etcd.
+    pub(crate) etcd_password: Option<String>,
     /// `STARLING_LOG`: what is logged by commands without a flag for it.
     pub(crate) log: Option<String>,
     /// `STARLING_ENDS_WITH`: the parent that this process ends with; set for the children of the demo.
@@ -89,6 +91,7 @@ impl Environment {
             proxy_id: text("CONNECT_PROXY_ID"),
             envoy: given("STARLING_ENVOY").map(PathBuf::from),
             join_token: text("STARLING_JOIN_TOKEN"),
+            etcd_password: text("STARLING_ETCD_PASSWORD"),
             log: text("STARLING_LOG"),
             ends_with: given(lifeline::VARIABLE).and_then(|value| value.to_str()?.parse().ok()),
             path: given("PATH"),

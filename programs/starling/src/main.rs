@@ -123,7 +123,9 @@ async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Resu
             ));
         }
         Command::Dev(args) => return dev::run(*args).await.map(|()| ExitCode::SUCCESS),
-        Command::Server(args) => return server::run(*args).await.map(|()| ExitCode::SUCCESS),
+        Command::Server(args) => {
+            return server::run(*args, &surroundings.environment).await.map(|()| ExitCode::SUCCESS);
+        }
         Command::Agent(args) => {
             return agent::run(*args, &surroundings.environment).await.map(|()| ExitCode::SUCCESS);
         }

@@ -1,23 +1,27 @@
 //! `starling server`: the catalog, the CA, the API and the way in for agents, without an agent of its own.
 
 mod arguments;
+mod etcd;
 mod settings;
 
 use std::sync::Arc;
 
-use starling_server::{Opening, ServerConfig};
+use starling_server::{Opening, ServerConfig, StoreKind};
 use starling_telemetry::Registry;
 
 pub(crate) use arguments::ServerArgs;
+use arguments::Store;
 use settings::Settings;
 
 use crate::descriptors::Shares;
+use crate::environment::Environment;
 use crate::memory;
+use crate::outcome::usage;
 use crate::role::control::{Control, ServerSockets, failed};
 use crate::role::{self, Interrupts, Role, Serving, doors, node};
 
 /// Runs until interrupted.
-pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
+pub(crate) async fn run(args: ServerArgs, environment: &Environment) -> anyhow::Result<()> {
     let interrupts = Interrupts::listen()?;
     if args.grpc_addr.is_some() {
         tracing::warn!(
@@ -25,12 +29,24 @@ pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         );
     }
     let settings = Settings::of(&args)?;
+    let store = store(&args, environment)?;
     let sockets = ServerSockets {
         http: doors::http(settings.http_addr).await?,
         grpc_tls: doors::grpc_tls(settings.grpc_tls_addr)?,
         dns: doors::dns(settings.dns_addr).await?,
     };
-    role::run(interrupts, Running::start(args, settings, sockets)).await
+    role::run(interrupts, Running::start(args, settings, store, sockets)).await
+}
+
+/// Where the catalog is, by the flags.
+fn store(args: &ServerArgs, environment: &Environment) -> anyhow::Result<StoreKind> {
+    match &args.store {
+        Store::Embedded if args.etcd.is_given() => {
+            Err(usage("--etcd-…: the store is embedded; name an etcd by --store etcd://HOST:PORT"))
+        }
+        Store::Embedded => Ok(StoreKind::Embedded),
+        Store::Etcd(address) => Ok(StoreKind::Etcd(Box::new(args.etcd.options(address, environment)?))),
+    }
 }
 
 struct Running {
@@ -39,10 +55,15 @@ struct Running {
 }
 
 impl Running {
-    async fn start(args: ServerArgs, settings: Settings, sockets: ServerSockets) -> anyhow::Result<Self> {
+    async fn start(
+        args: ServerArgs,
+        settings: Settings,
+        store: StoreKind,
+        sockets: ServerSockets,
+    ) -> anyhow::Result<Self> {
         let data_dir = role::data_dir(&args.data_dir)?;
         let Settings { datacenter, grace, csr, .. } = settings;
-        let config = ServerConfig { data_dir: data_dir.clone(), datacenter, grace, csr };
+        let config = ServerConfig { data_dir: data_dir.clone(), store, datacenter, grace, csr };
         let registry = Registry::default();
         memory::register(&registry);
         let server = Opening::examine(config).await?.start(&registry).await?;

@@ -62,8 +62,12 @@ fn what_cannot_be_is_wrong_usage_and_leaves_nothing() {
     let settings = directory.path().join("settings.toml");
     std::fs::write(&settings, "csr_per_second = 1\n").expect("written");
     let settings = settings.to_str().expect("text");
-    let etcd = ["--store", "etcd://10.0.0.1:2379"];
-    refused(&mut starling("server", &data, &etcd), 2, "etcd is not in this release");
+    let password = ["--store", "etcd://user:secret@10.0.0.1:2379"];
+    refused(&mut starling("server", &data, &password), 2, "never stands on the command line");
+    let no_password = ["--store", "etcd://10.0.0.1:2379", "--etcd-user", "mesh"];
+    refused(&mut starling("server", &data, &no_password), 2, "STARLING_ETCD_PASSWORD");
+    let no_etcd = ["--etcd-user", "mesh"];
+    refused(&mut starling("server", &data, &no_etcd), 2, "the store is embedded");
     refused(&mut starling("server", &data, &["--config", settings]), 2, "unknown field `csr_per_second`");
     refused(&mut starling("server", &data, &["--config", "gone.toml"]), 2, "cannot read gone.toml");
     refused(&mut starling("agent", &data, &[]), 2, "--server");

@@ -7,6 +7,7 @@
 
 pub mod app;
 pub mod cli;
+pub mod etcd;
 pub mod http;
 pub mod mesh;
 pub mod namespace;

@@ -57,6 +57,10 @@ pub struct MeshOptions {
     pub config_dir: Option<PathBuf>,
     /// `--enable-script-checks`.
     pub enable_script_checks: bool,
+    /// `--store`, of a server.
+    pub store: Option<String>,
+    /// Another server's data directory, whose CA this one has, too.
+    pub authority_of: Option<PathBuf>,
     /// `--data-plane native`: sidecars need no process of their own. Otherwise each of them is an Envoy.
     pub native: bool,
 }
@@ -91,6 +95,9 @@ impl Mesh {
     /// If it does not become ready.
     pub async fn start(options: MeshOptions) -> Self {
         let data = TempDir::with_prefix("starling-e2e-data-").expect("a temporary directory");
+        if let Some(other) = &options.authority_of {
+            copy(&other.join("ca"), &data.path().join("ca"));
+        }
         let mut attempt = 1;
         loop {
             let addresses = Addresses::choose();
@@ -307,6 +314,7 @@ fn spawn(data: &Path, addresses: &Addresses, options: &MeshOptions) -> Process {
             let path = data.join("settings.toml");
             std::fs::write(&path, settings).expect("a file of settings");
             command.arg("--config").arg(path);
+            command.args(options.store.iter().flat_map(|store| ["--store", store]));
         }
         Program::Agent { node, server, token } => {
             command.args(["--node-name", node, "--server", server]);
@@ -331,6 +339,15 @@ fn spawn(data: &Path, addresses: &Addresses, options: &MeshOptions) -> Process {
         Program::Server(_) => {}
     }
     Process::spawn(program, command)
+}
+
+/// Copies a folder of files.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).expect("a folder");
+    for file in std::fs::read_dir(from).expect("a folder") {
+        let file = file.expect("an entry");
+        std::fs::copy(file.path(), to.join(file.file_name())).expect("copied");
+    }
 }
 
 async fn refused(mut server: Process, why: &str) -> String {

@@ -25,6 +25,15 @@ pub fn envoy() -> PathBuf {
     found("STARLING_ENVOY", || workspace().join(".tools/bin/envoy"), "cargo xtask install envoy")
 }
 
+/// etcd: `STARLING_ETCD`, else `.tools/bin/etcd`.
+///
+/// # Panics
+/// If it is not there.
+#[must_use]
+pub fn etcd() -> PathBuf {
+    found("STARLING_ETCD", || workspace().join(".tools/bin/etcd"), "cargo xtask install etcd")
+}
+
 /// A Python with grpcio: `STARLING_PYTHON`, else `.tools/venv/bin/python`.
 ///
 /// # Panics

@@ -48,7 +48,9 @@ fn build(place: &Place, binary: &Path) -> anyhow::Result<()> {
     go.env("CGO_ENABLED", "0").current_dir(place.root.join(WRAPPER));
     execute(&mut go)?;
     if version(binary).as_deref() != Some(VERSION) {
-        bail!("the etcd that was built does not answer `--version` with {VERSION}; does {WRAPPER}/go.mod name another?");
+        bail!(
+            "the etcd that was built does not answer `--version` with {VERSION}; does {WRAPPER}/go.mod name another?"
+        );
     }
     println!("etcd {VERSION}: installed as {}", binary.display());
     Ok(())

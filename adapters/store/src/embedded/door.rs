@@ -22,7 +22,8 @@ use super::acknowledged::{self, Acknowledged};
 use super::disk::Disk;
 use super::epochs::{self, Epoch};
 use super::lock::{DirectoryLock, Holder};
-use super::{DIRECTORY_MODE, FILE_MODE, StoreId, sync_directory};
+use super::{DIRECTORY_MODE, FILE_MODE, sync_directory};
+use crate::StoreId;
 use crate::transaction::Revision;
 
 /// Name of the database in the data directory.
@@ -288,7 +289,7 @@ fn initialise(file: File) -> Result<(), redb::Error> {
         let mut meta = transaction.open_table(META)?;
         meta.insert(FORMAT, FORMAT_NAME)?;
         meta.insert(SCHEMA, &SCHEMA_VERSION.to_le_bytes()[..])?;
-        meta.insert(STORE_ID, &fastrand::u128(..).to_le_bytes()[..])?;
+        meta.insert(STORE_ID, &StoreId::random().to_le_bytes()[..])?;
         meta.insert(REVISION, &0_u64.to_le_bytes()[..])?;
     }
     transaction.commit()?;
@@ -445,7 +446,7 @@ fn identify(path: &Path, database: &Database) -> Result<(StoreId, Revision), Ope
         return Err(malformed(SCHEMA));
     }
     read.open_table(ENTRIES).map_err(table_missing)?;
-    let id = field(STORE_ID)?.try_into().map(u128::from_le_bytes).map_err(|_| malformed(STORE_ID))?;
+    let id = field(STORE_ID)?.try_into().map(StoreId::from_le_bytes).map_err(|_| malformed(STORE_ID))?;
     let revision = field(REVISION)?.try_into().map(u64::from_le_bytes).map_err(|_| malformed(REVISION))?;
-    Ok((StoreId(id), Revision(revision)))
+    Ok((id, Revision(revision)))
 }

@@ -97,6 +97,9 @@ fn failed(failure: Failure) -> CommitFailure {
     match failure {
         Failure::Refused(refusal) => CommitFailure::Refused(refusal),
         invalid @ Failure::Invalid(_) => CommitFailure::Invalid(format!("{:#}", anyhow::Error::from(invalid))),
+        unavailable @ (Failure::Unavailable(_) | Failure::Behind) => {
+            CommitFailure::NoLeader(format!("{:#}", anyhow::Error::from(unavailable)))
+        }
         other @ (Failure::Contended | Failure::Halted(_) | Failure::Store(_)) => {
             CommitFailure::Unavailable(format!("{:#}", anyhow::Error::from(other)))
         }

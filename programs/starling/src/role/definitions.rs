@@ -91,7 +91,11 @@ pub(crate) async fn write_config_entries(all: &[Definitions], server: &Server) -
                 CommitFailure::Refused(_) | CommitFailure::Invalid(_) => {
                     usage(format!("{:#}", anyhow::Error::from(failure)))
                 }
-                CommitFailure::Contended | CommitFailure::Halted(_) | CommitFailure::Store(_) => failure.into(),
+                CommitFailure::Contended
+                | CommitFailure::Halted(_)
+                | CommitFailure::Unavailable(_)
+                | CommitFailure::Behind
+                | CommitFailure::Store(_) => failure.into(),
             });
             written.with_context(|| format!("writing {}", entry.key()))?;
         }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use starling_model::{Datacenter, NodeName};
 
+use super::etcd::{self, EtcdAddress, EtcdArgs};
 use crate::role::arguments::{IntentionPolicy, LogArgs};
 
 /// Run a server: the catalog, the CA, the API and DNS, for agents of other nodes to join
@@ -16,9 +17,14 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
 
-    /// Where the catalog is kept: embedded, in the data directory
+    /// Where the catalog is kept: embedded, in the data directory, or etcd://HOST:PORT[,HOST:PORT…][/PREFIX]
+    ///
+    /// On etcd everything is under /starling/, or under the prefix that is given. Versions 3.5.33, 3.6.14 and later will do.
     #[arg(long, default_value = "embedded", value_name = "STORE")]
     pub(crate) store: Store,
+
+    #[command(flatten)]
+    pub(crate) etcd: EtcdArgs,
 
     /// Settings in TOML; flags win over them
     ///
@@ -62,10 +68,12 @@ pub(crate) struct ServerArgs {
 }
 
 /// Where the catalog is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Store {
     /// In the data directory.
     Embedded,
+    /// On etcd.
+    Etcd(EtcdAddress),
 }
 
 impl std::str::FromStr for Store {
@@ -74,12 +82,8 @@ impl std::str::FromStr for Store {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "embedded" => Ok(Self::Embedded),
-            etcd if etcd.starts_with("etcd://") => {
-                Err("etcd is not in this release: it comes with the one that runs several servers side by \
-                                                        side; until then there is one server, and its store is embedded"
-                    .to_owned())
-            }
-            _ => Err("it is embedded".to_owned()),
+            etcd if etcd.starts_with(etcd::SCHEME) => etcd.parse().map(Self::Etcd),
+            _ => Err("it is embedded, or etcd://HOST:PORT[,HOST:PORT…][/PREFIX]".to_owned()),
         }
     }
 }
@@ -89,10 +93,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_on_etcd_is_refused_with_what_to_do() {
+    fn a_store_is_embedded_or_on_etcd() {
         assert_eq!("embedded".parse(), Ok(Store::Embedded));
-        let refused = "etcd://10.0.0.1:2379,10.0.0.2:2379".parse::<Store>().expect_err("not yet");
-        assert!(refused.contains("its store is embedded"), "{refused}");
+        assert!(matches!("etcd://10.0.0.1:2379,10.0.0.2:2379".parse(), Ok(Store::Etcd(_))));
         assert!("redb".parse::<Store>().is_err());
     }
 }

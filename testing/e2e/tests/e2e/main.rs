@@ -14,6 +14,7 @@ mod default_deny;
 mod definitions;
 mod demo;
 mod differential;
+mod etcd;
 mod expired;
 mod faults;
 mod fleet;

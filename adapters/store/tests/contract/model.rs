@@ -1,16 +1,16 @@
 //! Random histories, checked step by step against a map that a child could follow.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
-
 use std::collections::BTreeMap;
 
 use futures::future::join_all;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use starling_store::{
-    CommitError, Committed, Condition, EmbeddedOptions, EmbeddedStore, Entry, Expected, Key, Revision, Snapshot, Store,
-    Transaction, Write,
+    CommitError, Committed, Condition, Entry, EtcdStore, Expected, Key, Revision, Snapshot, Store, Transaction, Write,
 };
+
+use super::etcd_process::Etcd;
+use super::{Bed, Directory, base};
 
 #[derive(Default)]
 struct Model {
@@ -113,21 +113,44 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-async fn follows_the_model(steps: Vec<Step>) {
-    let directory = tempfile::tempdir().unwrap();
-    let open = || EmbeddedStore::open(directory.path(), EmbeddedOptions::default()).unwrap();
-    let mut store = open();
-    let mut model = Model::default();
-    let mut opened_at = 0;
+/// The steps with the revisions in their conditions counted from `base`.
+fn since(base: u64, transaction: &Transaction) -> Transaction {
+    let shift = |revision: Revision| if revision == Revision::ZERO { revision } else { Revision(base + revision.0) };
+    let mut shifted = transaction.clone();
+    for condition in &mut shifted.conditions {
+        condition.expected = match condition.expected {
+            Expected::ModifiedAt(revision) => Expected::ModifiedAt(shift(revision)),
+            Expected::NotModifiedSince(revision) => Expected::NotModifiedSince(shift(revision)),
+            as_it_is @ (Expected::Absent | Expected::Present) => as_it_is,
+        };
+    }
+    shifted
+}
+
+/// Runs the steps; transactions of one step are submitted at once if `in_order`, since a store that is spoken to over a
+/// network puts them in an order of its own. Returns the store, the model, and its revision when the store was last opened.
+async fn follows_the_model<B: Bed>(bed: &B, steps: Vec<Step>, in_order: bool) -> (B::Store, Model, u64, u64) {
+    let mut store = bed.open().await;
+    let begun = base(&store).await;
+    let mut model = Model { revision: begun, ..Model::default() };
+    let mut opened_at = begun;
     for step in steps {
         match step {
             Step::Reopen => {
                 drop(store);
-                store = open();
+                store = bed.open().await;
                 opened_at = model.revision;
             }
             Step::Commit(transactions) => {
-                let outcomes = join_all(transactions.iter().map(|t| store.commit(t.clone()))).await;
+                let transactions: Vec<_> = transactions.iter().map(|transaction| since(begun, transaction)).collect();
+                let mut outcomes = Vec::new();
+                if in_order {
+                    outcomes = join_all(transactions.iter().map(|t| store.commit(t.clone()))).await;
+                } else {
+                    for transaction in &transactions {
+                        outcomes.push(store.commit(transaction.clone()).await);
+                    }
+                }
                 for (transaction, outcome) in transactions.iter().zip(outcomes) {
                     match (outcome, model.commit(transaction)) {
                         (Ok(found), Ok(expected)) => assert_eq!(found, Revision(expected)),
@@ -141,24 +164,69 @@ async fn follows_the_model(steps: Vec<Step>) {
         }
         assert_eq!(store.load().await.unwrap(), model.snapshot());
     }
-    for from in opened_at..=model.revision {
+    (store, model, begun, opened_at)
+}
+
+/// Watches from every revision from `first` on, and finds all that the model remembers.
+async fn watches_follow(store: &impl Store, model: &Model, begun: u64, first: u64) {
+    for from in first..=model.revision {
         let mut watch = store.watch(Revision(from)).await.unwrap();
-        for expected in &model.history[usize::try_from(from).unwrap()..] {
+        for expected in &model.history[usize::try_from(from - begun).unwrap()..] {
             assert_eq!(&watch.next().await.unwrap(), expected);
         }
     }
-    if opened_at > 0 {
-        assert!(store.watch(Revision(opened_at - 1)).await.is_err());
-    }
+}
+
+/// One thread, so that transactions submitted together are queued in the order written.
+fn run(future: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future);
+}
+
+fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(48))]
 
     #[test]
     fn random_transactions_behave_as_on_a_plain_map(steps in vec(step(), 1..12)) {
-        // One thread, so that transactions submitted together are queued in the order written.
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(follows_the_model(steps));
+        run(async {
+            let (store, model, begun, opened_at) = follows_the_model(&Directory::start(), steps, true).await;
+            watches_follow(&store, &model, begun, opened_at).await;
+            if opened_at > 0 {
+                assert!(store.watch(Revision(opened_at - 1)).await.is_err());
+            }
+        });
     }
+}
+
+/// A prefix in an etcd, so that the cases share one.
+struct Prefix<'a>(&'a Etcd, usize);
+
+impl Bed for Prefix<'_> {
+    type Store = EtcdStore;
+
+    async fn open(&self) -> EtcdStore {
+        let prefix = format!("case-{}", self.1).parse().unwrap();
+        EtcdStore::open(starling_store::EtcdOptions { prefix, ..self.0.options() }).await.unwrap()
+    }
+}
+
+#[test]
+fn random_transactions_behave_as_on_a_plain_map_on_etcd_too() {
+    let etcd = Etcd::start();
+    let mut runner = proptest::test_runner::TestRunner::new(cases(24));
+    let count = std::cell::Cell::new(0);
+    let outcome = runner.run(&vec(step(), 1..12), |steps| {
+        count.set(count.get() + 1);
+        run(async {
+            let bed = Prefix(&etcd, count.get());
+            let (store, model, begun, _) = follows_the_model(&bed, steps, false).await;
+            // etcd keeps what was before the store was opened, too.
+            watches_follow(&store, &model, begun, begun).await;
+        });
+        Ok(())
+    });
+    outcome.unwrap();
 }

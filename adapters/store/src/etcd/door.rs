@@ -1,0 +1,260 @@
+//! Opening a store on etcd: what is found there is not yet trusted.
+//!
+//! The store describes itself under one key: the format, its version, and an id drawn at random when it was made. A server
+//! that has once opened a store remembers it, with etcd's own id for the cluster, in its data directory; so one that is
+//! pointed at another etcd, or whose etcd was set up anew, refuses to serve an empty catalog as if it were the true one.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::connection::Connections;
+use super::space::{EtcdPrefix, Space};
+use super::transaction::{is_absent, put};
+use super::trouble::EtcdTrouble;
+use super::wire::{RangeRequest, RangeResponse, TxnRequest, TxnResponse};
+use super::{RANGE, TXN};
+use crate::StoreId;
+
+/// Name of what a server remembers.
+const FILE_NAME: &str = "etcd";
+
+/// First line of the description, and of what a server remembers.
+const FORMAT: &str = "starling-store";
+
+/// The layout written and understood here.
+const SCHEMA_VERSION: u32 = 1;
+
+/// Mode of the directory, and of the file in it.
+const MODES: (u32, u32) = (0o700, 0o600);
+
+/// Why a store on etcd was refused; nothing in it was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum EtcdOpenError {
+    /// etcd did not do what it was asked.
+    #[error("the etcd store cannot be opened: {0}")]
+    Trouble(#[from] EtcdTrouble),
+    /// Something else is under the prefix.
+    #[error(
+        "there are keys under {prefix} in etcd that no starling wrote, such as {key}; nothing was changed: choose another \
+         prefix, as in etcd://HOST:PORT/PREFIX"
+    )]
+    Foreign {
+        /// The prefix.
+        prefix: EtcdPrefix,
+        /// One of the keys.
+        key: String,
+    },
+    /// A later release wrote it.
+    #[error(
+        "the data under {prefix} in etcd have schema {found}, this release understands up to {supported}; nothing was \
+         changed: use the release that wrote them, or a later one"
+    )]
+    NewerSchema {
+        /// The prefix.
+        prefix: EtcdPrefix,
+        /// Its schema version.
+        found: u32,
+        /// The newest version understood here.
+        supported: u32,
+    },
+    /// It is not the store that this server knows.
+    #[error(
+        "{} says that this server's store is {expected}, but {found}; nothing was changed: name the right endpoints and \
+         prefix, restore etcd from a backup, or begin with another data directory",
+        path.display()
+    )]
+    OtherStore {
+        /// What the server remembers it by.
+        path: PathBuf,
+        /// What is remembered.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// Another server made the store in this moment.
+    #[error("another server has just made the store under {prefix} in etcd; start again to join it")]
+    JustMade {
+        /// The prefix.
+        prefix: EtcdPrefix,
+    },
+    /// What is remembered cannot be read.
+    #[error("{} is damaged; it says which etcd has the data: restore it from a backup, or, if you are sure of the etcd, remove it", path.display())]
+    BadMemory {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The operating system refused something.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What was attempted.
+        action: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+/// A store, as it describes itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Description {
+    pub(super) id: StoreId,
+    /// The description's very bytes.
+    pub(super) bytes: Bytes,
+}
+
+impl Description {
+    /// Of a store that is about to be made.
+    pub(super) fn new() -> Self {
+        let id = StoreId::random();
+        let bytes = format!("{FORMAT}\nschema {SCHEMA_VERSION}\nid {id}\n").into();
+        Self { id, bytes }
+    }
+
+    fn read(prefix: &EtcdPrefix, key: &Bytes, bytes: Bytes) -> Result<Self, EtcdOpenError> {
+        let foreign =
+            || EtcdOpenError::Foreign { prefix: prefix.clone(), key: String::from_utf8_lossy(key).into_owned() };
+        let text = std::str::from_utf8(&bytes).map_err(|_| foreign())?;
+        let mut lines = text.lines();
+        if lines.next() != Some(FORMAT) {
+            return Err(foreign());
+        }
+        let schema = lines.next().and_then(|line| line.strip_prefix("schema ")?.parse().ok()).ok_or_else(foreign)?;
+        if schema > SCHEMA_VERSION {
+            let prefix = prefix.clone();
+            return Err(EtcdOpenError::NewerSchema { prefix, found: schema, supported: SCHEMA_VERSION });
+        }
+        let id = lines.next().and_then(|line| StoreId::parse(line.strip_prefix("id ")?)).ok_or_else(foreign)?;
+        Ok(Self { id, bytes })
+    }
+}
+
+/// What is in etcd: its cluster, and the store's description if there is a store.
+pub(super) async fn look(
+    connections: &Arc<Connections>,
+    prefix: &EtcdPrefix,
+    space: &Space,
+) -> Result<(u64, Option<Description>), EtcdOpenError> {
+    // The description sorts before the records, but others may have keys before it.
+    let one = RangeRequest { key: space.meta.clone(), ..RangeRequest::default() };
+    let found: RangeResponse = connections.read(RANGE, one).await?;
+    let cluster = found.header.unwrap_or_default().cluster_id;
+    connections.expect_cluster(cluster);
+    if let Some(kv) = found.kvs.into_iter().next() {
+        return Ok((cluster, Some(Description::read(prefix, &kv.key, kv.value)?)));
+    }
+    let any = RangeRequest {
+        key: space.all.clone(),
+        range_end: space.end.clone(),
+        limit: 1,
+        keys_only: true,
+        ..RangeRequest::default()
+    };
+    let found: RangeResponse = connections.read(RANGE, any).await?;
+    match found.kvs.first() {
+        // It may have been made between the two looks.
+        Some(kv) if kv.key == space.meta => Err(EtcdOpenError::JustMade { prefix: prefix.clone() }),
+        Some(kv) => {
+            let key = String::from_utf8_lossy(&kv.key).into_owned();
+            Err(EtcdOpenError::Foreign { prefix: prefix.clone(), key })
+        }
+        None => Ok((cluster, None)),
+    }
+}
+
+/// Makes the store, unless somebody else has just done so.
+pub(super) async fn make(
+    connections: &Arc<Connections>,
+    prefix: &EtcdPrefix,
+    space: &Space,
+    description: &Description,
+) -> Result<(), EtcdOpenError> {
+    let request = TxnRequest {
+        compare: vec![is_absent(space.meta.clone())],
+        success: vec![put(space.meta.clone(), description.bytes.clone())],
+        failure: Vec::new(),
+    };
+    let made: TxnResponse = connections.write(TXN, request).await.map_err(|failed| failed.trouble)?;
+    if made.succeeded { Ok(()) } else { Err(EtcdOpenError::JustMade { prefix: prefix.clone() }) }
+}
+
+/// What a server remembers of its store, in a file of its data directory.
+#[derive(Debug)]
+pub(super) struct Memory {
+    path: PathBuf,
+}
+
+impl Memory {
+    pub(super) fn new(directory: &Path) -> Self {
+        Self { path: directory.join(FILE_NAME) }
+    }
+
+    pub(super) fn exists(&self) -> io::Result<bool> {
+        self.path.try_exists()
+    }
+
+    /// Holds what was found against what is remembered, if anything is.
+    pub(super) fn verify(&self, cluster: u64, found: Option<&Description>) -> Result<(), EtcdOpenError> {
+        let text = match fs::read_to_string(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(self.damaged()),
+            Err(source) => return Err(self.io("read", source)),
+        };
+        let lines: Vec<_> = text.lines().collect();
+        let [FORMAT, expected_cluster, expected_store] = lines[..] else { return Err(self.damaged()) };
+        let is_cluster = expected_cluster == cluster_line(cluster);
+        let other = |found: String| {
+            let (path, expected) = (self.path.clone(), format!("{expected_store} in {expected_cluster}"));
+            Err(EtcdOpenError::OtherStore { path, expected, found })
+        };
+        match found {
+            Some(found) if is_cluster && expected_store == store_line(found.id) => Ok(()),
+            Some(found) => other(format!("{} in {} answers", store_line(found.id), cluster_line(cluster))),
+            None => other(format!("{}, which answers, has none under the prefix", cluster_line(cluster))),
+        }
+    }
+
+    /// Remembers a store, durably.
+    pub(super) fn remember(&self, cluster: u64, store: StoreId) -> Result<(), EtcdOpenError> {
+        if self.path.exists() {
+            return Ok(());
+        }
+        let directory = self.path.parent().unwrap_or(Path::new("."));
+        DirBuilder::new()
+            .recursive(true)
+            .mode(MODES.0)
+            .create(directory)
+            .map_err(|source| self.io("make the directory of", source))?;
+        let fresh = self.path.with_extension("new");
+        let write = || -> io::Result<()> {
+            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(MODES.1).open(&fresh)?;
+            file.write_all(format!("{FORMAT}\n{}\n{}\n", cluster_line(cluster), store_line(store)).as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&fresh, &self.path)?;
+            fs::File::open(directory)?.sync_all()
+        };
+        write().map_err(|source| self.io("write", source))
+    }
+
+    fn damaged(&self) -> EtcdOpenError {
+        EtcdOpenError::BadMemory { path: self.path.clone() }
+    }
+
+    fn io(&self, action: &'static str, source: io::Error) -> EtcdOpenError {
+        EtcdOpenError::Io { path: self.path.clone(), action, source }
+    }
+}
+
+fn cluster_line(cluster: u64) -> String {
+    format!("etcd cluster {cluster:016x}")
+}
+
+fn store_line(store: StoreId) -> String {
+    format!("store {store}")
+}

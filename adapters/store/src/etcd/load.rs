@@ -1,0 +1,77 @@
+//! Reading everything at one revision, page by page.
+
+use std::sync::Arc;
+
+use super::RANGE;
+use super::connection::Connections;
+use super::space::Space;
+use super::transaction::{signed, unsigned};
+use super::trouble::EtcdTrouble;
+use super::wire::{KeyValue, RangeRequest, RangeResponse};
+use crate::transaction::{Entry, Revision, Snapshot};
+
+/// Entries asked for at once. etcd counts all that are left for every page, so pages are large; what is over the size of an
+/// answer is asked for in smaller ones.
+const PAGE_ENTRIES: i64 = 16_384;
+
+/// Times that reading begins anew because the revision was compacted away meanwhile.
+const BEGINNINGS_MAX: usize = 3;
+
+/// Reads every entry.
+pub(super) async fn load(connections: &Arc<Connections>, space: &Space) -> Result<Snapshot, EtcdTrouble> {
+    for _ in 1..BEGINNINGS_MAX {
+        match load_once(connections, space).await {
+            Err(EtcdTrouble::Other { message, .. }) if message.contains("has been compacted") => {}
+            outcome => return outcome,
+        }
+    }
+    load_once(connections, space).await
+}
+
+async fn load_once(connections: &Arc<Connections>, space: &Space) -> Result<Snapshot, EtcdTrouble> {
+    let mut entries = Vec::new();
+    let mut request = RangeRequest {
+        key: space.records.clone(),
+        range_end: space.records_end.clone(),
+        limit: PAGE_ENTRIES,
+        ..RangeRequest::default()
+    };
+    let mut revision = Revision::ZERO;
+    loop {
+        let page: RangeResponse = match connections.read(RANGE, request.clone()).await {
+            Err(EtcdTrouble::Other { message, .. })
+                if message.contains("message length too large") && request.limit > 1 =>
+            {
+                request.limit /= 2;
+                continue;
+            }
+            answered => answered?,
+        };
+        if revision == Revision::ZERO {
+            // The first page is as of now, and says when that was; the others are as of then.
+            revision = unsigned(page.header.unwrap_or_default().revision);
+            request.revision = signed(revision);
+        }
+        let Some(last) = page.kvs.last() else { break };
+        request.key = [&last.key[..], &[0]].concat().into();
+        for kv in page.kvs {
+            entries.push(entry(space, &kv)?);
+        }
+        if !page.more {
+            break;
+        }
+    }
+    Ok(Snapshot { revision, entries })
+}
+
+/// Key and value with memory of their own: in etcd's answer they would keep the whole page.
+fn entry(space: &Space, kv: &KeyValue) -> Result<Entry, EtcdTrouble> {
+    let key = space.entry(&kv.key).ok_or_else(|| EtcdTrouble::Malformed(format!("the key {:?}", kv.key)))?;
+    let mut bytes = Vec::with_capacity(key.as_bytes().len() + kv.value.len());
+    bytes.extend_from_slice(key.as_bytes());
+    bytes.extend_from_slice(&kv.value);
+    let mut bytes = bytes::Bytes::from(bytes);
+    let value = bytes.split_off(key.as_bytes().len());
+    let key = crate::Key::new(bytes).map_err(|error| EtcdTrouble::Malformed(error.to_string()))?;
+    Ok(Entry { key, value, created: unsigned(kv.create_revision), modified: unsigned(kv.mod_revision) })
+}

@@ -1,0 +1,138 @@
+//! A transaction as etcd takes it, and what its answer means.
+//!
+//! The first thing that every transaction demands is that the store's description is as it was when the store was opened:
+//! nothing is ever written into data that were removed, replaced or taken over by a later release meanwhile.
+
+use bytes::Bytes;
+
+use super::space::Space;
+use super::trouble::EtcdTrouble;
+use super::wire::{
+    Compare, CompareResult, CompareTarget, DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, Request,
+    RequestOp, Response, ResponseOp, TargetUnion, TxnRequest, TxnResponse,
+};
+use crate::store::CommitError;
+use crate::transaction::{Condition, Expected, Revision, Transaction, Write};
+
+/// What became of a transaction that etcd has judged.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// Carried out, as this revision.
+    Done(Revision),
+    /// Carried out, and there was nothing to do at this revision.
+    Nothing(Revision),
+    /// A condition does not hold.
+    Conflict(CommitError),
+}
+
+/// The request: conditions as comparisons; on failure, what was found in place of what was expected.
+pub(super) fn request(space: &Space, description: &Bytes, transaction: &Transaction) -> TxnRequest {
+    let conditions = transaction.conditions.iter();
+    let compare = std::iter::once(is_described(space, description))
+        .chain(conditions.clone().map(|condition| compare(space, condition)))
+        .collect();
+    let seen = conditions.map(|condition| range(space.key(&condition.key), true));
+    let failure = std::iter::once(range(space.meta.clone(), false)).chain(seen).collect();
+    TxnRequest { compare, success: transaction.writes.iter().map(|write| operation(space, write)).collect(), failure }
+}
+
+/// That the store's description is this.
+fn is_described(space: &Space, description: &Bytes) -> Compare {
+    Compare {
+        result: CompareResult::Equal.into(),
+        target: CompareTarget::Value.into(),
+        key: space.meta.clone(),
+        operand: Some(TargetUnion::Value(description.clone())),
+    }
+}
+
+/// That nothing is at a key.
+pub(super) fn is_absent(key: Bytes) -> Compare {
+    Compare {
+        result: CompareResult::Equal.into(),
+        target: CompareTarget::Create.into(),
+        key,
+        operand: Some(TargetUnion::CreateRevision(0)),
+    }
+}
+
+/// To etcd a key that is absent was last modified at 0, as it is here.
+fn compare(space: &Space, condition: &Condition) -> Compare {
+    let (result, revision) = match condition.expected {
+        Expected::Absent => (CompareResult::Equal, Revision::ZERO),
+        Expected::Present => (CompareResult::Greater, Revision::ZERO),
+        Expected::ModifiedAt(revision) => (CompareResult::Equal, revision),
+        Expected::NotModifiedSince(revision) => (CompareResult::Less, Revision(revision.0.saturating_add(1))),
+    };
+    Compare {
+        result: result.into(),
+        target: CompareTarget::Mod.into(),
+        key: space.key(&condition.key),
+        operand: Some(TargetUnion::ModRevision(signed(revision))),
+    }
+}
+
+fn operation(space: &Space, write: &Write) -> RequestOp {
+    let key = space.key(write.key());
+    let request = match write {
+        Write::Put { value, .. } => Request::Put(PutRequest { key, value: value.clone() }),
+        Write::Delete { .. } => Request::DeleteRange(DeleteRangeRequest { key }),
+    };
+    RequestOp { request: Some(request) }
+}
+
+pub(super) fn put(key: Bytes, value: Bytes) -> RequestOp {
+    RequestOp { request: Some(Request::Put(PutRequest { key, value })) }
+}
+
+fn range(key: Bytes, keys_only: bool) -> RequestOp {
+    RequestOp { request: Some(Request::Range(RangeRequest { key, keys_only, ..RangeRequest::default() })) }
+}
+
+/// Reads etcd's answer to [`request`].
+pub(super) fn verdict(
+    description: &Bytes,
+    transaction: &Transaction,
+    answer: &TxnResponse,
+) -> Result<Verdict, EtcdTrouble> {
+    let revision = unsigned(answer.header.unwrap_or_default().revision);
+    if answer.succeeded {
+        let has_effect = |op: &ResponseOp| match &op.response {
+            Some(Response::DeleteRange(deleted)) => deleted.deleted > 0,
+            Some(Response::Put(_)) => true,
+            Some(Response::Range(_)) | None => false,
+        };
+        let changed = answer.responses.iter().any(has_effect);
+        return Ok(if changed { Verdict::Done(revision) } else { Verdict::Nothing(revision) });
+    }
+    let mut found = answer.responses.iter().map(range_of);
+    let described = found.next().flatten().and_then(|range| range.kvs.first());
+    if described.is_none_or(|kv| kv.value != description) {
+        return Err(EtcdTrouble::Replaced);
+    }
+    for (condition, range) in transaction.conditions.iter().zip(found) {
+        let range = range.ok_or_else(|| EtcdTrouble::Malformed("a transaction without what it found".to_owned()))?;
+        let found = range.kvs.first().map_or(Revision::ZERO, |kv| unsigned(kv.mod_revision));
+        if !condition.expected.holds(found) {
+            let (key, expected) = (condition.key.clone(), condition.expected);
+            return Ok(Verdict::Conflict(CommitError::Conflict { key, expected, found }));
+        }
+    }
+    Err(EtcdTrouble::Malformed("a transaction that failed while all of its conditions hold".to_owned()))
+}
+
+fn range_of(op: &ResponseOp) -> Option<&RangeResponse> {
+    match &op.response {
+        Some(Response::Range(range)) => Some(range),
+        Some(Response::Put(_) | Response::DeleteRange(_)) | None => None,
+    }
+}
+
+/// etcd counts revisions as `i64`, from 1.
+pub(super) fn signed(revision: Revision) -> i64 {
+    i64::try_from(revision.0).unwrap_or(i64::MAX)
+}
+
+pub(super) fn unsigned(revision: i64) -> Revision {
+    Revision(u64::try_from(revision).unwrap_or_default())
+}

@@ -1,0 +1,154 @@
+//! Where the etcd is on which a server keeps its catalog, and what is shown there: `--store etcd://…` and the flags beside it.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use starling_store::{EtcdCredentials, EtcdIdentity, EtcdOptions, EtcdPrefix, EtcdTls};
+
+use crate::environment::Environment;
+use crate::outcome::usage;
+
+/// What the address of an etcd begins with.
+pub(super) const SCHEME: &str = "etcd://";
+
+/// The members and the place in etcd: `etcd://HOST:PORT[,HOST:PORT…][/PREFIX]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct EtcdAddress {
+    endpoints: Vec<String>,
+    prefix: EtcdPrefix,
+}
+
+impl FromStr for EtcdAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let rest = text.strip_prefix(SCHEME).ok_or("it begins with etcd://")?;
+        let (members, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let endpoints = members.split(',').map(endpoint).collect::<Result<_, _>>()?;
+        let prefix = match prefix {
+            "" => EtcdPrefix::default(),
+            prefix => prefix.parse().map_err(|error| format!("{error}"))?,
+        };
+        Ok(Self { endpoints, prefix })
+    }
+}
+
+fn endpoint(text: &str) -> Result<String, String> {
+    if text.contains('@') {
+        return Err("a user is named by --etcd-user, and its password never stands on the command line".to_owned());
+    }
+    let authority = text.parse::<http::uri::Authority>().ok();
+    match authority
+        .filter(|authority| authority.port_u16().is_some_and(|port| port > 0) && !authority.host().is_empty())
+    {
+        Some(authority) => Ok(authority.to_string()),
+        None => Err(format!("{text:?} is not of the form HOST:PORT")),
+    }
+}
+
+/// How etcd is spoken to.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct EtcdArgs {
+    /// Speak TLS with etcd, and believe certificates of these CAs, in PEM
+    #[arg(long, value_name = "FILE")]
+    etcd_ca_file: Option<PathBuf>,
+
+    /// Certificate to show to etcd, in PEM
+    #[arg(long, value_name = "FILE", requires = "etcd_ca_file", requires = "etcd_key_file")]
+    etcd_cert_file: Option<PathBuf>,
+
+    /// Its private key, in PEM
+    #[arg(long, value_name = "FILE", requires = "etcd_cert_file")]
+    etcd_key_file: Option<PathBuf>,
+
+    /// User of etcd, with the password of --etcd-password-file or STARLING_ETCD_PASSWORD
+    #[arg(long, value_name = "NAME")]
+    etcd_user: Option<String>,
+
+    /// File whose first line is the password
+    #[arg(long, value_name = "FILE", requires = "etcd_user")]
+    etcd_password_file: Option<PathBuf>,
+}
+
+impl EtcdArgs {
+    /// Whether any of them is given.
+    pub(super) fn is_given(&self) -> bool {
+        self.etcd_ca_file.is_some() || self.etcd_user.is_some()
+    }
+
+    /// The way to the etcd at an address, with what the files hold.
+    pub(super) fn options(&self, address: &EtcdAddress, environment: &Environment) -> anyhow::Result<EtcdOptions> {
+        let EtcdAddress { endpoints, prefix } = address.clone();
+        let tls = match &self.etcd_ca_file {
+            None => None,
+            Some(path) => Some(EtcdTls { ca_pem: read("--etcd-ca-file", path)?, identity: self.identity()? }),
+        };
+        let credentials = self.credentials(environment)?;
+        Ok(EtcdOptions { prefix, tls, credentials, ..EtcdOptions::new(endpoints) })
+    }
+
+    fn identity(&self) -> anyhow::Result<Option<EtcdIdentity>> {
+        let (Some(certificate), Some(key)) = (&self.etcd_cert_file, &self.etcd_key_file) else { return Ok(None) };
+        let certificate_pem = read("--etcd-cert-file", certificate)?;
+        Ok(Some(EtcdIdentity { certificate_pem, key_pem: read("--etcd-key-file", key)? }))
+    }
+
+    fn credentials(&self, environment: &Environment) -> anyhow::Result<Option<EtcdCredentials>> {
+        let Some(user) = self.etcd_user.clone() else { return Ok(None) };
+        let password = match (&self.etcd_password_file, &environment.etcd_password) {
+            (Some(path), _) => {
+                let text = String::from_utf8(read("--etcd-password-file", path)?);
+                let text = text.map_err(|_| usage(format!("--etcd-password-file: {} is no text", path.display())))?;
+                text.lines().next().unwrap_or_default().to_owned()
+            }
+            (None, Some(password)) => password.clone(),
+            (None, None) => {
+                return Err(usage("--etcd-user: give its password by --etcd-password-file or STARLING_ETCD_PASSWORD"));
+            }
+        };
+        Ok(Some(EtcdCredentials { user, password }))
+    }
+}
+
+fn read(flag: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(path).map_err(|error| usage(format!("{flag}: cannot read {}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_names_members_and_a_place() {
+        let parse = |text: &str| text.parse::<EtcdAddress>();
+        let three = parse("etcd://10.0.0.1:2379,etcd-2:2379,[::1]:2379/mesh/a").expect("an address");
+        assert_eq!(three.endpoints, ["10.0.0.1:2379", "etcd-2:2379", "[::1]:2379"]);
+        assert_eq!(three.prefix.to_string(), "/mesh/a/");
+        assert_eq!(parse("etcd://e:1").expect("an address").prefix, EtcdPrefix::default());
+        assert_eq!(parse("etcd://e:1/"), parse("etcd://e:1/starling"));
+        for text in
+            ["etcd://", "etcd://e", "etcd://e:0", "etcd://e:1,", "etcd://:1", "etcd://e:1/a b", "etcd://u:p@e:1"]
+        {
+            assert!(parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_password_comes_from_a_file_or_the_environment() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("password");
+        std::fs::write(&path, "of file\n").expect("written");
+        let environment = Environment { etcd_password: Some("of environment".to_owned()), ..Environment::default() };
+        let address = "etcd://e:1".parse().expect("an address");
+        let password = |args: &EtcdArgs, environment: &Environment| {
+            let options = args.options(&address, environment)?;
+            anyhow::Ok(options.credentials.map(|credentials| credentials.password))
+        };
+        let mut args = EtcdArgs { etcd_user: Some("mesh".to_owned()), ..EtcdArgs::default() };
+        assert_eq!(password(&args, &environment).expect("given").as_deref(), Some("of environment"));
+        assert!(password(&args, &Environment::default()).is_err());
+        args.etcd_password_file = Some(path);
+        assert_eq!(password(&args, &environment).expect("given").as_deref(), Some("of file"));
+        assert_eq!(password(&EtcdArgs::default(), &environment).expect("none wanted"), None);
+    }
+}

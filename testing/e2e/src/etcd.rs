@@ -1,0 +1,62 @@
+//! An etcd of the test's own, of one member.
+
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::ports::free_port;
+use crate::process::Process;
+use crate::{tools, wait};
+
+/// One member, with ports and a data directory of its own; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Etcd {
+    process: Process,
+    client: u16,
+    peer: u16,
+    data: TempDir,
+}
+
+impl Etcd {
+    /// Starts one, and waits until it takes connections.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub async fn start() -> Self {
+        let data = TempDir::with_prefix("starling-e2e-etcd-").expect("a temporary directory");
+        let (client, peer) = (free_port(), free_port());
+        let process = spawn(&data, client, peer);
+        wait::listens(&[client]).await;
+        Self { process, client, peer, data }
+    }
+
+    /// What a server takes as its store.
+    #[must_use]
+    pub fn store(&self) -> String {
+        format!("etcd://127.0.0.1:{}", self.client)
+    }
+
+    /// Kills it with SIGKILL.
+    pub fn kill9(&mut self) {
+        self.process.kill9();
+    }
+
+    /// Starts it again, on the same ports and data.
+    ///
+    /// # Panics
+    /// If it does not take connections.
+    pub async fn restart(&mut self) {
+        self.process = spawn(&self.data, self.client, self.peer);
+        wait::listens(&[self.client]).await;
+    }
+}
+
+fn spawn(data: &TempDir, client: u16, peer: u16) -> Process {
+    let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+    let mut command = Command::new(tools::etcd());
+    command.arg("--name").arg("m0").arg("--data-dir").arg(data.path().join("data"));
+    command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+    command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+    command.arg("--initial-cluster").arg(format!("m0={peer}")).env_clear();
+    Process::spawn("etcd", command)
+}
