@@ -73,6 +73,10 @@ impl FromArgMatches for ChurnArgs {
         let of_proxies = is_given(PROXY);
         let foreign = if of_proxies { only(&fleet, &requests) } else { only(&requests, &fleet) };
         let known = |id: &clap::Id| matches.try_contains_id(id.as_str()).unwrap_or(false);
+        if is_given("target") {
+            let text = "churn changes the mesh that it measures: a --target cannot be asked for it\n";
+            return Err(Error::raw(ErrorKind::ArgumentConflict, text));
+        }
         if let Some(id) = foreign.iter().find(|id| known(id) && is_given(id.as_str())) {
             let text =
                 if of_proxies { "is for a simulated fleet, without --proxy" } else { "is for requests, with --proxy" };

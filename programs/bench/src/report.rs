@@ -167,7 +167,10 @@ impl Output {
 }
 
 /// Opens a file for writing, and leaves it as it was.
-fn verify_writable(path: &Path) -> anyhow::Result<()> {
+///
+/// # Errors
+/// When that cannot be; the text names it.
+pub(crate) fn verify_writable(path: &Path) -> anyhow::Result<()> {
     let was_there = path.exists();
     let opened = OpenOptions::new().append(true).create(true).open(path);
     opened.with_context(|| format!("cannot write {}", path.display()))?;

@@ -77,7 +77,7 @@ pub(crate) struct Args {
     /// Measure these numbers of connections, at 1,000 requests a second
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value_parser!(u32).range(1..=100_000))]
     connections: Vec<u32>,
-    /// Measure these rates, over 16 connections
+    /// Measure these rates, over 16 connections; throughput over 64, or over each of --connections
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = rate)]
     rates: Vec<f64>,
     /// Measure memory with these numbers of further services [default: 10,100,1000 if no other points are given]

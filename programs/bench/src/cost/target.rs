@@ -59,6 +59,9 @@ impl TargetArgs {
     /// With what does.
     pub(super) fn verify(&self) -> anyhow::Result<()> {
         let Some(Target { url, baseline }) = &self.target else {
+            if !self.headers.is_empty() {
+                bail!("--header is for a --target");
+            }
             if self.tls.is_given() {
                 bail!("--ca, --insecure, --cert and --key are for a --target with https://, grpcs:// or tls://");
             }

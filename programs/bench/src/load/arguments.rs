@@ -1,6 +1,6 @@
 //! The command line of `starling load`.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
@@ -14,6 +14,7 @@ use super::tls::TlsArgs;
 use super::{
     Arrivals, Length, Load, Message, Outcome, Pace, Peer, Protocol, Running, Summary, descriptors, hdr_log, parse_url,
 };
+use crate::report::verify_writable;
 use crate::stop::{Stop, Stopped};
 
 /// Time between two lines of progress.
@@ -178,7 +179,6 @@ impl LoadArgs {
 
     /// Writes the files that were asked for, and prints the figures.
     fn report(&self, summary: &Summary, outcome: &Outcome, began: SystemTime) -> anyhow::Result<ExitCode> {
-        print!("{}", summary.text());
         let write = |path: &Path, bytes: &[u8]| {
             std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
         };
@@ -189,6 +189,13 @@ impl LoadArgs {
         }
         if let Some(path) = &self.hdr {
             write(path, &hdr_log::render(outcome, summary.void.as_deref(), began)?)?;
+        }
+        // Last: whoever reads it may have gone, and the files are there all the same.
+        let told = std::io::stdout().write_all(summary.text().as_bytes());
+        if let Err(error) = told
+            && error.kind() != std::io::ErrorKind::BrokenPipe
+        {
+            return Err(error).context("cannot write to standard output");
         }
         Ok(if summary.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
@@ -217,6 +224,9 @@ pub async fn run(args: LoadArgs) -> anyhow::Result<ExitCode> {
             eprintln!("{} of the logs are not of `starling load`: their errors are not known", merged.foreign);
         }
         return args.report(&merged.summary(), &merged.outcome, merged.began);
+    }
+    for path in args.json.iter().chain(&args.hdr) {
+        verify_writable(path)?;
     }
     let load = args.load().await?;
     descriptors::provide(&load)?;

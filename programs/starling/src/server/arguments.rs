@@ -17,7 +17,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
 
-    /// Where the catalog is kept: embedded, in the data directory, or etcd://HOST:PORT[,HOST:PORT…][/PREFIX]
+    /// Where the catalog is kept: embedded, in the data directory, or etcd://HOST:PORT,HOST:PORT/PREFIX
     ///
     /// On etcd everything is under /starling/, or under the prefix that is given. Versions 3.5.33, 3.6.14 and later will do.
     #[arg(long, default_value = "embedded", value_name = "STORE")]
