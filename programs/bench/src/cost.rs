@@ -85,7 +85,7 @@ pub(crate) async fn run(scenario: CostScenario, args: Args) -> anyhow::Result<Ex
         missing,
     };
     drop(subjects);
-    args.output.write_page(|| html::page_of_one(name(scenario), html::Report::Cost(&report)))?;
+    args.output.write_page(|| html::page_of_one(&compare::word(&scenario), html::Report::Cost(&report)))?;
     let delivered = args.output.deliver(&report, &[], || text::text(&report))?;
     Ok(match stopped {
         Some(stopped) => stopped.tell(),
@@ -186,18 +186,6 @@ impl Run {
             }
         }
         Ok(())
-    }
-}
-
-/// Its name on the command line.
-fn name(scenario: CostScenario) -> &'static str {
-    match scenario {
-        CostScenario::Latency => "latency",
-        CostScenario::Cpu => "cpu",
-        CostScenario::Throughput => "throughput",
-        CostScenario::Memory => "memory",
-        CostScenario::Ingress => "ingress",
-        CostScenario::Churn => "churn",
     }
 }
 

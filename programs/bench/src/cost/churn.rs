@@ -261,11 +261,7 @@ pub(super) fn worst_second(each: &[Each]) -> Option<WorstSecond> {
         p99: latencies.at(0.99),
         max: latencies.at(1.0),
     });
-    let badness = |second: &WorstSecond| (second.errors, second.p99.unwrap_or(0.0));
-    seconds.max_by(|one, other| {
-        let (one, other) = (badness(one), badness(other));
-        one.0.cmp(&other.0).then(one.1.total_cmp(&other.1))
-    })
+    WorstSecond::of(seconds)
 }
 
 /// The findings of a round of which every request was kept.

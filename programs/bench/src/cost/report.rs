@@ -190,8 +190,14 @@ impl Cell {
 
     /// The worst second of all rounds that count, of a cell of `churn`.
     pub(crate) fn worst_second(&self) -> Option<WorstSecond> {
-        let seconds = self.sound().filter_map(|round| Some(round.churn.as_ref()?.worst_second));
-        let p99 = |second: &WorstSecond| second.p99.unwrap_or(0.0);
+        WorstSecond::of(self.sound().filter_map(|round| Some(round.churn.as_ref()?.worst_second)))
+    }
+}
+
+impl WorstSecond {
+    /// The one with the most errors, and of those with as many the one with the highest 99th percentile.
+    pub(super) fn of(seconds: impl Iterator<Item = Self>) -> Option<Self> {
+        let p99 = |second: &Self| second.p99.unwrap_or(0.0);
         seconds.max_by(|one, other| one.errors.cmp(&other.errors).then(p99(one).total_cmp(&p99(other))))
     }
 }

@@ -101,7 +101,10 @@ impl Message {
         message.written = match protocol {
             Protocol::Http1 => message.as_http1(),
             Protocol::Tcp => message.body.clone(),
-            Protocol::Http2 | Protocol::Grpc => Bytes::new(),
+            Protocol::Http2 | Protocol::Grpc => {
+                message.name_host();
+                Bytes::new()
+            }
         };
         message
     }
@@ -141,22 +144,24 @@ impl Message {
         text.into()
     }
 
-    /// The same URL of another host, which HTTP/2 names as `:authority` (RFC 9113, section 8.3.1).
-    fn uri_of(&self, host: &HeaderValue) -> Option<Uri> {
+    /// Has the URL name the host of a header, which is where HTTP/2 has it: `:authority` (RFC 9113, section 8.3.1).
+    fn name_host(&mut self) {
+        let hosts: Vec<_> = self.headers.extract_if(.., |(name, _)| *name == http::header::HOST).collect();
+        let named = hosts.first().and_then(|(_, host)| host.to_str().ok()?.parse().ok());
         let mut parts = self.uri.clone().into_parts();
-        parts.authority = Some(host.to_str().ok()?.parse().ok()?);
-        Uri::from_parts(parts).ok()
+        parts.authority = named.or(parts.authority);
+        if let Ok(uri) = Uri::from_parts(parts) {
+            self.uri = uri;
+        }
     }
 
     /// As HTTP/2 and gRPC have it.
     pub(super) fn as_http2(&self, protocol: Protocol) -> Request<()> {
         let mut request = Request::new(());
         *request.method_mut() = self.method.clone();
-        let (hosts, fields): (Vec<_>, Vec<_>) = self.headers.iter().partition(|(name, _)| name == http::header::HOST);
-        let named = hosts.first().and_then(|(_, host)| self.uri_of(host));
-        *request.uri_mut() = named.unwrap_or_else(|| self.uri.clone());
+        *request.uri_mut() = self.uri.clone();
         *request.version_mut() = Version::HTTP_2;
-        for (name, value) in fields {
+        for (name, value) in &self.headers {
             request.headers_mut().append(name.clone(), value.clone());
         }
         if protocol == Protocol::Grpc {
