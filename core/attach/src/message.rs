@@ -361,6 +361,7 @@ pub fn encode_subject(subject: &Subject) -> Option<WireSubject> {
         Subject::Node(node) => (KIND_NODE, node.to_string()),
         Subject::Destinations(source) => (8, source.to_string()),
         Subject::Instance(_)
+        | Subject::Servers
         | Subject::ServiceList
         | Subject::NodeList
         | Subject::CheckList

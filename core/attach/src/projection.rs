@@ -126,6 +126,7 @@ fn named(snapshot: &Snapshot, subject: &Subject, key: &ItemKey) -> Option<Item> 
         Subject::Node(_) => Some(Item::Mark),
         Subject::Endpoints(_)
         | Subject::Roots
+        | Subject::Servers
         | Subject::Instance(_)
         | Subject::ServiceList
         | Subject::NodeList
@@ -237,7 +238,11 @@ impl Touched {
                 let service = snapshot.virtual_address_of(*address).cloned();
                 self.named.extend(service.map(|service| (Subject::Routing(service), ItemKey::VirtualAddress)));
             }
-            RecordKey::Fence(_) | RecordKey::JoinToken(_) => {}
+            RecordKey::Fence(_)
+            | RecordKey::JoinToken(_)
+            | RecordKey::Server(_)
+            | RecordKey::Leader
+            | RecordKey::Attachment(_) => {}
         }
     }
 
@@ -382,6 +387,7 @@ pub fn decode_item(subject: &Subject, wire: &WireItem) -> Result<(ItemKey, Optio
         }
         Subject::Service(_) | Subject::Node(_) => Ok((ItemKey::Sole, value.map(|_| Item::Mark))),
         Subject::Instance(_)
+        | Subject::Servers
         | Subject::ServiceList
         | Subject::NodeList
         | Subject::CheckList

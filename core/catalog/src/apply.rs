@@ -109,6 +109,9 @@ impl Snapshot {
                 self.virtual_by_service.insert(value.service.clone(), value.address);
                 self.virtual_addresses.insert(value.address, Arc::new(Versioned { value, created, modified }));
             }
+            Record::Server(value) => self.members.put_server(Versioned { value, created, modified }),
+            Record::Leader(value) => self.members.put_leader(Versioned { value, created, modified }),
+            Record::Attachment(value) => self.members.put_attachment(Versioned { value, created, modified }),
         }
     }
 
@@ -172,6 +175,7 @@ impl Snapshot {
                     self.virtual_by_service.remove(&old.value.service);
                 }
             }
+            RecordKey::Server(_) | RecordKey::Leader | RecordKey::Attachment(_) => self.members.remove(key),
         }
     }
 
@@ -252,6 +256,9 @@ impl Snapshot {
             RecordKey::JoinToken(id) => self.join_token(id).map(|r| r.created),
             RecordKey::Fence(fence) => self.fences.get(fence).map(|r| r.created),
             RecordKey::VirtualAddress(address) => self.virtual_addresses.get(address).map(|r| r.created),
+            RecordKey::Server(_) | RecordKey::Leader | RecordKey::Attachment(_) => {
+                self.members.revisions(key).map(|(created, _)| created)
+            }
         }
     }
 
@@ -295,8 +302,11 @@ impl Snapshot {
             RecordKey::CaRoot(_) => {
                 subjects.insert(Subject::Roots);
             }
-            // Nothing that a proxy does depends on either.
-            RecordKey::JoinToken(_) | RecordKey::Fence(_) => {}
+            RecordKey::Server(_) | RecordKey::Leader => {
+                subjects.insert(Subject::Servers);
+            }
+            // Nothing that a proxy does depends on any of them.
+            RecordKey::JoinToken(_) | RecordKey::Fence(_) | RecordKey::Attachment(_) => {}
             RecordKey::VirtualAddress(address) => {
                 let entry = self.virtual_addresses.get(address);
                 subjects.extend(entry.map(|entry| Subject::Routing(entry.value.service.clone())));
@@ -346,6 +356,7 @@ impl Snapshot {
             Subject::Intentions(name) => self.intentions(name).is_some(),
             Subject::ProxyDefaults
             | Subject::Roots
+            | Subject::Servers
             | Subject::ServiceList
             | Subject::NodeList
             | Subject::CheckList

@@ -319,7 +319,10 @@ fn ground(change: &Change) -> Option<RecordKey> {
             | Record::CaRoot(_)
             | Record::JoinToken(_)
             | Record::Fence(_)
-            | Record::VirtualAddress(_),
+            | Record::VirtualAddress(_)
+            | Record::Server(_)
+            | Record::Leader(_)
+            | Record::Attachment(_),
         )
         | Change::Delete(_) => None,
     }
@@ -439,7 +442,10 @@ fn decide_node(
             | RecordKey::CaRoot(_)
             | RecordKey::JoinToken(_)
             | RecordKey::Fence(_)
-            | RecordKey::VirtualAddress(_) => false,
+            | RecordKey::VirtualAddress(_)
+            | RecordKey::Server(_)
+            | RecordKey::Leader
+            | RecordKey::Attachment(_) => false,
         };
         if !own {
             return Err(Refusal::ForeignRecord { node: name.clone(), key: key.encode() });

@@ -8,6 +8,7 @@
 pub mod apply;
 pub mod command;
 pub mod fan_out;
+mod members;
 pub mod mesh;
 pub mod receipts;
 pub mod snapshot;

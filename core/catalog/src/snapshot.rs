@@ -10,12 +10,14 @@ use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 use starling_model::{
-    CaRootRecord, Change, Check, CheckId, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, Fence, IngressGateway,
-    InstanceId, InstanceKey, IntentionSubject, JoinTokenId, JoinTokenRecord, MeshEntry, Node, NodeName, Port, Protocol,
-    ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName,
-    ServiceResolver, ServiceRouter, ServiceSplitter, Versioned, VirtualAddress,
+    AttachmentRecord, CaRootRecord, Change, Check, CheckId, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind,
+    Fence, IngressGateway, InstanceId, InstanceKey, IntentionSubject, JoinTokenId, JoinTokenRecord, LeaderRecord,
+    MeshEntry, Node, NodeName, Port, Protocol, ProxyDefaults, Record, RecordKey, Revision, ServerId, ServerRecord,
+    ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter,
+    Versioned, VirtualAddress,
 };
 
+use crate::members::Members;
 use crate::sorted::{Order, Sorted};
 use crate::subject::Subject;
 
@@ -33,6 +35,7 @@ pub struct Snapshot {
     pub(crate) virtual_by_service: OrdMap<ServiceName, Ipv4Addr>,
     /// By source, the destinations whose own intentions allow it by name.
     pub(crate) destinations: OrdMap<ServiceName, OrdSet<ServiceName>>,
+    pub(crate) members: Members,
     /// Instances by the name they bear.
     pub(crate) by_name: OrdMap<ServiceName, Arc<Sorted<ByKey>>>,
     /// Sidecars by the service they stand in front of.
@@ -425,6 +428,34 @@ impl Snapshot {
         self.join_tokens.values()
     }
 
+    /// Every server that runs, by identifier; none where the store has one server.
+    pub fn servers(&self) -> impl Iterator<Item = &Arc<Versioned<ServerRecord>>> {
+        self.members.servers()
+    }
+
+    /// One server.
+    #[must_use]
+    pub fn server(&self, id: ServerId) -> Option<&Arc<Versioned<ServerRecord>>> {
+        self.members.server(id)
+    }
+
+    /// The server that has the duties of which there is only one.
+    #[must_use]
+    pub fn leader(&self) -> Option<&Versioned<LeaderRecord>> {
+        self.members.leader()
+    }
+
+    /// The server that a node is attached to, or was when it was last heard of.
+    #[must_use]
+    pub fn attachment(&self, node: &NodeName) -> Option<&Arc<Versioned<AttachmentRecord>>> {
+        self.members.attachment(node)
+    }
+
+    /// The server of every node that is attached to one, by node.
+    pub fn attachments(&self) -> impl Iterator<Item = &Arc<Versioned<AttachmentRecord>>> {
+        self.members.attachments()
+    }
+
     /// The revision at which a record last changed; `None` if there is none.
     #[must_use]
     pub fn modified(&self, key: &RecordKey) -> Option<Revision> {
@@ -437,6 +468,9 @@ impl Snapshot {
             RecordKey::JoinToken(id) => self.join_token(id).map(|r| r.modified),
             RecordKey::Fence(fence) => self.fences.get(fence).map(|r| r.modified),
             RecordKey::VirtualAddress(address) => self.virtual_addresses.get(address).map(|r| r.modified),
+            RecordKey::Server(_) | RecordKey::Leader | RecordKey::Attachment(_) => {
+                self.members.revisions(key).map(|(_, modified)| modified)
+            }
         }
     }
 
@@ -454,6 +488,9 @@ impl Snapshot {
             Record::VirtualAddress(value) => {
                 self.virtual_addresses.get(&value.address).is_some_and(|r| r.value == *value)
             }
+            Record::Server(value) => self.server(value.id).is_some_and(|r| r.value == *value),
+            Record::Leader(value) => self.leader().is_some_and(|r| r.value == *value),
+            Record::Attachment(value) => self.attachment(&value.node).is_some_and(|r| r.value == *value),
         }
     }
 
@@ -470,7 +507,7 @@ impl Snapshot {
         let join_tokens = self.join_tokens().map(|r| wrap(r, Record::JoinToken));
         let fences = self.fences.values().map(|r| wrap(r, Record::Fence));
         let addresses = self.virtual_addresses.values().map(|r| wrap(r, Record::VirtualAddress));
-        let of_mesh = roots.chain(join_tokens).chain(fences).chain(addresses);
+        let of_mesh = roots.chain(join_tokens).chain(fences).chain(addresses).chain(self.members.records());
         nodes.chain(instances).chain(checks).chain(configs).chain(of_mesh)
     }
 

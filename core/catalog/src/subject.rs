@@ -24,6 +24,8 @@ pub enum Subject {
     ProxyDefaults,
     /// The roots that the mesh trusts.
     Roots,
+    /// Which servers there are, and which of them leads.
+    Servers,
     /// Which services there are, with their tags.
     ServiceList,
     /// Which nodes there are.
@@ -53,6 +55,7 @@ impl std::fmt::Display for Subject {
             Self::Destinations(name) => write!(f, "destinations/{name}"),
             Self::ProxyDefaults => f.write_str("proxy-defaults"),
             Self::Roots => f.write_str("roots"),
+            Self::Servers => f.write_str("servers"),
             Self::ServiceList => f.write_str("services"),
             Self::NodeList => f.write_str("nodes"),
             Self::CheckList => f.write_str("checks"),

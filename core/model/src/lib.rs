@@ -22,6 +22,7 @@ pub mod record;
 pub mod registration;
 pub mod resolver;
 pub mod router;
+pub mod server;
 pub mod service;
 pub mod splitter;
 pub mod time;
@@ -62,6 +63,7 @@ pub use router::{
     RequestMatch, RetryBudget, RetryOn, RetryPolicy, RouteAction, RouteDestination, RouteRedirect, ServiceRoute,
     ServiceRouter,
 };
+pub use server::{AttachmentRecord, LeaderRecord, ServerId, ServerIdError, ServerRecord};
 pub use service::{
     InstanceKey, InstanceKind, ServiceInstance, SidecarProxy, TaggedAddress, TransparentProxy, Upstream, Weights,
 };

@@ -13,6 +13,7 @@ use crate::config_entry::{ConfigEntry, ConfigEntryKey};
 use crate::join_token::{JoinTokenId, JoinTokenRecord};
 use crate::name::{CheckId, NodeName};
 use crate::node::Node;
+use crate::server::{AttachmentRecord, LeaderRecord, ServerId, ServerRecord};
 use crate::service::{InstanceKey, ServiceInstance};
 use crate::time::UnixSeconds;
 use crate::virtual_address::VirtualAddress;
@@ -58,6 +59,12 @@ pub enum Record {
     Fence(Fence),
     /// The virtual address of a service.
     VirtualAddress(VirtualAddress),
+    /// A server that runs.
+    Server(ServerRecord),
+    /// The server that has the duties of which there is only one.
+    Leader(LeaderRecord),
+    /// The server that a node is attached to.
+    Attachment(AttachmentRecord),
 }
 
 /// What decides about several records at once rewrites the fence that stands for them, and commits only if nobody else
@@ -121,6 +128,9 @@ pub struct CaRootRecord {
     pub active: bool,
 }
 
+/// The key of the one record of its kind.
+const LEADER: &str = "leader/duties";
+
 /// The key of a record.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RecordKey {
@@ -140,6 +150,12 @@ pub enum RecordKey {
     Fence(Fence),
     /// A virtual address.
     VirtualAddress(Ipv4Addr),
+    /// A server.
+    Server(ServerId),
+    /// The leader.
+    Leader,
+    /// The server of a node.
+    Attachment(NodeName),
 }
 
 /// Why bytes are no record.
@@ -172,6 +188,9 @@ impl RecordKey {
             Self::JoinToken(id) => format!("join-token/{id}"),
             Self::Fence(fence) => format!("fence/{}", fence.as_str()),
             Self::VirtualAddress(address) => format!("virtual-address/{address}"),
+            Self::Server(id) => format!("server/{id}"),
+            Self::Leader => LEADER.to_owned(),
+            Self::Attachment(node) => format!("attachment/{node}"),
         }
     }
 
@@ -203,6 +222,9 @@ impl RecordKey {
             "join-token" => Some(Self::JoinToken(rest.parse().ok()?)),
             "fence" => (rest == Fence::Protocols.as_str()).then_some(Self::Fence(Fence::Protocols)),
             "virtual-address" => Some(Self::VirtualAddress(rest.parse().ok()?)),
+            "server" => Some(Self::Server(rest.parse().ok()?)),
+            "leader" => (text == LEADER).then_some(Self::Leader),
+            "attachment" => Some(Self::Attachment(rest.parse().ok()?)),
             _ => None,
         }
     }
@@ -221,6 +243,9 @@ impl Record {
             Self::JoinToken(token) => RecordKey::JoinToken(token.id),
             Self::Fence(fence) => RecordKey::Fence(*fence),
             Self::VirtualAddress(value) => RecordKey::VirtualAddress(value.address),
+            Self::Server(server) => RecordKey::Server(server.id),
+            Self::Leader(_) => RecordKey::Leader,
+            Self::Attachment(attachment) => RecordKey::Attachment(attachment.node.clone()),
         }
     }
 
@@ -236,6 +261,9 @@ impl Record {
             Self::JoinToken(value) => serde_json::to_vec(value),
             Self::Fence(_) => serde_json::to_vec(&()),
             Self::VirtualAddress(value) => serde_json::to_vec(value),
+            Self::Server(value) => serde_json::to_vec(value),
+            Self::Leader(value) => serde_json::to_vec(value),
+            Self::Attachment(value) => serde_json::to_vec(value),
         };
         encoded.expect("invariant: records have string keys only and always serialise")
     }
@@ -254,6 +282,9 @@ impl Record {
             RecordKey::JoinToken(_) => serde_json::from_slice(bytes).map(Self::JoinToken),
             RecordKey::Fence(fence) => serde_json::from_slice(bytes).map(|()| Self::Fence(*fence)),
             RecordKey::VirtualAddress(_) => serde_json::from_slice(bytes).map(Self::VirtualAddress),
+            RecordKey::Server(_) => serde_json::from_slice(bytes).map(Self::Server),
+            RecordKey::Leader => serde_json::from_slice(bytes).map(Self::Leader),
+            RecordKey::Attachment(_) => serde_json::from_slice(bytes).map(Self::Attachment),
         };
         decoded.map_err(|source| RecordError::Value { key: key.encode(), source })
     }
@@ -274,11 +305,23 @@ mod tests {
             "join-token/00000000000000ab",
             "fence/protocols",
             "virtual-address/240.1.2.3",
+            "server/00000000000000ab",
+            "leader/duties",
+            "attachment/n1",
         ] {
             assert_eq!(RecordKey::decode(text).expect(text).encode(), text);
         }
-        for text in ["", "node", "node/", "other/x", "instance/n1", "config/unknown/x", "fence/other", "join-token/ab"]
-        {
+        for text in [
+            "",
+            "node",
+            "node/",
+            "other/x",
+            "instance/n1",
+            "config/unknown/x",
+            "fence/other",
+            "join-token/ab",
+            "leader/x",
+        ] {
             assert!(RecordKey::decode(text).is_err(), "{text:?}");
         }
     }

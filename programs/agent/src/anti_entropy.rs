@@ -54,7 +54,10 @@ pub(crate) fn difference(local: &Registrations, catalog: &[Record]) -> Vec<Vec<R
             | Record::CaRoot(_)
             | Record::JoinToken(_)
             | Record::Fence(_)
-            | Record::VirtualAddress(_) => {}
+            | Record::VirtualAddress(_)
+            | Record::Server(_)
+            | Record::Leader(_)
+            | Record::Attachment(_) => {}
         }
     }
     groups.extend(unknown.into_values());

@@ -156,6 +156,7 @@ impl NativePlane {
             | Subject::Roots
             | Subject::Node(_)
             | Subject::Instance(_)
+            | Subject::Servers
             | Subject::ServiceList
             | Subject::NodeList
             | Subject::CheckList

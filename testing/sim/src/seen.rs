@@ -64,6 +64,7 @@ impl Seen {
             Subject::Roots => Self::Roots(mesh.roots_pem().into_iter().map(str::to_owned).collect()),
             Subject::Node(_)
             | Subject::Instance(_)
+            | Subject::Servers
             | Subject::ServiceList
             | Subject::NodeList
             | Subject::CheckList

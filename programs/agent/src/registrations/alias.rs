@@ -41,7 +41,10 @@ impl Registrations {
                 | RecordKey::CaRoot(_)
                 | RecordKey::JoinToken(_)
                 | RecordKey::Fence(_)
-                | RecordKey::VirtualAddress(_) => {}
+                | RecordKey::VirtualAddress(_)
+                | RecordKey::Server(_)
+                | RecordKey::Leader
+                | RecordKey::Attachment(_) => {}
             }
         }
         let mut seen = BTreeSet::new();

@@ -16,7 +16,10 @@ impl Registrations {
             | RecordKey::CaRoot(_)
             | RecordKey::JoinToken(_)
             | RecordKey::Fence(_)
-            | RecordKey::VirtualAddress(_) => None,
+            | RecordKey::VirtualAddress(_)
+            | RecordKey::Server(_)
+            | RecordKey::Leader
+            | RecordKey::Attachment(_) => None,
         };
         record.map_or_else(|| Change::Delete(key.clone()), Change::Put)
     }
