@@ -33,6 +33,7 @@ use self::lock::DirectoryLock;
 use self::window::{Window, WindowLimits};
 use self::writer::{Job, Writer};
 use crate::StoreId;
+use crate::lease::Lease;
 use crate::store::{CommitError, Failure, LoadError, Store, Watch, WatchError};
 use crate::transaction::{Entry, Key, Revision, Snapshot, Transaction};
 
@@ -320,6 +321,18 @@ impl Store for EmbeddedStore {
     async fn watch(&self, from: Revision) -> Result<Watch, WatchError> {
         self.window.watch(from)
     }
+
+    async fn barrier(&self) -> Result<Revision, LoadError> {
+        match self.window.failure() {
+            Some(failure) => Err(LoadError::Failed(failure)),
+            // What is acknowledged was shown to watchers before.
+            None => Ok(self.revision()),
+        }
+    }
+
+    async fn lease(&self, _: Duration) -> Result<Option<Lease>, LoadError> {
+        Ok(None)
+    }
 }
 
 /// Why the database could not be read.
@@ -365,6 +378,7 @@ fn entry(key: &[u8], record: &[u8]) -> Result<Entry, ReadError> {
         value,
         created: revisions.created,
         modified: revisions.modified,
+        leased: false,
     })
 }
 

@@ -7,6 +7,7 @@
 
 mod connection;
 mod door;
+mod lease;
 mod load;
 mod space;
 mod transaction;
@@ -18,6 +19,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::{Semaphore, watch};
@@ -28,6 +30,7 @@ use self::space::Space;
 use self::transaction::Verdict;
 use self::watching::Watcher;
 use self::wire::{RangeRequest, RangeResponse, TxnResponse};
+use crate::lease::Lease;
 use crate::store::{CommitError, LoadError, Store, Watch, WatchError};
 use crate::transaction::{Revision, Snapshot, Transaction};
 use crate::{Epoch, StoreId};
@@ -122,6 +125,17 @@ struct Shared {
     /// The highest revision that somebody waits for and no event will bring.
     wanted: watch::Sender<u64>,
     closed: watch::Sender<bool>,
+}
+
+impl Shared {
+    /// Somebody waits for a revision that no event may bring.
+    fn want(&self, revision: Revision) {
+        self.wanted.send_if_modified(|wanted| {
+            let is_news = revision.0 > *wanted;
+            *wanted = revision.0.max(*wanted);
+            is_news
+        });
+    }
 }
 
 /// A store on etcd that was found good, or missing, and in which nothing was written yet.
@@ -299,11 +313,7 @@ impl Store for EtcdStore {
         match transaction::verdict(description, &transaction, &answer) {
             Ok(Verdict::Done(revision)) => Ok(revision),
             Ok(Verdict::Nothing(revision)) => {
-                self.shared.wanted.send_if_modified(|wanted| {
-                    let is_news = revision.0 > *wanted;
-                    *wanted = revision.0.max(*wanted);
-                    is_news
-                });
+                self.shared.want(revision);
                 Ok(revision)
             }
             Ok(Verdict::Conflict(conflict)) => Err(conflict),
@@ -325,5 +335,17 @@ impl Store for EtcdStore {
         }
         self.refuse_start(from).await?;
         Ok(Watch::new(futures::stream::unfold(Some(self.watcher(from)), watching::advance)))
+    }
+
+    async fn barrier(&self) -> Result<Revision, LoadError> {
+        // Reads of etcd's are linearisable: this one is answered by a quorum.
+        let at = self.at(Revision::ZERO).await.map_err(|trouble| LoadError::Unavailable(Arc::new(trouble)))?;
+        self.shared.want(at);
+        Ok(at)
+    }
+
+    async fn lease(&self, ttl: Duration) -> Result<Option<Lease>, LoadError> {
+        let taken_out = lease::take_out(&self.shared.connections, ttl).await;
+        taken_out.map(Some).map_err(|trouble| LoadError::Unavailable(Arc::new(trouble)))
     }
 }

@@ -12,6 +12,7 @@
 
 mod embedded;
 mod etcd;
+mod lease;
 mod store;
 mod store_id;
 mod transaction;
@@ -21,6 +22,7 @@ pub use etcd::{
     EtcdCredentials, EtcdIdentity, EtcdOpenError, EtcdOptions, EtcdPrefix, EtcdPrefixError, EtcdStore, EtcdTls,
     EtcdTrouble, ExaminedEtcd,
 };
+pub use lease::{Lease, LeaseId};
 pub use store::{CommitError, Failure, LoadError, Quantity, Store, Watch, WatchError};
 pub use store_id::StoreId;
 pub use transaction::{

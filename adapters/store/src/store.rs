@@ -4,10 +4,12 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::{BoxStream, Stream, StreamExt};
 
+use crate::lease::Lease;
 use crate::transaction::{Committed, Expected, Key, Revision, Snapshot, Transaction};
 
 /// What went wrong underneath a store; shared, because one failure answers many callers.
@@ -42,6 +44,20 @@ pub trait Store: Send + Sync + 'static {
     /// [`WatchError`]; for [`WatchError::Compacted`] the remedy is to [`load`](Store::load) and to
     /// watch from the snapshot's revision.
     async fn watch(&self, from: Revision) -> Result<Watch, WatchError>;
+
+    /// A revision not before that of any transaction that was acknowledged, by whichever process, before this was called.
+    /// Watches come to it, also if nothing is written.
+    ///
+    /// # Errors
+    /// [`LoadError`] if that cannot be found out now: on etcd, if too few members answer.
+    async fn barrier(&self) -> Result<Revision, LoadError>;
+
+    /// Takes out a lease, kept up until it is dropped, that ends `ttl` after its holder is gone; `None` if no other process
+    /// shares this store, since there is nobody then to take note.
+    ///
+    /// # Errors
+    /// [`LoadError`] if it cannot be had now.
+    async fn lease(&self, ttl: Duration) -> Result<Option<Lease>, LoadError>;
 }
 
 /// What of a transaction exceeds a limit.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::lease::LeaseId;
 use crate::store::{CommitError, Quantity};
 
 /// Longest key, in bytes. Keys are stored in every inner node above them, so they stay short.
@@ -111,6 +112,8 @@ pub enum Write {
         key: Key,
         /// Its new value; may be empty.
         value: Bytes,
+        /// The lease with which the key goes; `None` for one that stays.
+        lease: Option<LeaseId>,
     },
     /// Removes the key; of an absent key, does nothing.
     Delete {
@@ -132,7 +135,7 @@ impl Write {
     #[must_use]
     pub fn size(&self) -> usize {
         match self {
-            Write::Put { key, value } => key.0.len() + value.len(),
+            Write::Put { key, value, .. } => key.0.len() + value.len(),
             Write::Delete { key } => key.0.len(),
         }
     }
@@ -213,7 +216,15 @@ impl Transaction {
     #[must_use]
     pub fn put(mut self, key: Key, value: impl Into<Bytes>) -> Transaction {
         let value = value.into();
-        self.writes.push(Write::Put { key, value });
+        self.writes.push(Write::Put { key, value, lease: None });
+        self
+    }
+
+    /// Adds a put of a key that goes when `lease` ends.
+    #[must_use]
+    pub fn put_leased(mut self, key: Key, value: impl Into<Bytes>, lease: LeaseId) -> Transaction {
+        let value = value.into();
+        self.writes.push(Write::Put { key, value, lease: Some(lease) });
         self
     }
 
@@ -272,6 +283,8 @@ pub struct Entry {
     pub created: Revision,
     /// The transaction that put the key last.
     pub modified: Revision,
+    /// Whether it goes with a lease.
+    pub leased: bool,
 }
 
 /// Everything in the store at one revision.

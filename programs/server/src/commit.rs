@@ -161,7 +161,7 @@ fn condition(seen: &Seen) -> Condition {
 fn write(change: &Change) -> Write {
     let key = key(&change.key());
     match change {
-        Change::Put(record) => Write::Put { key, value: record.encode().into() },
+        Change::Put(record) => Write::Put { key, value: record.encode().into(), lease: None },
         Change::Delete(_) => Write::Delete { key },
     }
 }

@@ -102,7 +102,7 @@ async fn again(reason: &Failure) {
 
 fn decode(write: &Write) -> anyhow::Result<Change> {
     Ok(match write {
-        Write::Put { key, value } => Change::Put(Record::decode(&decode_key(key.as_bytes())?, value)?),
+        Write::Put { key, value, .. } => Change::Put(Record::decode(&decode_key(key.as_bytes())?, value)?),
         Write::Delete { key } => Change::Delete(decode_key(key.as_bytes())?),
     })
 }
@@ -130,7 +130,7 @@ mod tests {
         let server = Server::start(config, &Registry::default()).await.expect("the server starts");
         let before = server.snapshot().revision();
         let key = Key::new("hologram/h1").expect("a key");
-        let write = Write::Put { key, value: b"{}".to_vec().into() };
+        let write = Write::Put { key, value: b"{}".to_vec().into(), lease: None };
         server.store().commit(Transaction { conditions: Vec::new(), writes: vec![write] }).await.expect("durable");
         let reason = server.halted().await;
         assert!(reason.contains("hologram"), "{reason}");

@@ -182,7 +182,7 @@ fn apply(entries: &mut Entries<'_>, transaction: &Transaction, revision: Revisio
     let mut effective = Vec::with_capacity(transaction.writes.len());
     for write in &transaction.writes {
         match write {
-            Write::Put { key, value } => {
+            Write::Put { key, value, .. } => {
                 let created = revisions(entries, key)?.map_or(revision, |found| found.created);
                 let record = record::encode(created, revision, value);
                 entries.insert(key.as_bytes(), &record[..]).map_err(redb::Error::from)?;

@@ -17,11 +17,15 @@ use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::trouble::{EtcdTrouble, Judged, judge};
-use super::wire::{Answer, AuthenticateRequest, AuthenticateResponse, WatchRequest, WatchResponse};
+use super::wire::{
+    Answer, AuthenticateRequest, AuthenticateResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, WatchRequest,
+    WatchResponse,
+};
 use super::{EtcdCredentials, EtcdOptions};
 
 const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
+const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 
 /// Time to connect to one member, the handshake of TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -239,6 +243,32 @@ impl Connections {
             Ok(Err(status)) => Err(judge(&status, self.user()).trouble),
             Err(_elapsed) => Err(EtcdTrouble::TooSlow(ATTEMPT_TIMEOUT)),
         }
+    }
+
+    /// Asks once, over the connection in use, that a lease be kept.
+    pub(super) async fn keep_alive(
+        &self,
+        request: LeaseKeepAliveRequest,
+        within: Duration,
+    ) -> Result<LeaseKeepAliveResponse, EtcdTrouble> {
+        let line = self.line().await?;
+        let asked = async {
+            let mut client = line.client();
+            client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+            let codec = ProstCodec::<LeaseKeepAliveRequest, LeaseKeepAliveResponse>::default();
+            // etcd answers each question of a stream; one that ends after the first is answered all the same.
+            let asks = line.with_metadata(futures::stream::iter([request]));
+            let answers = client.streaming(asks, PathAndQuery::from_static(KEEP_ALIVE), codec).await?;
+            answers.into_inner().message().await
+        };
+        let trouble = match timeout(within, asked).await {
+            Ok(Ok(Some(answer))) => return Ok(answer),
+            Ok(Ok(None)) => EtcdTrouble::Malformed("a lease's keeping without an answer".to_owned()),
+            Ok(Err(status)) => judge(&status, self.user()).trouble,
+            Err(_elapsed) => EtcdTrouble::TooSlow(within),
+        };
+        self.leave(&line).await;
+        Err(trouble)
     }
 
     /// What is wrong with an answer of that cluster, if anything is.

@@ -73,5 +73,6 @@ fn entry(space: &Space, kv: &KeyValue) -> Result<Entry, EtcdTrouble> {
     let mut bytes = bytes::Bytes::from(bytes);
     let value = bytes.split_off(key.as_bytes().len());
     let key = crate::Key::new(bytes).map_err(|error| EtcdTrouble::Malformed(error.to_string()))?;
-    Ok(Entry { key, value, created: unsigned(kv.create_revision), modified: unsigned(kv.mod_revision) })
+    let (created, modified) = (unsigned(kv.create_revision), unsigned(kv.mod_revision));
+    Ok(Entry { key, value, created, modified, leased: kv.lease != 0 })
 }

@@ -75,14 +75,16 @@ fn compare(space: &Space, condition: &Condition) -> Compare {
 fn operation(space: &Space, write: &Write) -> RequestOp {
     let key = space.key(write.key());
     let request = match write {
-        Write::Put { value, .. } => Request::Put(PutRequest { key, value: value.clone() }),
+        Write::Put { value, lease, .. } => {
+            Request::Put(PutRequest { key, value: value.clone(), lease: lease.map_or(0, |lease| lease.0) })
+        }
         Write::Delete { .. } => Request::DeleteRange(DeleteRangeRequest { key }),
     };
     RequestOp { request: Some(request) }
 }
 
 pub(super) fn put(key: Bytes, value: Bytes) -> RequestOp {
-    RequestOp { request: Some(Request::Put(PutRequest { key, value })) }
+    RequestOp { request: Some(Request::Put(PutRequest { key, value, lease: 0 })) }
 }
 
 fn range(key: Bytes, keys_only: bool) -> RequestOp {

@@ -18,6 +18,7 @@ use super::connection::Line;
 use super::transaction::{signed, unsigned};
 use super::trouble::{EtcdTrouble, judge};
 use super::wire::{Event, EventType, WatchAsk, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse};
+use crate::lease::LeaseId;
 use crate::store::WatchError;
 use crate::transaction::{Committed, Revision, Write};
 
@@ -267,7 +268,8 @@ impl Watcher {
         let kv = event.kv.ok_or_else(|| EtcdTrouble::Malformed("an event without a key".to_owned()))?;
         let entry = self.shared.space.entry(&kv.key);
         let key = entry.ok_or_else(|| EtcdTrouble::Malformed(format!("the key {:?}", kv.key)))?;
-        let write = if is_delete { Write::Delete { key } } else { Write::Put { key, value: kv.value } };
+        let lease = (kv.lease != 0).then_some(LeaseId(kv.lease));
+        let write = if is_delete { Write::Delete { key } } else { Write::Put { key, value: kv.value, lease } };
         Ok((unsigned(kv.mod_revision), write))
     }
 }

@@ -31,7 +31,14 @@ macro_rules! answers {
     )*};
 }
 
-answers!(RangeResponse, TxnResponse, AuthenticateResponse);
+answers!(
+    RangeResponse,
+    TxnResponse,
+    AuthenticateResponse,
+    LeaseGrantResponse,
+    LeaseRevokeResponse,
+    LeaseKeepAliveResponse
+);
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct KeyValue {
@@ -43,6 +50,9 @@ pub(super) struct KeyValue {
     pub(super) mod_revision: i64,
     #[prost(bytes = "bytes", tag = "5")]
     pub(super) value: Bytes,
+    /// 0 for none.
+    #[prost(int64, tag = "6")]
+    pub(super) lease: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -90,6 +100,8 @@ pub(super) struct PutRequest {
     pub(super) key: Bytes,
     #[prost(bytes = "bytes", tag = "2")]
     pub(super) value: Bytes,
+    #[prost(int64, tag = "3")]
+    pub(super) lease: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -263,4 +275,55 @@ pub(super) struct AuthenticateResponse {
     pub(super) header: Option<ResponseHeader>,
     #[prost(string, tag = "2")]
     pub(super) token: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct LeaseGrantRequest {
+    /// In seconds.
+    #[prost(int64, tag = "1")]
+    pub(super) ttl: i64,
+    /// 0 for one of etcd's choice.
+    #[prost(int64, tag = "2")]
+    pub(super) id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct LeaseGrantResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<ResponseHeader>,
+    #[prost(int64, tag = "2")]
+    pub(super) id: i64,
+    #[prost(int64, tag = "3")]
+    pub(super) ttl: i64,
+    #[prost(string, tag = "4")]
+    pub(super) error: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct LeaseRevokeRequest {
+    #[prost(int64, tag = "1")]
+    pub(super) id: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct LeaseRevokeResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<ResponseHeader>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct LeaseKeepAliveRequest {
+    #[prost(int64, tag = "1")]
+    pub(super) id: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct LeaseKeepAliveResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<ResponseHeader>,
+    #[prost(int64, tag = "2")]
+    pub(super) id: i64,
+    /// In seconds; 0 if the lease is no more.
+    #[prost(int64, tag = "3")]
+    pub(super) ttl: i64,
 }

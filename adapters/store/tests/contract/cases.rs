@@ -96,7 +96,7 @@ pub(crate) async fn deleting_what_is_absent_is_not_a_change(bed: &impl Bed) {
     assert_eq!(store.commit(mixed).await.unwrap(), Revision(base + 2));
     let mut watch = store.watch(Revision(base + 1)).await.unwrap();
     let seen = watch.next().await.unwrap();
-    let expected = [Write::Delete { key: key("a") }, Write::Put { key: key("c"), value: "x".into() }];
+    let expected = [Write::Delete { key: key("a") }, Write::Put { key: key("c"), value: "x".into(), lease: None }];
     assert_eq!((seen.revision, &seen.writes[..]), (Revision(base + 2), &expected[..]));
 }
 

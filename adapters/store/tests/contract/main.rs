@@ -5,6 +5,7 @@
 mod cases;
 mod etcd_alone;
 mod etcd_process;
+mod leases;
 mod model;
 
 use starling_store::{EmbeddedOptions, EmbeddedStore, EtcdStore, Revision, Store};

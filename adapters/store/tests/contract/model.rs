@@ -39,7 +39,7 @@ impl Model {
         let mut effective = Vec::new();
         for write in &transaction.writes {
             match write {
-                Write::Put { key, value } => {
+                Write::Put { key, value, .. } => {
                     let created = self.entries.get(key).map_or(next, |(_, created, _)| *created);
                     self.entries.insert(key.clone(), (value.to_vec(), created, next));
                     effective.push(write.clone());
@@ -65,6 +65,7 @@ impl Model {
             value: value.clone().into(),
             created: Revision(*created),
             modified: Revision(*modified),
+            leased: false,
         });
         Snapshot { revision: Revision(self.revision), entries: entries.collect() }
     }
@@ -85,7 +86,7 @@ fn write(key: Key) -> impl Strategy<Value = Write> {
     let deleted = key.clone();
     prop_oneof![
         3 => vec(any::<u8>(), 0..40)
-            .prop_map(move |value| Write::Put { key: key.clone(), value: value.into() }),
+            .prop_map(move |value| Write::Put { key: key.clone(), value: value.into(), lease: None }),
         1 => Just(Write::Delete { key: deleted }),
     ]
 }

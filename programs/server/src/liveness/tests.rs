@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use starling_attach::Lineage;
 use starling_identity::ClusterId;
 use starling_model::{Node, RecordKey, Revision};
-use starling_store::{CommitError, EmbeddedOptions, EmbeddedStore, LoadError, Store, Transaction, Watch, WatchError};
+use starling_store::{
+    CommitError, EmbeddedOptions, EmbeddedStore, Lease, LoadError, Store, Transaction, Watch, WatchError,
+};
 use starling_telemetry::Registry;
 use starling_tls::CertificateAuthority;
 use tokio::sync::{Semaphore, watch};
@@ -50,6 +52,14 @@ impl Store for Gated {
 
     async fn watch(&self, from: starling_store::Revision) -> Result<Watch, WatchError> {
         self.inner.watch(from).await
+    }
+
+    async fn barrier(&self) -> Result<starling_store::Revision, LoadError> {
+        self.inner.barrier().await
+    }
+
+    async fn lease(&self, ttl: Duration) -> Result<Option<Lease>, LoadError> {
+        self.inner.lease(ttl).await
     }
 }
 
