@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio::task::AbortHandle;
 
 /// Names a lease. One can be had from [`Store::lease`](crate::Store::lease) only.
@@ -29,7 +29,8 @@ pub struct Lease {
     id: LeaseId,
     ended: watch::Receiver<bool>,
     keeper: AbortHandle,
-    revoke: Option<BoxFuture<'static, ()>>,
+    /// What gives it up; in a lock so that it may be held anywhere.
+    revoke: Mutex<BoxFuture<'static, ()>>,
 }
 
 impl Lease {
@@ -39,7 +40,7 @@ impl Lease {
         keeper: AbortHandle,
         revoke: BoxFuture<'static, ()>,
     ) -> Self {
-        Self { id, ended, keeper, revoke: Some(revoke) }
+        Self { id, ended, keeper, revoke: Mutex::new(revoke) }
     }
 
     /// Its name, to be written under.
@@ -56,12 +57,11 @@ impl Lease {
     }
 
     /// Gives it up, and with it what was written under it, now; `within` that time, or else by itself.
-    pub async fn revoke(mut self, within: Duration) {
+    pub async fn revoke(self, within: Duration) {
         self.keeper.abort();
-        if let Some(revoke) = self.revoke.take() {
-            // It ends by itself otherwise.
-            let _ = tokio::time::timeout(within, revoke).await;
-        }
+        let mut revoke = self.revoke.lock().await;
+        // It ends by itself otherwise.
+        let _ = tokio::time::timeout(within, revoke.as_mut()).await;
     }
 }
 

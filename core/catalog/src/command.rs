@@ -22,8 +22,10 @@ use starling_model::{
 use crate::snapshot::Snapshot;
 
 mod join_token;
+mod liveness;
 mod virtual_address;
 
+pub use liveness::{Charge, LIVENESS_NODES_MAX, LivenessCommand, Said};
 pub use join_token::{JOIN_TOKENS_MAX, JoinRequest, JoinTokenCommand, JoinTokenRefusal, NameHolder};
 
 /// Changes that one transaction of the store takes, and also conditions; only the first transaction of a larger decision is
@@ -89,6 +91,8 @@ pub enum Command {
     PutRoot(starling_model::CaRootRecord),
     /// Makes, uses or revokes a join token.
     JoinToken(JoinTokenCommand),
+    /// Says of nodes whether they are alive.
+    Liveness(LivenessCommand),
 }
 
 /// A record as it stood when a command was decided; `None` means it was not there.
@@ -264,6 +268,7 @@ pub fn decide(snapshot: &Snapshot, command: &Command) -> Result<Decision, Refusa
             decision.put(snapshot, Record::CaRoot(root.clone()));
         }
         Command::JoinToken(command) => join_token::decide(snapshot, command, &mut decision)?,
+        Command::Liveness(command) => liveness::decide(snapshot, command, &mut decision),
     }
     Ok(decision)
 }

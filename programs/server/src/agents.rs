@@ -38,6 +38,14 @@ struct State {
     nodes: BTreeMap<NodeName, StreamId>,
 }
 
+impl State {
+    /// Whether the newest stream of a node is open.
+    fn is_attached(&self, node: &NodeName) -> bool {
+        let newest = self.nodes.get(node).and_then(|id| self.attached.get(id));
+        newest.is_some_and(|attached| !attached.away)
+    }
+}
+
 struct Attached {
     node: NodeName,
     reporter: ReporterId,
@@ -121,8 +129,7 @@ impl Agents {
     /// How it stands with a node, at one moment.
     pub(crate) fn presence(&self, node: &NodeName) -> Presence {
         let state = self.lock();
-        let newest = state.nodes.get(node).and_then(|id| state.attached.get(id));
-        if newest.is_some_and(|attached| !attached.away) {
+        if state.is_attached(node) {
             Presence::Attached
         } else if self.liveness.is_waited_for(node) {
             Presence::WaitedFor
@@ -131,9 +138,34 @@ impl Agents {
         }
     }
 
-    /// Looks at a node again in a while, as its liveness could not be written.
-    pub(crate) fn look_again(&self, node: NodeName) {
-        self.liveness.look_again(node);
+    /// Which nodes are alive.
+    pub(crate) fn liveness(&self) -> &Liveness {
+        &self.liveness
+    }
+
+    /// Nodes whose server has ended are this one's to wait for.
+    pub(crate) fn look_after(&self, nodes: Vec<NodeName>) {
+        let state = self.lock();
+        self.liveness.look_after(nodes, |node| state.is_attached(node));
+    }
+
+    /// A node has come to another server: its stream here, if there is one, ends.
+    pub(crate) fn supersede(&self, node: &NodeName) {
+        let mut state = self.lock();
+        let Some(id) = state.nodes.get(node).copied() else { return };
+        if let Some(Attached { away, waker, .. }) = state.attached.remove(&id) {
+            tracing::debug!(%node, "the node has come to another server");
+            state.nodes.remove(node);
+            state.fleet.remove(id);
+            self.liveness.is_here(node);
+            if !away {
+                self.metrics.attached.dec();
+            }
+            // It sees that it is no longer the current one, and ends.
+            waker.into_iter().for_each(Waker::wake);
+        }
+        drop(state);
+        self.hub.remove_node(node);
     }
 
     /// How many agents are attached.

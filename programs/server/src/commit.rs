@@ -155,11 +155,11 @@ fn condition(seen: &Seen) -> Condition {
         Some(revision) => Expected::ModifiedAt(starling_store::Revision(revision.0)),
         None => Expected::Absent,
     };
-    Condition { key: key(&seen.key), expected }
+    Condition { key: store_key(&seen.key), expected }
 }
 
 fn write(change: &Change) -> Write {
-    let key = key(&change.key());
+    let key = store_key(&change.key());
     match change {
         Change::Put(record) => Write::Put { key, value: record.encode().into(), lease: None },
         Change::Delete(_) => Write::Delete { key },
@@ -167,6 +167,6 @@ fn write(change: &Change) -> Write {
 }
 
 /// The key of a record that is in the catalog or about to be, or of a config entry beside it.
-fn key(key: &starling_model::RecordKey) -> Key {
+pub(crate) fn store_key(key: &starling_model::RecordKey) -> Key {
     Key::new(key.encode()).expect("invariant: the names of records are far shorter than a key may be")
 }

@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use starling_attach::message::{AgentSays, Hello, Resume, Subjects, Welcome, decode_subject};
 use starling_attach::{FromServer, SubscribeError};
-use starling_catalog::{Command, JoinTokenCommand, JoinTokenRefusal, NameHolder, Refusal, Refused, Snapshot, Subject};
+use starling_catalog::{Charge, Command, JoinTokenCommand, JoinTokenRefusal, NameHolder, Refusal, Refused, Snapshot, Subject};
 use starling_identity::JoinToken;
 use starling_model::{Change, InstanceId, InstanceKey, NodeName, Record, Revision};
 use starling_rpc::{AgentDoor, AgentStream, AliasView, CallError, JoinAnswer, JoinRequest, LeafRequest, OwnRecords};
@@ -175,7 +175,11 @@ impl Door {
             _ if self.own_node.as_ref() == Some(&request.node) => NameHolder::Attached,
             Presence::Attached => NameHolder::Attached,
             Presence::WaitedFor => NameHolder::Away,
-            Presence::Lost => NameHolder::Nobody,
+            Presence::Lost => match self.server.snapshot().charge(&request.node) {
+                Charge::Of(server) if server != self.server.id() => NameHolder::Attached,
+                Charge::Of(_) | Charge::Orphan => NameHolder::Away,
+                Charge::Nobody => NameHolder::Nobody,
+            },
         };
         Command::JoinToken(JoinTokenCommand::Use(starling_catalog::JoinRequest {
             token: token.id,

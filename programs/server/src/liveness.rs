@@ -1,18 +1,22 @@
 //! Which nodes are alive: those whose agent is attached, and those that were within the grace.
 //!
 //! Liveness is no write per heartbeat. One check per node, named as Consul names it, is written when the node comes, when
-//! it is lost, and when it is back after that; a stream that breaks and is back within the grace writes nothing.
+//! it is lost, and when it is back after that; a stream that breaks and is back within the grace writes nothing. Where the
+//! store is shared it is also written to which server a node has come. That server waits for it when it is away; should the
+//! server itself be gone, the leader does.
 //!
-//! A node may come or be lost while the opposite is being written. So whoever has written looks again, and writes until the
-//! catalog says how it stands.
+//! Many nodes come at once, and are lost at once: what is to be said of them while one transaction is under way goes
+//! together in the next. A node may come or be lost while the opposite is being written. So whoever has written looks
+//! again, and writes until the catalog says how it stands.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use starling_catalog::Command;
-use starling_model::{Change, Check, CheckId, CheckStatus, LIVENESS_CHECK, NodeName, Record};
-use tokio::sync::Notify;
+use starling_catalog::{Command, LIVENESS_NODES_MAX, LivenessCommand, Said, decide};
+use starling_model::{Change, CheckId, CheckStatus, LIVENESS_CHECK, NodeName, Record};
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use crate::server::Server;
@@ -20,12 +24,9 @@ use crate::server::Server;
 /// How long a node may be away before it is lost, unless the configuration says otherwise.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(10);
 
-/// After a start of the server nobody is attached. As long as nodes keep coming the others are waited for, but no longer
-/// than this.
+/// After a start of the server nobody is attached, and after the end of another its nodes are not. As long as nodes keep
+/// coming the others are waited for, but no longer than this.
 const RETURN_MAX: Duration = Duration::from_secs(60);
-
-/// Nodes written as lost at once: a rack that goes dark must not crowd out what users write.
-const WRITES_MAX: usize = 32;
 
 /// Pause before a node whose liveness could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -33,30 +34,34 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The nodes that are away, and when each is lost.
 pub(crate) struct Liveness {
     grace: Duration,
-    started: Instant,
     state: Mutex<State>,
     changed: Notify,
+    /// There are nodes of which something may have to be written.
+    noted: Notify,
 }
 
 struct State {
     away: BTreeMap<NodeName, Away>,
     last_return: Instant,
+    /// Nodes of which something may have to be written, each with those who wait for that.
+    noted: BTreeMap<NodeName, Vec<oneshot::Sender<()>>>,
 }
 
 #[derive(Clone, Copy)]
 struct Away {
     lost_at: Instant,
-    /// Whether it has not been here since the server started.
-    since_start: bool,
+    /// Since when it is known to be away, if that is not its own doing: a server has ended, this one or another.
+    server_ended_at: Option<Instant>,
 }
 
 impl Liveness {
     /// Every node in `alive` was alive when the server last knew, and is waited for.
     pub(crate) fn new(grace: Duration, alive: impl Iterator<Item = NodeName>) -> Self {
         let now = Instant::now();
-        let away = Away { lost_at: now + grace, since_start: true };
-        let state = State { away: alive.map(|node| (node, away)).collect(), last_return: now };
-        Self { grace, started: now, state: Mutex::new(state), changed: Notify::new() }
+        let away = Away { lost_at: now + grace, server_ended_at: Some(now) };
+        let away = alive.map(|node| (node, away)).collect();
+        let state = State { away, last_return: now, noted: BTreeMap::new() };
+        Self { grace, state: Mutex::new(state), changed: Notify::new(), noted: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -73,9 +78,45 @@ impl Liveness {
 
     /// A node's stream is gone.
     pub(crate) fn is_away(&self, node: &NodeName) {
-        let away = Away { lost_at: Instant::now() + self.grace, since_start: false };
+        let away = Away { lost_at: Instant::now() + self.grace, server_ended_at: None };
         self.lock().away.insert(node.clone(), away);
         self.changed.notify_one();
+    }
+
+    /// Nodes whose server has ended are this one's to wait for, but for those that it waits for or has already: it is not
+    /// told which these are, so `is_here` says.
+    pub(crate) fn look_after(&self, nodes: Vec<NodeName>, is_here: impl Fn(&NodeName) -> bool) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        // Those that were attached there have yet to come.
+        state.last_return = now;
+        let away = Away { lost_at: now + self.grace, server_ended_at: Some(now) };
+        for node in nodes.into_iter().filter(|node| !is_here(node)) {
+            state.away.entry(node).or_insert(away);
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// A node has come back, here or at another server.
+    pub(crate) fn has_come_back(&self) {
+        self.lock().last_return = Instant::now();
+    }
+
+    /// Has looked at what is to be written of a node; what is returned ends when that was done, or put off.
+    fn note(&self, node: NodeName) -> oneshot::Receiver<()> {
+        let (done, noted) = oneshot::channel();
+        self.lock().noted.entry(node).or_default().push(done);
+        self.noted.notify_one();
+        noted
+    }
+
+    /// Some of the nodes that were noted.
+    fn take_noted(&self) -> BTreeMap<NodeName, Vec<oneshot::Sender<()>>> {
+        let mut state = self.lock();
+        let rest = state.noted.keys().nth(LIVENESS_NODES_MAX).cloned();
+        let rest = rest.map(|first| state.noted.split_off(&first)).unwrap_or_default();
+        mem::replace(&mut state.noted, rest)
     }
 
     /// Whether a node is away and not lost yet.
@@ -87,8 +128,11 @@ impl Liveness {
     fn take_lost(&self) -> (Vec<NodeName>, Option<Instant>) {
         let now = Instant::now();
         let mut state = self.lock();
-        let waited_for = (state.last_return + self.grace).min(self.started + RETURN_MAX);
-        let due = |away: &Away| if away.since_start { away.lost_at.max(waited_for) } else { away.lost_at };
+        let come_by = state.last_return + self.grace;
+        let due = |away: &Away| match away.server_ended_at {
+            Some(ended_at) => away.lost_at.max(come_by.min(ended_at + RETURN_MAX)),
+            None => away.lost_at,
+        };
         let lost: Vec<_> =
             state.away.iter().filter(|(_, away)| due(away) <= now).map(|(node, _)| node.clone()).collect();
         for node in &lost {
@@ -99,35 +143,47 @@ impl Liveness {
 
     /// Has a node looked at again in a while.
     pub(crate) fn look_again(&self, node: NodeName) {
-        let away = Away { lost_at: Instant::now() + RETRY, since_start: false };
+        let away = Away { lost_at: Instant::now() + RETRY, server_ended_at: None };
         self.lock().away.entry(node).or_insert(away);
         self.changed.notify_one();
     }
 }
 
-/// Writes nodes as lost until the server is dropped.
+/// Gives nodes up whose grace is over, until the server is dropped.
 pub(crate) async fn watch(server: Weak<Server>, liveness: Arc<Liveness>) {
     loop {
         let (lost, next) = liveness.take_lost();
-        for some in lost.chunks(WRITES_MAX) {
-            let Some(server) = server.upgrade() else { return };
-            let mut writes = tokio::task::JoinSet::new();
-            for node in some {
-                let (server, node) = (Arc::clone(&server), node.clone());
-                writes.spawn(async move {
-                    server.agents().give_up(&node);
-                    server.write_liveness(&node).await;
-                });
-            }
-            while writes.join_next().await.is_some() {}
+        let Some(strong) = server.upgrade() else { return };
+        for node in lost {
+            strong.agents().give_up(&node);
+            // Whether it is written in time is nothing to wait for.
+            drop(liveness.note(node));
         }
-        if server.strong_count() == 0 {
-            return;
-        }
+        drop(strong);
         let until = next.unwrap_or_else(|| Instant::now() + RETURN_MAX);
         tokio::select! {
             () = liveness.changed.notified() => {}
             () = tokio::time::sleep_until(until) => {}
+        }
+    }
+}
+
+/// Writes what is to be said of nodes, until the server is dropped.
+pub(crate) async fn write(server: Weak<Server>, liveness: Arc<Liveness>) {
+    loop {
+        let noted = liveness.take_noted();
+        if noted.is_empty() {
+            tokio::select! {
+                () = liveness.noted.notified() => {}
+                () = tokio::time::sleep(RETURN_MAX) => {}
+            }
+        }
+        let Some(server) = server.upgrade() else { return };
+        let (nodes, waiting): (Vec<_>, Vec<_>) = noted.into_iter().unzip();
+        server.say(&liveness, &nodes).await;
+        for done in waiting.into_iter().flatten() {
+            // Not everyone waits.
+            let _ = done.send(());
         }
     }
 }
@@ -144,54 +200,47 @@ pub(crate) enum Presence {
 }
 
 impl Server {
-    /// Sees to it that the catalog says whether a node is alive: now, or in a while if it cannot be written now. Writes only
-    /// what is news.
+    /// Sees to it that the catalog says whether a node is alive, and whose it is: now, or in a while if it cannot be written
+    /// now. Writes only what is news.
     pub(crate) async fn write_liveness(&self, node: &NodeName) {
+        // Nobody is left to write where the server ends.
+        let _ = self.agents().liveness().note(node.clone()).await;
+    }
+
+    /// The same for several, at most [`LIVENESS_NODES_MAX`].
+    async fn say(&self, liveness: &Liveness, nodes: &[NodeName]) {
         loop {
-            let status = match self.agents().presence(node) {
-                Presence::Attached => CheckStatus::Passing,
-                Presence::WaitedFor => return,
-                Presence::Lost => CheckStatus::Critical,
-            };
-            let snapshot = self.snapshot();
-            let known = snapshot.check(node, &liveness_check()).map(|check| check.value.status);
-            if snapshot.node(node).is_none() || known == Some(status) {
+            let said = nodes.iter().filter_map(|node| match self.agents().presence(node) {
+                Presence::Attached => Some((node.clone(), Said::Attached)),
+                Presence::WaitedFor => None,
+                Presence::Lost => Some((node.clone(), Said::Lost)),
+            });
+            let command = Command::Liveness(LivenessCommand { by: self.id(), nodes: said.collect() });
+            // Nothing of this kind is refused.
+            let changes = decide(&self.snapshot(), &command).unwrap_or_default().changes;
+            if changes.is_empty() {
                 return;
             }
-            match self.commit(&liveness_command(node, status)).await {
-                // Looks again: who came or was lost meanwhile found the catalog as it was before.
-                Ok(revision) => tracing::info!(%node, %revision, status = status.as_str(), "node"),
-                Err(error) => {
-                    tracing::warn!(%node, %error, "cannot write whether a node is alive");
-                    return self.agents().look_again(node.clone());
-                }
-            }
+            // Looks again: who came or was lost meanwhile found the catalog as it was before.
+            let Err(error) = self.commit(&command).await else {
+                changes.iter().for_each(log);
+                continue;
+            };
+            tracing::warn!(nodes = nodes.len(), %error, "cannot write whether nodes are alive");
+            nodes.iter().for_each(|node| liveness.look_again(node.clone()));
+            return;
         }
+    }
+}
+
+fn log(change: &Change) {
+    if let Change::Put(Record::Check(check)) = change {
+        tracing::info!(node = %check.node, status = check.status.as_str(), "node");
     }
 }
 
 fn liveness_check() -> CheckId {
     CheckId::new(LIVENESS_CHECK).expect("invariant: an identifier")
-}
-
-fn liveness_command(node: &NodeName, status: CheckStatus) -> Command {
-    let output = match status {
-        CheckStatus::Passing | CheckStatus::Warning => "Agent alive and reachable",
-        CheckStatus::Critical => "Agent not attached to any server",
-    };
-    let check = Check {
-        node: node.clone(),
-        id: liveness_check(),
-        name: "Agent liveness".to_owned(),
-        status,
-        notes: String::new(),
-        output: output.to_owned(),
-        service: None,
-        kind: String::new(),
-        interval: String::new(),
-        timeout: String::new(),
-    };
-    Command::Node { name: node.clone(), changes: vec![Change::Put(Record::Check(check))] }
 }
 
 /// The nodes that count as alive in `snapshot` because their agent was attached.

@@ -27,6 +27,7 @@ use crate::commit::CommitFailure;
 use crate::convergence::{self, Convergence};
 use crate::hub::{AttachedNode, Hub, ProxySubscription, Subscription};
 use crate::liveness::{self, Liveness};
+use crate::membership::{self, Advertised, Membership};
 use crate::opening::Opening;
 use crate::turn;
 
@@ -58,6 +59,8 @@ pub struct ServerConfig {
     pub grace: Duration,
     /// How fast certificates are signed.
     pub csr: CsrLimits,
+    /// How others reach it; of no account where the store is its own.
+    pub advertised: Advertised,
 }
 
 impl ServerConfig {
@@ -70,6 +73,7 @@ impl ServerConfig {
             datacenter,
             grace: liveness::GRACE_DEFAULT,
             csr: CsrLimits::default(),
+            advertised: Advertised::to_nobody(),
         }
     }
 }
@@ -87,6 +91,7 @@ pub struct Server {
     agents: Arc<Agents>,
     authority: CertificateAuthority,
     admission: Admission,
+    membership: Arc<Membership>,
     metrics: Metrics,
     /// Whose turn it is among those whose writes were beaten by another.
     beaten: tokio::sync::Mutex<()>,
@@ -119,7 +124,12 @@ impl Server {
         let watch = store.watch(starling_store::Revision(revision.0)).await?;
         let hub = Arc::new(Hub::new(Convergence::new(registry)));
         convergence::register_staleness(registry, &hub);
-        let liveness = Arc::new(Liveness::new(config.grace, liveness::alive(&snapshot)));
+        let (membership, waited_for) = match &config.store {
+            StoreKind::Embedded => (Membership::alone(), liveness::alive(&snapshot).collect()),
+            // They are another server's, or else the leader's.
+            StoreKind::Etcd(_) => (Membership::among(&config.advertised), Vec::new()),
+        };
+        let liveness = Arc::new(Liveness::new(config.grace, waited_for.into_iter()));
         let agents = Arc::new(Agents::new(Arc::clone(&hub), Arc::clone(&liveness), lineage, &snapshot, registry));
         let admission = Admission::new(config.csr);
         let server = Arc::new(Self {
@@ -132,11 +142,14 @@ impl Server {
             agents,
             authority,
             admission,
+            membership: Arc::new(membership),
             metrics: Metrics::new(registry),
             beaten: tokio::sync::Mutex::default(),
         });
         supervise(&server, watch);
-        tokio::spawn(liveness::watch(Arc::downgrade(&server), liveness));
+        tokio::spawn(liveness::watch(Arc::downgrade(&server), Arc::clone(&liveness)));
+        tokio::spawn(liveness::write(Arc::downgrade(&server), liveness));
+        tokio::spawn(membership::run(Arc::downgrade(&server)));
         server.commit(&Command::PutRoot(server.authority.root().clone())).await.context("publishing the CA's root")?;
         Ok(server)
     }
@@ -384,6 +397,10 @@ impl Server {
 
     pub(crate) fn hub(&self) -> &Arc<Hub> {
         &self.hub
+    }
+
+    pub(crate) fn membership(&self) -> &Arc<Membership> {
+        &self.membership
     }
 
     pub(crate) fn admission(&self) -> &Admission {

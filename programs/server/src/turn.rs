@@ -58,10 +58,12 @@ fn turn(server: &Server, committed: &Committed) -> anyhow::Result<()> {
 }
 
 fn publish(server: &Server, revision: Revision, changes: &[Change]) {
-    let applied = server.snapshot().apply(revision, changes);
+    let before = server.snapshot();
+    let applied = before.apply(revision, changes);
     let snapshot = Arc::new(applied.snapshot);
     server.advance(Arc::clone(&snapshot));
     server.agents().publish(&snapshot, &applied.events, changes);
+    server.members_changed(&before, &snapshot, changes);
     server.count_change();
     server.announce(revision);
 }
