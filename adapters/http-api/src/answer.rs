@@ -1,5 +1,7 @@
 //! Answers: status, headers and body as Consul gives them.
 
+use std::sync::Arc;
+
 use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
 use serde_json::Value;
 use starling_model::{Action, Revision};
@@ -7,6 +9,7 @@ use starling_model::{Action, Revision};
 use crate::barrier::Standing;
 use crate::call::Query;
 use crate::error::ApiError;
+use crate::ports::{CatalogPort, Currency};
 
 pub(crate) mod forms;
 
@@ -118,16 +121,17 @@ pub(crate) struct Rendering {
     pretty: bool,
     consistency: &'static str,
     default_policy: Action,
+    catalog: Arc<dyn CatalogPort>,
 }
 
 impl Rendering {
-    pub(crate) fn of(query: &Query, default_policy: Action) -> Self {
+    pub(crate) fn of(query: &Query, default_policy: Action, catalog: Arc<dyn CatalogPort>) -> Self {
         let consistency = match (query.has("stale"), query.has("consistent")) {
             (true, false) => "stale",
             (false, true) => "consistent",
             _ => "leader",
         };
-        Self { pretty: query.has("pretty"), consistency, default_policy }
+        Self { pretty: query.has("pretty"), consistency, default_policy, catalog }
     }
 
     pub(crate) fn answer(&self, answer: Answer) -> Response<axum::body::Body> {
@@ -189,8 +193,9 @@ impl Rendering {
 
     fn read_headers(&self, response: &mut Response<axum::body::Body>, index: Revision) {
         set(response, "x-consul-index", &index.to_string());
-        set(response, "x-consul-knownleader", "true");
-        set(response, "x-consul-lastcontact", "0");
+        let Currency { last_contact, knows_leader } = self.catalog.currency();
+        set(response, "x-consul-knownleader", if knows_leader { "true" } else { "false" });
+        set(response, "x-consul-lastcontact", &last_contact.as_millis().to_string());
         set(response, "x-consul-effective-consistency", self.consistency);
         set(response, "x-consul-query-backend", "blocking-query");
     }

@@ -25,8 +25,13 @@ pub(crate) struct View {
 pub(crate) async fn view(catalog: &dyn CatalogPort, call: &Call, subjects: &[Subject]) -> Result<View, ApiError> {
     let asked = call.query.index()?;
     let wait = call.query.wait()?;
-    let snapshot = catalog.snapshot();
+    let mut snapshot = catalog.snapshot();
     let Some(asked) = asked else { return Ok(answer(snapshot, subjects)) };
+    if asked > snapshot.revision() {
+        // Another server may be ahead of this one. What it answered must not be taken back, if that can be helped.
+        let _ = call.stopping.cuts_short(catalog.catch_up()).await;
+        snapshot = catalog.snapshot();
+    }
     // An index from the future is from another history of this store: the client must start over.
     let from_future = asked > snapshot.revision().max(Revision(1));
     if from_future || index_of(&snapshot, subjects) > asked {

@@ -23,6 +23,15 @@ pub trait CatalogPort: Send + Sync + 'static {
     /// then. Without subjects only the time ends it. Must be safe to drop at any moment, since clients leave.
     async fn wait(&self, subjects: &[Subject], after: Revision, timeout: Duration) -> Arc<Snapshot>;
 
+    /// Returns once the catalog has everything that was acknowledged, by whichever server, before this was called.
+    ///
+    /// # Errors
+    /// [`CommitFailure::NoLeader`] if that cannot be found out now.
+    async fn catch_up(&self) -> Result<(), CommitFailure>;
+
+    /// How current the catalog is.
+    fn currency(&self) -> Currency;
+
     /// Decides and commits a command; durable when it returns. A command that changes nothing answers the catalog's
     /// revision.
     ///
@@ -73,6 +82,15 @@ pub struct NewJoinToken {
     pub ttl: Option<Duration>,
     /// What it is for.
     pub description: Option<JoinTokenDescription>,
+}
+
+/// How current what is answered is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Currency {
+    /// For how long it may lack what others were acknowledged.
+    pub last_contact: Duration,
+    /// Whether writes have somebody to go to.
+    pub knows_leader: bool,
 }
 
 /// Why a command was not committed.

@@ -209,7 +209,7 @@ async fn respond(
 ) -> Response<axum::body::Body> {
     let facts = api.catalog.authority();
     let query = Query::parse(request.uri().query().unwrap_or_default());
-    let rendering = Rendering::of(&query, facts.default_intention_action);
+    let rendering = Rendering::of(&query, facts.default_intention_action, Arc::clone(&api.catalog));
     match dispatch(&api, &routes, request, query).await {
         Ok(Reply::Own(answer)) => rendering.answer(answer),
         Ok(Reply::OfServer(response)) => response,
@@ -269,6 +269,10 @@ async fn dispatch(
     let stopping = head.extensions.get::<Stopping>().cloned().unwrap_or_default();
     if let Some(response) = relayed(api, route, &head, &body, &stopping).await? {
         return Ok(Reply::OfServer(response));
+    }
+    if query.has("consistent") && head.method == Method::GET {
+        let current = stopping.cuts_short(api.catalog.catch_up()).await;
+        current.unwrap_or(Ok(())).map_err(ApiError::from)?;
     }
     let call = Call { params, query, headers: head.headers, body, stopping: stopping.clone() };
     let answer = (route.handler)(Arc::clone(api), call).await?;

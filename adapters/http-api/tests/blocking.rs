@@ -163,3 +163,20 @@ async fn the_agents_services_wait_by_hash() {
     let (_, text) = ask(&world, "/v1/agent/service/web?hash=x&wait=10s").await.unwrap();
     assert!(text.contains("8080"), "{text}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn without_the_store_reads_go_on_and_say_how_old_they_may_be_and_consistent_ones_are_refused() {
+    let world = World::new();
+    let target = "/v1/catalog/nodes";
+    let (current, _) = world.send("GET", &format!("{target}?consistent"), "").await;
+    assert_eq!((current.status().as_u16(), &current.headers()["x-consul-lastcontact"]), (200, &"0".parse().unwrap()));
+    world.cut_off("No cluster leader: etcd has no leader");
+    for target in [target.to_owned(), format!("{target}?stale")] {
+        let (answer, text) = world.send("GET", &target, "").await;
+        assert_eq!(answer.status(), 200, "{text}");
+        assert_eq!(answer.headers()["x-consul-knownleader"], "false");
+        assert_eq!(answer.headers()["x-consul-lastcontact"], "7400");
+    }
+    let (refused, text) = world.send("GET", &format!("{target}?consistent"), "").await;
+    assert_eq!((refused.status().as_u16(), text.as_str()), (500, "No cluster leader: etcd has no leader"));
+}

@@ -25,8 +25,8 @@ mod join_token;
 mod liveness;
 mod virtual_address;
 
-pub use liveness::{Charge, LIVENESS_NODES_MAX, LivenessCommand, Said};
 pub use join_token::{JOIN_TOKENS_MAX, JoinRequest, JoinTokenCommand, JoinTokenRefusal, NameHolder};
+pub use liveness::{Charge, LIVENESS_NODES_MAX, LivenessCommand, Said};
 
 /// Changes that one transaction of the store takes, and also conditions; only the first transaction of a larger decision is
 /// guarded by what was seen, and each change brings at most one condition.

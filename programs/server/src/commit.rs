@@ -7,8 +7,11 @@ use std::sync::Arc;
 use starling_catalog::{Command, Decision, Refusal, Seen, Snapshot, decide};
 use starling_model::{Change, Revision};
 use starling_store::{
-    CommitError, Condition, Expected, Key, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OPERATIONS, Transaction, Write,
+    CommitError, Condition, Expected, Key, LoadError, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OPERATIONS, Transaction,
+    Write,
 };
+
+use tokio::time::Instant;
 
 use crate::server::Server;
 
@@ -39,6 +42,9 @@ pub enum CommitFailure {
     /// It is durable, or was beaten by what is, but the store has not told so by its watch in time: it is gone since.
     #[error("No cluster leader: the store answered, and its watch is silent since; the write may be durable")]
     Behind,
+    /// The store does not say how far it is, so nobody knows whether the catalog is current. Nothing was changed.
+    #[error("No cluster leader")]
+    Cut(#[source] LoadError),
     /// The store cannot write. Of a command larger than one transaction the first ones may be durable; of the one that
     /// failed it is not known.
     #[error("the store did not take the write")]
@@ -55,13 +61,23 @@ impl Server {
     /// [`CommitFailure`].
     pub async fn commit(&self, command: &Command) -> Result<Revision, CommitFailure> {
         let mut written = Vec::new();
-        let mut turn = None;
+        let (mut turn, mut is_current) = (None, self.id().is_none());
         for _ in 0..ATTEMPTS_MAX {
             let snapshot = self.snapshot();
-            let decision = decide(&snapshot, command)?;
-            if decision.changes.is_empty() {
-                return Ok(self.completed(&written).unwrap_or_else(|| snapshot.revision()));
-            }
+            let decision = match decide(&snapshot, command) {
+                Ok(decision) if !decision.changes.is_empty() => decision,
+                // Of what writes nothing the store does not say whether it was decided on what holds: another server may
+                // have written what is not seen here yet.
+                _ if !is_current => {
+                    self.catch_up().await?;
+                    is_current = true;
+                    continue;
+                }
+                decided => {
+                    decided?;
+                    return Ok(self.completed(&written).unwrap_or_else(|| snapshot.revision()));
+                }
+            };
             match self.write(&decision, &mut written).await {
                 Ok(revision) => {
                     self.published(revision).await?;
@@ -87,7 +103,11 @@ impl Server {
     async fn write(&self, decision: &Decision, written: &mut Vec<Revision>) -> Result<Revision, CommitError> {
         let mut last = Revision(0);
         for transaction in transactions(decision)? {
-            last = Revision(self.store().commit(transaction).await?.0);
+            let begun = Instant::now();
+            let committed = self.store().commit(transaction).await;
+            let answered = matches!(committed, Ok(_) | Err(CommitError::Conflict { .. }));
+            self.contact().committed(begun.elapsed(), answered);
+            last = Revision(committed?.0);
             written.push(last);
         }
         Ok(last)

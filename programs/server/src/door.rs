@@ -11,7 +11,9 @@ use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use starling_attach::message::{AgentSays, Hello, Resume, Subjects, Welcome, decode_subject};
 use starling_attach::{FromServer, SubscribeError};
-use starling_catalog::{Charge, Command, JoinTokenCommand, JoinTokenRefusal, NameHolder, Refusal, Refused, Snapshot, Subject};
+use starling_catalog::{
+    Charge, Command, JoinTokenCommand, JoinTokenRefusal, NameHolder, Refusal, Refused, Snapshot, Subject,
+};
 use starling_identity::JoinToken;
 use starling_model::{Change, InstanceId, InstanceKey, NodeName, Record, Revision};
 use starling_rpc::{AgentDoor, AgentStream, AliasView, CallError, JoinAnswer, JoinRequest, LeafRequest, OwnRecords};
@@ -66,6 +68,7 @@ impl From<CommitFailure> for CallError {
             | CommitFailure::Halted(_)
             | CommitFailure::Unavailable(_)
             | CommitFailure::Behind
+            | CommitFailure::Cut(_)
             | CommitFailure::Store(_)) => Self::unavailable(format!("{:#}", anyhow::Error::from(other))),
         }
     }

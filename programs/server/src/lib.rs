@@ -7,6 +7,7 @@
 mod admission;
 mod agents;
 mod commit;
+mod contact;
 mod convergence;
 mod door;
 mod hub;
@@ -19,6 +20,7 @@ mod turn;
 pub use admission::CsrLimits;
 pub use agents::{AgentStream, Superseded};
 pub use commit::CommitFailure;
+pub use contact::Currency;
 pub use door::Door;
 pub use hub::{AttachedNode, Next, ProxySubscription, Subscription};
 pub use liveness::GRACE_DEFAULT;

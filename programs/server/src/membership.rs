@@ -9,9 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use starling_catalog::Snapshot;
-use starling_model::{
-    Change, LeaderRecord, NodeName, Record, RecordKey, ServerId, ServerRecord,
-};
+use starling_model::{Change, LeaderRecord, NodeName, Record, RecordKey, ServerId, ServerRecord};
 use starling_store::{CommitError, Expected, Lease, LeaseId, Transaction};
 use tokio::sync::{Notify, watch};
 

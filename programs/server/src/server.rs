@@ -24,6 +24,7 @@ use tokio::sync::watch;
 use crate::admission::{Admission, CsrLimits};
 use crate::agents::{AgentStream, Agents};
 use crate::commit::CommitFailure;
+use crate::contact::{self, Contact};
 use crate::convergence::{self, Convergence};
 use crate::hub::{AttachedNode, Hub, ProxySubscription, Subscription};
 use crate::liveness::{self, Liveness};
@@ -92,6 +93,7 @@ pub struct Server {
     authority: CertificateAuthority,
     admission: Admission,
     membership: Arc<Membership>,
+    contact: Arc<Contact>,
     metrics: Metrics,
     /// Whose turn it is among those whose writes were beaten by another.
     beaten: tokio::sync::Mutex<()>,
@@ -143,6 +145,7 @@ impl Server {
             authority,
             admission,
             membership: Arc::new(membership),
+            contact: Contact::new(registry),
             metrics: Metrics::new(registry),
             beaten: tokio::sync::Mutex::default(),
         });
@@ -150,6 +153,9 @@ impl Server {
         tokio::spawn(liveness::watch(Arc::downgrade(&server), Arc::clone(&liveness)));
         tokio::spawn(liveness::write(Arc::downgrade(&server), liveness));
         tokio::spawn(membership::run(Arc::downgrade(&server)));
+        if server.id().is_some() {
+            tokio::spawn(contact::keep(Arc::downgrade(&server)));
+        }
         server.commit(&Command::PutRoot(server.authority.root().clone())).await.context("publishing the CA's root")?;
         Ok(server)
     }
@@ -397,6 +403,14 @@ impl Server {
 
     pub(crate) fn hub(&self) -> &Arc<Hub> {
         &self.hub
+    }
+
+    pub(crate) fn is_halted(&self) -> bool {
+        self.halted.borrow().is_some()
+    }
+
+    pub(crate) fn contact(&self) -> &Arc<Contact> {
+        &self.contact
     }
 
     pub(crate) fn membership(&self) -> &Arc<Membership> {

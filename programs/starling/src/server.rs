@@ -4,9 +4,11 @@ mod arguments;
 mod etcd;
 mod settings;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use starling_server::{Opening, ServerConfig, StoreKind};
+use starling_model::NodeName;
+use starling_server::{Advertised, Opening, ServerConfig, StoreKind};
 use starling_telemetry::Registry;
 
 pub(crate) use arguments::ServerArgs;
@@ -49,6 +51,20 @@ fn store(args: &ServerArgs, environment: &Environment) -> anyhow::Result<StoreKi
     }
 }
 
+/// How other servers and agents reach this one.
+fn advertised(args: &ServerArgs, name: &NodeName, sockets: &ServerSockets) -> anyhow::Result<Advertised> {
+    let reached_at = |bound: SocketAddr| match args.advertise_addr {
+        Some(address) => Ok(SocketAddr::new(address, bound.port()).to_string()),
+        None if bound.ip().is_unspecified() && matches!(args.store, Store::Etcd(_)) => Err(usage(format!(
+            "--advertise-addr: this server listens at {bound}, that is at every address of the machine; name the one \
+             at which agents and other servers reach it"
+        ))),
+        None => Ok(bound.to_string()),
+    };
+    let (http, agents) = (reached_at(sockets.http.local_addr()?)?, reached_at(sockets.grpc_tls.local_addr()?)?);
+    Ok(Advertised { name: name.clone(), http, agents })
+}
+
 struct Running {
     control: Control,
     serving: Serving,
@@ -62,12 +78,14 @@ impl Running {
         sockets: ServerSockets,
     ) -> anyhow::Result<Self> {
         let data_dir = role::data_dir(&args.data_dir)?;
+        let name = node::name(args.node_name.as_ref())?;
+        let advertised = advertised(&args, &name, &sockets)?;
         let Settings { datacenter, grace, csr, .. } = settings;
-        let config = ServerConfig { data_dir: data_dir.clone(), store, datacenter, grace, csr };
+        let config = ServerConfig { data_dir: data_dir.clone(), store, datacenter, grace, csr, advertised };
         let registry = Registry::default();
         memory::register(&registry);
         let server = Opening::examine(config).await?.start(&registry).await?;
-        let own = node::local(node::name(args.node_name.as_ref())?, sockets.grpc_tls.local_addr()?.ip(), &data_dir)?;
+        let own = node::local(name, sockets.grpc_tls.local_addr()?.ip(), &data_dir)?;
         let (http, grpc_tls) = (sockets.http.local_addr()?, sockets.grpc_tls.local_addr()?);
         let control = Control::new(server, registry, settings.default_intention_policy.into(), None);
         let serving = Serving::new();
@@ -86,5 +104,6 @@ impl Role for Running {
 
     async fn stop(self) {
         self.serving.stop().await;
+        self.control.server.resign().await;
     }
 }

@@ -15,8 +15,8 @@ use starling_catalog::{
 };
 use starling_http_api::parse::CheckRegistration;
 use starling_http_api::{
-    AgentFailure, AgentPort, AllowEverything, Authoriser, CatalogPort, CommitFailure, DiagnosticRow, Leaf, MeshFacts,
-    NewJoinToken, Ports, PrivateKeyText, router,
+    AgentFailure, AgentPort, AllowEverything, Authoriser, CatalogPort, CommitFailure, Currency, DiagnosticRow, Leaf,
+    MeshFacts, NewJoinToken, Ports, PrivateKeyText, router,
 };
 use starling_identity::JoinToken;
 use starling_model::{
@@ -42,6 +42,8 @@ pub struct World {
     receipts: Mutex<Receipts>,
     local: Mutex<Local>,
     generation: watch::Sender<u64>,
+    /// Why the store is not there, if it is not.
+    cut: Mutex<Option<String>>,
 }
 
 #[derive(Default)]
@@ -67,6 +69,7 @@ impl World {
             receipts: Mutex::new(Receipts::default()),
             local: Mutex::new(Local::default()),
             generation: watch::Sender::new(1),
+            cut: Mutex::default(),
         });
         let node = Node {
             name: node_name(),
@@ -82,6 +85,11 @@ impl World {
     /// Readers that wait for the catalog to change.
     pub fn waiting(&self) -> usize {
         self.snapshot.receiver_count()
+    }
+
+    /// The store is gone, for that reason.
+    pub fn cut_off(&self, reason: &str) {
+        *held(&self.cut) = Some(reason.to_owned());
     }
 
     pub fn deny_by_default(&self) {
@@ -199,6 +207,20 @@ impl CatalogPort for World {
         // On time-out the answer is what there is by then.
         let _ = tokio::time::timeout(timeout, waiting).await;
         self.snapshot()
+    }
+
+    async fn catch_up(&self) -> Result<(), CommitFailure> {
+        match &*held(&self.cut) {
+            Some(reason) => Err(CommitFailure::NoLeader(reason.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn currency(&self) -> Currency {
+        match &*held(&self.cut) {
+            Some(_) => Currency { last_contact: Duration::from_millis(7_400), knows_leader: false },
+            None => Currency { last_contact: Duration::ZERO, knows_leader: true },
+        }
     }
 
     async fn commit(&self, command: Command) -> Result<Revision, CommitFailure> {

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use starling_attach::message::{
@@ -60,6 +61,8 @@ struct State {
     standing: (Standing, Instant),
     /// Until when the server wishes not to be told what is in force.
     hold_until: Option<Instant>,
+    /// When a server last said something.
+    heard_at: Instant,
 }
 
 /// What is in force at the node.
@@ -133,6 +136,7 @@ impl Mirror {
             told: None,
             standing: (Standing::default(), Instant::now()),
             hold_until: None,
+            heard_at: Instant::now(),
         };
         for subject in own {
             state.want(&subject);
@@ -154,6 +158,12 @@ impl Mirror {
     #[must_use]
     pub fn replica(&self) -> Arc<Replica> {
         Arc::clone(&self.lock().replica)
+    }
+
+    /// For how long no server has said anything.
+    #[must_use]
+    pub fn silent_for(&self) -> Duration {
+        self.lock().heard_at.elapsed()
     }
 
     /// What to say first on a new stream: every subject, each with what is there of it.
@@ -243,6 +253,7 @@ impl Mirror {
     pub fn handle(&self, says: &ServerSays) -> Result<Option<BTreeSet<Subject>>, ReplicaError> {
         self.note_written(says);
         let mut state = self.lock();
+        state.heard_at = Instant::now();
         let before = state.replica.through();
         let Some(touched) = Arc::make_mut(&mut state.replica).handle(says)? else { return Ok(None) };
         state.announce(&touched, Revision(before.0.saturating_add(1)));

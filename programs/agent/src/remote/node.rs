@@ -124,6 +124,12 @@ impl RemoteNode {
         self.uplink.is_up()
     }
 
+    /// For how long no server has said anything: what is known here may be that old.
+    #[must_use]
+    pub fn away_for(&self) -> Duration {
+        self.mirror.silent_for()
+    }
+
     /// What is known of the catalog here.
     #[must_use]
     pub fn replica(&self) -> Arc<Replica> {

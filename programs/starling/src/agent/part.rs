@@ -11,7 +11,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use starling_agent::remote::RemoteNode;
 use starling_attach::Replica;
 use starling_catalog::{Barrier, ChangeReport, Command, MeshRead, NodeReport, ProxyReport, Snapshot, Subject, Until};
-use starling_http_api::{CatalogPort, CommitFailure, DiagnosticRow, MeshFacts, NewJoinToken, ServersPort};
+use starling_http_api::{CatalogPort, CommitFailure, Currency, DiagnosticRow, MeshFacts, NewJoinToken, ServersPort};
 use starling_identity::JoinToken;
 use starling_model::{Change, ConfigEntry, InstanceKey, Record, Revision, UnixSeconds};
 use starling_telemetry::Registry;
@@ -59,6 +59,14 @@ impl CatalogPort for Part {
         // Asked only while no server is reached, and then nothing changes.
         tokio::time::sleep(timeout).await;
         self.snapshot()
+    }
+
+    async fn catch_up(&self) -> Result<(), CommitFailure> {
+        Err(CommitFailure::NoLeader("No cluster leader: this agent reaches no server".to_owned()))
+    }
+
+    fn currency(&self) -> Currency {
+        Currency { last_contact: self.node.away_for(), knows_leader: false }
     }
 
     async fn commit(&self, _: Command) -> Result<Revision, CommitFailure> {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use starling_agent::Proxies;
 use starling_catalog::{Barrier, ChangeReport, Command, NodeReport, ProxyReport, Snapshot, Subject, Until};
-use starling_http_api::{CatalogPort, CommitFailure, DiagnosticRow, MeshFacts, NewJoinToken};
+use starling_http_api::{CatalogPort, CommitFailure, Currency, DiagnosticRow, MeshFacts, NewJoinToken};
 use starling_identity::{JoinToken, JoinTokenTtlError};
-use starling_model::{Datacenter, InstanceKey, Revision, TrustDomain, UnixSeconds};
+use starling_model::{Datacenter, InstanceKey, Revision, ServerRecord, TrustDomain, UnixSeconds, Versioned};
 use starling_server::{CommitFailure as Failure, Server};
 use starling_telemetry::Registry;
 
@@ -32,6 +32,15 @@ impl CatalogPort for Catalog {
 
     async fn wait(&self, subjects: &[Subject], after: Revision, timeout: Duration) -> Arc<Snapshot> {
         self.server.wait(subjects, after, timeout).await
+    }
+
+    async fn catch_up(&self) -> Result<(), CommitFailure> {
+        self.server.catch_up().await.map_err(failed)
+    }
+
+    fn currency(&self) -> Currency {
+        let starling_server::Currency { last_contact, knows_leader } = self.server.currency();
+        Currency { last_contact, knows_leader }
     }
 
     async fn commit(&self, command: Command) -> Result<Revision, CommitFailure> {
@@ -74,7 +83,18 @@ impl CatalogPort for Catalog {
     }
 
     fn authority(&self) -> MeshFacts {
-        self.facts.clone()
+        let snapshot = self.server.snapshot();
+        let own = self.facts.clone();
+        let (leader_address, peer_addresses) = match self.server.id() {
+            None => (own.leader_address, own.peer_addresses),
+            Some(_) => {
+                let leader = snapshot.leader().and_then(|leader| snapshot.server(leader.value.server));
+                let leader = leader.filter(|_| self.server.currency().knows_leader);
+                let http = |server: &Arc<Versioned<ServerRecord>>| server.value.http.clone();
+                (leader.map(http).unwrap_or_default(), snapshot.servers().map(http).collect())
+            }
+        };
+        MeshFacts { leader_address, peer_addresses, ..own }
     }
 
     fn metrics_text(&self) -> String {
@@ -97,7 +117,7 @@ fn failed(failure: Failure) -> CommitFailure {
     match failure {
         Failure::Refused(refusal) => CommitFailure::Refused(refusal),
         invalid @ Failure::Invalid(_) => CommitFailure::Invalid(format!("{:#}", anyhow::Error::from(invalid))),
-        unavailable @ (Failure::Unavailable(_) | Failure::Behind) => {
+        unavailable @ (Failure::Unavailable(_) | Failure::Behind | Failure::Cut(_)) => {
             CommitFailure::NoLeader(format!("{:#}", anyhow::Error::from(unavailable)))
         }
         other @ (Failure::Contended | Failure::Halted(_) | Failure::Store(_)) => {

@@ -95,6 +95,7 @@ pub(crate) async fn write_config_entries(all: &[Definitions], server: &Server) -
                 | CommitFailure::Halted(_)
                 | CommitFailure::Unavailable(_)
                 | CommitFailure::Behind
+                | CommitFailure::Cut(_)
                 | CommitFailure::Store(_) => failure.into(),
             });
             written.with_context(|| format!("writing {}", entry.key()))?;

@@ -1,6 +1,6 @@
 //! The arguments of `starling server`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use starling_model::{Datacenter, NodeName};
@@ -50,6 +50,10 @@ pub(crate) struct ServerArgs {
     /// Where agents are served, over mutual TLS [default: 127.0.0.1:8503]
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) grpc_tls_addr: Option<SocketAddr>,
+
+    /// Address at which agents and other servers reach this one [default: where it listens]
+    #[arg(long, alias = "advertise", value_name = "IP")]
+    pub(crate) advertise_addr: Option<IpAddr>,
 
     /// Where DNS listens, over UDP and TCP [default: 127.0.0.1:8600]
     #[arg(long, value_name = "IP:PORT")]

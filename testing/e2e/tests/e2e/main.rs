@@ -33,6 +33,7 @@ mod proxyless;
 mod receipts;
 mod refusal;
 mod restart;
+mod servers;
 mod state_of_the_world;
 mod traces;
 mod traffic;

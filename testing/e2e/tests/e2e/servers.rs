@@ -1,0 +1,130 @@
+//! Several servers on one etcd: who leads, whose business a node is, and how current each of them is.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use starling_e2e::etcd::Etcd;
+use starling_e2e::{Mesh, MeshOptions, Program, eventually};
+
+use crate::apart::{agent, connected};
+
+/// How long a node may be away, and a server's record outlives it.
+const GRACE: Duration = Duration::from_secs(3);
+const LEASE: Duration = Duration::from_secs(5);
+
+async fn server(etcd: &Etcd, first: Option<&Mesh>) -> Mesh {
+    let options = MeshOptions {
+        program: Program::Server(format!("node_grace = \"{}s\"\n", GRACE.as_secs())),
+        store: Some(etcd.store()),
+        authority_of: first.map(|mesh| mesh.data_dir().to_owned()),
+        ..MeshOptions::default()
+    };
+    Mesh::start(options).await
+}
+
+async fn leader(server: &Mesh) -> String {
+    server.get("/v1/status/leader").await.success().json().as_str().expect("an address").to_owned()
+}
+
+async fn liveness(server: &Mesh, node: &str) -> anyhow::Result<String> {
+    let checks = server.get(&format!("/v1/health/node/{node}")).await.success().json();
+    let check = checks.as_array().into_iter().flatten().find(|check| check["CheckID"] == "serfHealth");
+    let status = check.and_then(|check| check["Status"].as_str()).map(str::to_owned);
+    status.ok_or_else(|| anyhow::anyhow!("no liveness check: {checks}"))
+}
+
+async fn is(server: &Mesh, node: &str, wanted: &str) {
+    eventually(&format!("{node} is {wanted}"), async || {
+        let found = liveness(server, node).await?;
+        anyhow::ensure!(found == wanted, "{found}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_its_servers_business_and_the_leaders_once_that_is_gone() {
+    let etcd = Etcd::start().await;
+    let mut first = server(&etcd, None).await;
+    let second = server(&etcd, Some(&first)).await;
+    eventually("both know the first as leader, and each other", async || {
+        for server in [&first, &second] {
+            anyhow::ensure!(leader(server).await == first.addresses.http, "{}", leader(server).await);
+            let peers = server.get("/v1/status/peers").await.success().json();
+            anyhow::ensure!(peers.as_array().is_some_and(|peers| peers.len() == 2), "{peers}");
+        }
+        Ok(())
+    })
+    .await;
+    let (at_first, at_second) = tokio::join!(agent(&first, "n1"), agent(&second, "n2"));
+    is(&second, "n1", "passing").await;
+    is(&first, "n2", "passing").await;
+    // Longer than either would wait for a node that it took for lost.
+    let since = Instant::now();
+    while since.elapsed() < GRACE + Duration::from_secs(2) {
+        for server in [&first, &second] {
+            for node in ["n1", "n2"] {
+                assert_eq!(liveness(server, node).await.expect("known"), "passing", "{node}");
+            }
+        }
+    }
+    let since = Instant::now();
+    first.kill9();
+    is(&second, "n1", "critical").await;
+    let after = since.elapsed();
+    println!("lost after {after:?}");
+    assert!(after >= GRACE && after < 2 * (GRACE + LEASE), "after {after:?}");
+    assert_eq!(leader(&second).await, second.addresses.http);
+    assert_eq!(liveness(&second, "n2").await.expect("known"), "passing");
+    first.restart().await;
+    connected(&first, "n1", true).await;
+    is(&second, "n1", "passing").await;
+    drop((at_first, at_second));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_lost_its_store_says_so_and_one_that_is_behind_decides_nothing_on_what_it_has() {
+    let mut etcd = Etcd::start().await;
+    let first = server(&etcd, None).await;
+    let second = server(&etcd, Some(&first)).await;
+    // What was just written at one server is what the other's condition is held against.
+    let entry = |n: u64| json!({"Kind": "service-defaults", "Name": "web", "Meta": {"n": n.to_string()}});
+    let mut index = 0;
+    for n in 0..20 {
+        let writer = if n % 2 == 0 { &first } else { &second };
+        let written = writer.put(&format!("/v1/config?cas={index}"), &entry(n)).await.success();
+        assert_eq!(written.json(), json!(true), "write {n}");
+        let reader = if n % 2 == 0 { &second } else { &first };
+        let read = reader.get("/v1/config/service-defaults/web?consistent").await.success().json();
+        assert_eq!(read["Meta"]["n"], n.to_string());
+        index = read["ModifyIndex"].as_u64().expect("an index");
+        // Waiting for what is to come after it never answers with what was before.
+        let later = reader.get(&format!("/v1/config/service-defaults/web?index={index}&wait=1ms")).await.success();
+        assert!(later.index() >= index);
+    }
+    assert_eq!(first.get("/v1/catalog/nodes").await.header("x-consul-knownleader"), Some("true"));
+
+    etcd.kill9();
+    eventually("it is said that the store is gone", async || {
+        let read = first.get("/v1/config/service-defaults/web?stale").await.success();
+        anyhow::ensure!(read.header("x-consul-knownleader") == Some("false"));
+        let age: u64 = read.header("x-consul-lastcontact").unwrap_or_default().parse()?;
+        anyhow::ensure!(age > 4_000, "{age}");
+        assert_eq!(read.json()["Meta"]["n"], "19", "and what is there is served on");
+        Ok(())
+    })
+    .await;
+    assert_eq!(leader(&first).await, "");
+    let refused = first.get("/v1/config/service-defaults/web?consistent").await;
+    assert_eq!(refused.status, 500);
+    assert!(refused.text().starts_with("No cluster leader"), "{}", refused.text());
+    etcd.restart().await;
+    eventually("it is there again", async || {
+        let read = first.get("/v1/config/service-defaults/web?consistent").await;
+        anyhow::ensure!(read.status == 200, "{}", read.text());
+        anyhow::ensure!(read.header("x-consul-knownleader") == Some("true"));
+        anyhow::ensure!(!leader(&first).await.is_empty());
+        Ok(())
+    })
+    .await;
+}
