@@ -8,7 +8,7 @@ use starling_catalog::{Barrier, ChangeReport, Command, NodeReport, ProxyReport, 
 use starling_identity::JoinToken;
 use starling_model::{
     Action, Check, CheckId, CheckStatus, Datacenter, InstanceId, InstanceKey, JoinTokenDescription, NodeName, Revision,
-    ServiceInstance, ServiceName, ServiceRegistration, TrustDomain, UnixSeconds,
+    ServerId, ServiceInstance, ServiceName, ServiceRegistration, TrustDomain, UnixSeconds,
 };
 
 use crate::parse::CheckRegistration;
@@ -29,6 +29,12 @@ pub trait CatalogPort: Send + Sync + 'static {
     /// [`CommitFailure::NoLeader`] if that cannot be found out now.
     async fn catch_up(&self) -> Result<(), CommitFailure>;
 
+    /// Which of several servers answers; `None` where there is one.
+    fn own_server(&self) -> Option<ServerId>;
+
+    /// Whether the catalog follows its store no longer, and never will.
+    fn has_halted(&self) -> bool;
+
     /// How current the catalog is.
     fn currency(&self) -> Currency;
 
@@ -48,6 +54,9 @@ pub trait CatalogPort: Send + Sync + 'static {
     /// The receipt of a change, once nothing is outstanding or the time is up, with at most `names` names of each kind;
     /// `None` if it is not remembered.
     async fn change(&self, revision: Revision, wait: Duration, names: usize) -> Option<ChangeReport>;
+
+    /// The same, of the nodes alone that are attached to the server that is asked, with all names.
+    async fn own_part_of_change(&self, revision: Revision, wait: Duration) -> Option<ChangeReport>;
 
     /// How it stands with a barrier behind a change, once that is decided or the time is up; `None` if the change is not
     /// remembered. Must be safe to drop.

@@ -1,7 +1,7 @@
 //! The HTTP API for agents: what an agent is asked and cannot answer, it passes on over its own connection.
 //!
 //! No gRPC: plain requests of HTTP/2 beside it, under the paths of the API, so that what is passed on stays what it was.
-//! Only agents are heard, who pass on what somebody on their machine asks.
+//! Only agents are heard, who pass on what somebody on their machine asks, and other servers.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl Api {
         ["/v1/", "/starling/v1/"].iter().any(|prefix| path.starts_with(prefix))
     }
 
-    /// Answers what the agent of a node passes on, and nobody else.
+    /// Answers what the agent of a node passes on or another server asks, and nobody else.
     pub(crate) async fn answer(&self, origin: &Origin, request: Request<Incoming>) -> Response<Body> {
         match &origin.peer {
             Some(Peer::Member { identity, .. }) if matches!(**identity, Identity::Agent { .. }) => {

@@ -10,6 +10,7 @@
 
 mod change;
 mod id_set;
+mod merged;
 mod node;
 mod report;
 mod reporter;

@@ -20,6 +20,7 @@ use starling_store::{EtcdOptions, Store};
 use starling_telemetry::{Counter, Gauge, Registry};
 use starling_tls::{CertificateAuthority, IssueError, IssuedLeaf};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::admission::{Admission, CsrLimits};
 use crate::agents::{AgentStream, Agents};
@@ -295,7 +296,13 @@ impl Server {
     /// The receipt of a change, as soon as nothing is outstanding or the time is over, with at most `names` names of
     /// each kind; `None` if it is not remembered.
     pub async fn change(&self, revision: Revision, timeout: Duration, names: usize) -> Option<ChangeReport> {
-        self.look_until(timeout, || self.hub.is_settled(revision) != Some(false)).await;
+        let by = Instant::now() + timeout;
+        if revision > self.snapshot().revision() {
+            // Another server has answered it, and this one has yet to hear of it.
+            let _ = tokio::time::timeout(timeout, self.published(revision)).await;
+        }
+        let left = by.saturating_duration_since(Instant::now());
+        self.look_until(left, || self.hub.is_settled(revision) != Some(false)).await;
         self.hub.report(revision, names)
     }
 
@@ -405,7 +412,9 @@ impl Server {
         &self.hub
     }
 
-    pub(crate) fn is_halted(&self) -> bool {
+    /// Whether the catalog can no longer follow the store.
+    #[must_use]
+    pub fn is_halted(&self) -> bool {
         self.halted.borrow().is_some()
     }
 

@@ -9,8 +9,8 @@ use crate::environment::Environment;
 use crate::outcome::EXIT_CODES;
 use crate::server::ServerArgs;
 use crate::{
-    apply, can, changes, completion, config, connect, intention, nodes, proxy, redirect, services, status, token,
-    version,
+    apply, can, changes, completion, config, connect, intention, nodes, proxy, redirect, servers, services, status,
+    token, version,
 };
 
 /// A service mesh that turns as one
@@ -34,6 +34,8 @@ pub(crate) enum Command {
     Token(token::TokenArgs),
     Services(services::ServicesArgs),
     Nodes(nodes::NodesArgs),
+    Servers(servers::ServersArgs),
+    Operator(servers::OperatorArgs),
     Intention(intention::IntentionArgs),
     Can(can::CanArgs),
     Apply(apply::ApplyArgs),

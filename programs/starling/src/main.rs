@@ -31,6 +31,7 @@ mod redirect;
 mod reference;
 mod role;
 mod server;
+mod servers;
 mod services;
 mod status;
 mod token;
@@ -81,6 +82,8 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         Command::Services(_)
         | Command::Nodes(_)
+        | Command::Servers(_)
+        | Command::Operator(_)
         | Command::Intention(_)
         | Command::Can(_)
         | Command::Apply(_)
@@ -135,6 +138,8 @@ async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Resu
         Command::Load(args) => return starling_bench::run_load(*args).await,
         Command::Services(args) => services::run(args, surroundings).await?,
         Command::Nodes(args) => nodes::run(args, surroundings).await?,
+        Command::Servers(args) => servers::list(args, surroundings).await?,
+        Command::Operator(args) => servers::operator(args, surroundings).await?,
         Command::Intention(args) => intention::run(args, surroundings).await?,
         Command::Can(args) => can::run(args, surroundings).await?,
         Command::Apply(args) => apply::run(args, surroundings).await?,

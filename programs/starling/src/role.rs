@@ -17,6 +17,7 @@ pub(crate) mod doors;
 mod interrupts;
 pub(crate) mod local_agent;
 pub(crate) mod node;
+mod peers;
 mod server_certificate;
 pub(crate) mod serving;
 

@@ -31,20 +31,32 @@ pub(super) async fn change(api: Arc<Api>, call: Call) -> Outcome {
     if let Some(wanted) = Wanted::of(&call.query)? {
         wanted.refuse_unknown_node(&*api.catalog)?;
         let standing = wanted.standing(&*api.catalog, revision, &call.stopping).await;
-        let mut form = receipt(&api, revision, Duration::ZERO, names).await?;
+        let mut form = receipt(&api, revision, Duration::ZERO, names, false).await?;
         form["until"] = standing.to_string().into();
         return Ok(Answer::json(form));
     }
     let wait = call.query.duration("wait")?.unwrap_or(RECEIPT_WAIT_DEFAULT);
-    let form = match call.stopping.cuts_short(receipt(&api, revision, wait, names)).await {
+    // Other servers ask for what this one's own nodes have done, all of it.
+    let is_local = call.query.switch("local")?;
+    let form = match call.stopping.cuts_short(receipt(&api, revision, wait, names, is_local)).await {
         Some(form) => form?,
-        None => receipt(&api, revision, Duration::ZERO, names).await?,
+        None => receipt(&api, revision, Duration::ZERO, names, is_local).await?,
     };
     Ok(Answer::json(form))
 }
 
-async fn receipt(api: &Api, revision: Revision, wait: Duration, names: usize) -> Result<Value, ApiError> {
-    let report = api.catalog.change(revision, wait, names).await;
+async fn receipt(
+    api: &Api,
+    revision: Revision,
+    wait: Duration,
+    names: usize,
+    is_local: bool,
+) -> Result<Value, ApiError> {
+    let report = if is_local {
+        api.catalog.own_part_of_change(revision, wait).await
+    } else {
+        api.catalog.change(revision, wait, names).await
+    };
     report.as_ref().map(change_form).ok_or_else(|| {
         let reason = "it was not a change made here, or it is no longer remembered";
         ApiError::not_found(format!("no receipt for revision {revision}: {reason}"))
@@ -52,12 +64,12 @@ async fn receipt(api: &Api, revision: Revision, wait: Duration, names: usize) ->
 }
 
 fn change_form(report: &ChangeReport) -> Value {
-    let ChangeReport { revision, counts, latency, reached, applied, pending, rejected, lost } = report;
+    let ChangeReport { revision, counts, latency, reached, applied, pending, rejected, lost, unheard } = report;
     let named = applied.iter().map(|(who, _)| who).chain(pending).chain(rejected.iter().map(|(who, _)| who));
     let affected: BTreeSet<&Reporter> = named.collect();
     let applied = applied.iter().map(|(who, us)| json!({"proxy": who.to_string(), "latency_us": us}));
     let rejected = rejected.iter().map(|(who, refused)| refused_form(who, refused));
-    json!({
+    let mut form = json!({
         "revision": revision.0,
         "settled": report.is_settled(),
         "counts": {
@@ -79,7 +91,11 @@ fn change_form(report: &ChangeReport) -> Value {
             "max": latency.map(|latency| latency.max),
         },
         "reached_us": {"50%": reached.half, "99%": reached.most, "100%": reached.all},
-    })
+    });
+    if !unheard.is_empty() {
+        form["unheard_servers"] = json!(unheard);
+    }
+    form
 }
 
 fn refused_form(who: &Reporter, refused: &Refused) -> Value {

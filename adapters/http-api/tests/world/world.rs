@@ -21,7 +21,7 @@ use starling_http_api::{
 use starling_identity::JoinToken;
 use starling_model::{
     Action, CaRootRecord, Change, Check, CheckId, CheckSpec, CheckStatus, CheckedService, InstanceId, InstanceKey,
-    JoinTokenRecord, JoinTokenUses, Node, NodeName, Port, Record, Revision, ServiceInstance, ServiceName,
+    JoinTokenRecord, JoinTokenUses, Node, NodeName, Port, Record, Revision, ServerId, ServiceInstance, ServiceName,
     ServiceRegistration, UnixSeconds,
 };
 use tokio::sync::watch;
@@ -216,6 +216,14 @@ impl CatalogPort for World {
         }
     }
 
+    fn own_server(&self) -> Option<ServerId> {
+        None
+    }
+
+    fn has_halted(&self) -> bool {
+        false
+    }
+
     fn currency(&self) -> Currency {
         match &*held(&self.cut) {
             Some(_) => Currency { last_contact: Duration::from_millis(7_400), knows_leader: false },
@@ -243,6 +251,10 @@ impl CatalogPort for World {
 
     async fn change(&self, revision: Revision, _: Duration, names: usize) -> Option<ChangeReport> {
         held(&self.receipts).report(revision, names)
+    }
+
+    async fn own_part_of_change(&self, revision: Revision, wait: Duration) -> Option<ChangeReport> {
+        self.change(revision, wait, usize::MAX).await
     }
 
     async fn until(&self, revision: Revision, until: &Until, wait: Duration) -> Option<Barrier> {

@@ -27,13 +27,15 @@ pub struct ChangeReport {
     pub rejected: Vec<(Reporter, Arc<Refused>)>,
     /// By name, those that were lost before they had applied or refused it; so many as were asked for.
     pub lost: Vec<Reporter>,
+    /// The servers of which it is not known what their nodes have done, by name: they could not be asked.
+    pub unheard: Vec<String>,
 }
 
 impl ChangeReport {
     /// Whether nothing is outstanding.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.counts.pending == 0
+        self.counts.pending == 0 && self.unheard.is_empty()
     }
 }
 

@@ -13,7 +13,7 @@ use starling_attach::Replica;
 use starling_catalog::{Barrier, ChangeReport, Command, MeshRead, NodeReport, ProxyReport, Snapshot, Subject, Until};
 use starling_http_api::{CatalogPort, CommitFailure, Currency, DiagnosticRow, MeshFacts, NewJoinToken, ServersPort};
 use starling_identity::JoinToken;
-use starling_model::{Change, ConfigEntry, InstanceKey, Record, Revision, UnixSeconds};
+use starling_model::{Change, ConfigEntry, InstanceKey, Record, Revision, ServerId, UnixSeconds};
 use starling_telemetry::Registry;
 
 use super::servers::Servers;
@@ -65,6 +65,14 @@ impl CatalogPort for Part {
         Err(CommitFailure::NoLeader("No cluster leader: this agent reaches no server".to_owned()))
     }
 
+    fn own_server(&self) -> Option<ServerId> {
+        None
+    }
+
+    fn has_halted(&self) -> bool {
+        false
+    }
+
     fn currency(&self) -> Currency {
         Currency { last_contact: self.node.away_for(), knows_leader: false }
     }
@@ -78,6 +86,10 @@ impl CatalogPort for Part {
     }
 
     async fn change(&self, _: Revision, _: Duration, _: usize) -> Option<ChangeReport> {
+        None
+    }
+
+    async fn own_part_of_change(&self, _: Revision, _: Duration) -> Option<ChangeReport> {
         None
     }
 

@@ -8,9 +8,11 @@ use starling_agent::Proxies;
 use starling_catalog::{Barrier, ChangeReport, Command, NodeReport, ProxyReport, Snapshot, Subject, Until};
 use starling_http_api::{CatalogPort, CommitFailure, Currency, DiagnosticRow, MeshFacts, NewJoinToken};
 use starling_identity::{JoinToken, JoinTokenTtlError};
-use starling_model::{Datacenter, InstanceKey, Revision, ServerRecord, TrustDomain, UnixSeconds, Versioned};
+use starling_model::{Datacenter, InstanceKey, Revision, ServerId, ServerRecord, TrustDomain, UnixSeconds, Versioned};
 use starling_server::{CommitFailure as Failure, Server};
 use starling_telemetry::Registry;
+
+use super::peers::Peers;
 
 /// Names of each kind that each receipt in a list gives.
 const LISTED_NAMES_MAX: usize = 100;
@@ -18,6 +20,7 @@ const LISTED_NAMES_MAX: usize = 100;
 /// The catalog behind the doors of this process.
 pub(crate) struct Catalog {
     pub(crate) server: Arc<Server>,
+    pub(crate) peers: Peers,
     /// The proxies of the agent in this process, if there is one.
     pub(crate) proxies: Option<Proxies>,
     pub(crate) registry: Registry,
@@ -36,6 +39,14 @@ impl CatalogPort for Catalog {
 
     async fn catch_up(&self) -> Result<(), CommitFailure> {
         self.server.catch_up().await.map_err(failed)
+    }
+
+    fn own_server(&self) -> Option<ServerId> {
+        self.server.id()
+    }
+
+    fn has_halted(&self) -> bool {
+        self.server.is_halted()
     }
 
     fn currency(&self) -> Currency {
@@ -58,11 +69,18 @@ impl CatalogPort for Catalog {
     }
 
     async fn change(&self, revision: Revision, wait: Duration, names: usize) -> Option<ChangeReport> {
-        self.server.change(revision, wait, names).await
+        self.peers.change(revision, wait, names).await
+    }
+
+    async fn own_part_of_change(&self, revision: Revision, wait: Duration) -> Option<ChangeReport> {
+        self.server.change(revision, wait, usize::MAX).await
     }
 
     async fn until(&self, revision: Revision, until: &Until, wait: Duration) -> Option<Barrier> {
-        self.server.until(revision, until, wait).await
+        match self.server.id() {
+            None => self.server.until(revision, until, wait).await,
+            Some(_) => self.peers.until(revision, until, wait).await,
+        }
     }
 
     fn changes(&self, most: usize) -> Vec<ChangeReport> {

@@ -18,6 +18,7 @@ use tower::{ServiceExt, service_fn};
 
 use super::catalog::Catalog;
 use super::doors::DnsSockets;
+use super::peers::Peers;
 use super::{Serving, dns_for_agents, server_certificate};
 use crate::descriptors::Shares;
 
@@ -77,6 +78,7 @@ impl Control {
         let (agent, proxies) = beside.map(|beside| (beside.agent, beside.proxies)).unzip();
         let catalog = Arc::new(Catalog {
             server: Arc::clone(&self.server),
+            peers: Peers::new(Arc::clone(&self.server)),
             proxies: proxies.clone(),
             registry: self.registry.clone(),
             facts,

@@ -68,6 +68,16 @@ async fn a_node_is_its_servers_business_and_the_leaders_once_that_is_gone() {
             }
         }
     }
+    // Of a change that concerns both nodes either server has the whole receipt.
+    let defaults = json!({"Kind": "proxy-defaults", "Name": "global", "Config": {"protocol": "http"}});
+    let written = first.put("/v1/config?until=applied:all&wait=20s", &defaults).await.success();
+    assert_eq!(written.header("x-starling-until"), Some("met"));
+    for server in [&first, &second] {
+        let target = format!("/starling/v1/changes/{}?wait=20s", written.index());
+        let receipt = server.get(&target).await.success().json();
+        assert_eq!(receipt["counts"]["applied"], 2, "{receipt}");
+        assert_eq!(receipt["settled"], true, "{receipt}");
+    }
     let since = Instant::now();
     first.kill9();
     is(&second, "n1", "critical").await;

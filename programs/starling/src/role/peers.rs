@@ -1,0 +1,188 @@
+//! The other servers of the same store, and what only they know: how far the nodes are that are attached to them.
+//!
+//! Each is asked over the port for agents, where servers know one another by their certificates. A part of a receipt is the
+//! public form of one, with all names; what it costs is a name for each node that the change concerns, once for each server
+//! that is asked, and nothing while nobody asks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, ensure};
+use futures::future::join_all;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use serde::Deserialize;
+use starling_catalog::{Barrier, ChangeReport, Refused, Reporter, Until};
+use starling_identity::Identity;
+use starling_model::{InstanceKey, NodeName, Revision, ServerId, ServerRecord};
+use starling_rpc::ServerClient;
+use starling_server::Server;
+use starling_tls::{CredentialSlot, Credentials, LeafKey, TrustRoots, client_config};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+/// To connect, and for an answer beyond what it was asked to wait.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Between two looks at a barrier that is not decided by all having reported.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Bytes of a part: the names of a fleet of twice the size that is tested.
+const PART_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The way to the other servers.
+pub(crate) struct Peers {
+    server: Arc<Server>,
+    clients: Mutex<BTreeMap<ServerId, ServerClient>>,
+}
+
+/// A receipt as servers give it.
+#[derive(Deserialize)]
+struct Part {
+    applied: Vec<Applied>,
+    pending: Vec<String>,
+    rejected: Vec<Rejected>,
+    lost: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Applied {
+    proxy: String,
+    latency_us: u64,
+}
+
+#[derive(Deserialize)]
+struct Rejected {
+    proxy: String,
+    revision: u64,
+    type_url: String,
+    resources: Vec<String>,
+    reason: String,
+}
+
+impl Peers {
+    pub(crate) fn new(server: Arc<Server>) -> Self {
+        Self { server, clients: Mutex::default() }
+    }
+
+    /// The receipt of a change by what all servers know, once nothing is outstanding or the time is over; `None` if nobody
+    /// remembers it.
+    pub(crate) async fn change(&self, revision: Revision, wait: Duration, names: usize) -> Option<ChangeReport> {
+        let snapshot = self.server.snapshot();
+        let others: Vec<_> = snapshot.servers().filter(|peer| Some(peer.value.id) != self.server.id()).collect();
+        if others.is_empty() {
+            return self.server.change(revision, wait, names).await;
+        }
+        let asked = others.iter().map(|peer| self.part_of(&peer.value, revision, wait));
+        let (own, parts) = tokio::join!(self.server.change(revision, wait, usize::MAX), join_all(asked));
+        let parts: Vec<_> = parts.into_iter().flatten().chain(own).collect();
+        (!parts.is_empty()).then(|| ChangeReport::merged(revision, parts, names))
+    }
+
+    /// How it stands with a barrier behind a change, by what all servers know.
+    pub(crate) async fn until(&self, revision: Revision, until: &Until, wait: Duration) -> Option<Barrier> {
+        let by = Instant::now() + wait;
+        loop {
+            let left = by.saturating_duration_since(Instant::now());
+            // Only once all have reported can it be told without another look.
+            let step = if *until == Until::AppliedAll { left } else { left.min(LOOK) };
+            let report = self.change(revision, step, usize::MAX).await?;
+            let snapshot = self.server.snapshot();
+            let is_heard_of = |node: &NodeName| snapshot.attachment(node).is_some();
+            let barrier = report.barrier(until, is_heard_of);
+            if barrier != Barrier::NotYet || left.is_zero() {
+                return Some(barrier);
+            }
+            if step.is_zero() || report.is_settled() || !report.unheard.is_empty() {
+                tokio::time::sleep(LOOK.min(left)).await;
+            }
+        }
+    }
+
+    /// What one server knows of a change; `None` if it does not remember it. One that cannot be asked is told as unheard.
+    async fn part_of(&self, peer: &ServerRecord, revision: Revision, wait: Duration) -> Option<ChangeReport> {
+        let asked = tokio::time::timeout(wait + ANSWER_TIMEOUT, self.ask(peer, revision, wait)).await;
+        let reason = match asked {
+            Ok(Ok(part)) => return part,
+            Ok(Err(error)) => format!("{error:#}"),
+            Err(_late) => "no answer in time".to_owned(),
+        };
+        tracing::debug!(server = %peer.name, reason, "another server's part of a receipt is missing");
+        self.clients.lock().await.remove(&peer.id);
+        Some(ChangeReport { unheard: vec![peer.name.to_string()], ..ChangeReport::default() })
+    }
+
+    async fn ask(
+        &self,
+        peer: &ServerRecord,
+        revision: Revision,
+        wait: Duration,
+    ) -> anyhow::Result<Option<ChangeReport>> {
+        let client = self.client(peer).await?;
+        let target = format!("https://starling/starling/v1/changes/{revision}?local&wait={}ms", wait.as_millis());
+        let answer = client.ask_api(Request::get(target).body(Empty::<Bytes>::new())?).await?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), PART_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| anyhow!("{error}"))?.to_bytes();
+        if status == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        ensure!(status == StatusCode::OK, "{status}: {}", String::from_utf8_lossy(&body));
+        serde_json::from_slice::<Part>(&body).context("its form")?.into_report(revision).map(Some)
+    }
+
+    /// The connection to a server, made if there is none.
+    async fn client(&self, peer: &ServerRecord) -> anyhow::Result<ServerClient> {
+        let mut clients = self.clients.lock().await;
+        if let Some(client) = clients.get(&peer.id).filter(|client| !client.is_closed()) {
+            return Ok(client.clone());
+        }
+        let snapshot = self.server.snapshot();
+        clients.retain(|id, _| snapshot.server(*id).is_some());
+        // Its own each time: what is shown counts only as the connection is made.
+        let key = LeafKey::generate()?;
+        let leaf = self.server.issue_server(&key.csr_der()?, &[])?;
+        let shown = CredentialSlot::new(Credentials::new(&leaf.chain_pem, &key)?);
+        let roots = TrustRoots::new(snapshot.roots().into_iter().map(|root| &root.value))?;
+        let datacenter = self.server.datacenter().clone();
+        let server = Identity::Server { trust_domain: self.server.root().trust_domain.clone(), datacenter };
+        let tls = Arc::new(client_config(Some(shown), &roots, server)?);
+        let client = ServerClient::connect(&*peer.agents, tls, CONNECT_TIMEOUT).await?;
+        clients.insert(peer.id, client.clone());
+        Ok(client)
+    }
+}
+
+impl Part {
+    fn into_report(self, revision: Revision) -> anyhow::Result<ChangeReport> {
+        let all = |names: Vec<String>| names.iter().map(|name| reporter(name)).collect::<anyhow::Result<Vec<_>>>();
+        let applied = self.applied.into_iter().map(|one| Ok((reporter(&one.proxy)?, one.latency_us)));
+        let rejected = self.rejected.into_iter().map(|one| {
+            let who = reporter(&one.proxy)?;
+            let proxy = match &who {
+                Reporter::Proxy(key) => Some(key.id.clone()),
+                Reporter::Node(_) => None,
+            };
+            let (node, revision) = (Reporter::Node(who.node().clone()), Revision(one.revision));
+            let Rejected { type_url, resources, reason: text, .. } = one;
+            Ok((node, Arc::new(Refused { revision, since: revision, proxy, type_url, resources, text })))
+        });
+        let (applied, rejected) = (applied.collect::<anyhow::Result<_>>()?, rejected.collect::<anyhow::Result<_>>()?);
+        let (pending, lost) = (all(self.pending)?, all(self.lost)?);
+        Ok(ChangeReport { revision, applied, pending, rejected, lost, ..ChangeReport::default() })
+    }
+}
+
+/// A node, or a proxy on one.
+fn reporter(text: &str) -> anyhow::Result<Reporter> {
+    match text.split_once('/') {
+        Some((node, id)) => {
+            let node = node.parse().context("a node's name")?;
+            Ok(Reporter::Proxy(InstanceKey { node, id: id.parse().context("a proxy's id")? }))
+        }
+        None => Ok(Reporter::Node(text.parse().context("a node's name")?)),
+    }
+}
