@@ -25,6 +25,7 @@ const TABLE: &[Row] = &[
     Row { folder: "core/catalog", may_use: &["core/model"] },
     Row { folder: "core/attach", may_use: &["core/model", "core/catalog"] },
     Row { folder: "core/traffic", may_use: &["core/model"] },
+    Row { folder: "core/backup", may_use: &["core/model"] },
     Row { folder: "core/http1", may_use: &[] },
     // Of `attach` plan knows in tests only: a replica's plans are a snapshot's.
     Row {
@@ -67,6 +68,7 @@ const TABLE: &[Row] = &[
             "core/traffic",
             "core/plan",
             "core/xds",
+            "core/backup",
             "adapters/store",
             "adapters/rpc",
             "adapters/http-api",
@@ -117,6 +119,7 @@ const TABLE: &[Row] = &[
             "core/traffic",
             "core/plan",
             "core/xds",
+            "core/backup",
             "adapters/store",
             "adapters/rpc",
             "adapters/http-api",
