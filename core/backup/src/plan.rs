@@ -183,7 +183,7 @@ fn fate(key: &RecordKey) -> Fate {
         RecordKey::CaRoot(_) => Fate::Authority,
         RecordKey::JoinToken(_) => Fate::JoinToken,
         RecordKey::VirtualAddress(_) => Fate::VirtualAddress,
-        RecordKey::Fence(_) => Fate::Ignored,
+        RecordKey::Fence(_) | RecordKey::Server(_) | RecordKey::Leader | RecordKey::Attachment(_) => Fate::Ignored,
     }
 }
 
@@ -242,7 +242,13 @@ fn runtime_puts(puts: &Records) -> Vec<Record> {
         RecordKey::Node(node) => Some((Some(node.clone()), 0)),
         RecordKey::Check(node, _) => Some((Some(node.clone()), 1)),
         RecordKey::Instance(key) => Some((Some(key.node.clone()), 2)),
-        RecordKey::Config(_) | RecordKey::CaRoot(_) | RecordKey::JoinToken(_) | RecordKey::Fence(_) => None,
+        RecordKey::Config(_)
+        | RecordKey::CaRoot(_)
+        | RecordKey::JoinToken(_)
+        | RecordKey::Fence(_)
+        | RecordKey::Server(_)
+        | RecordKey::Leader
+        | RecordKey::Attachment(_) => None,
     };
     let mut ordered: Vec<_> = puts.iter().filter_map(|(key, record)| Some((order(key)?, record.clone()))).collect();
     ordered.sort_by(|one, other| one.0.cmp(&other.0));
@@ -259,7 +265,10 @@ fn runtime_deletes(deletes: &[RecordKey]) -> Vec<RecordKey> {
         | RecordKey::CaRoot(_)
         | RecordKey::JoinToken(_)
         | RecordKey::Fence(_)
-        | RecordKey::VirtualAddress(_) => None,
+        | RecordKey::VirtualAddress(_)
+        | RecordKey::Server(_)
+        | RecordKey::Leader
+        | RecordKey::Attachment(_) => None,
     };
     let mut ordered: Vec<_> = deletes.iter().filter_map(|key| Some((order(key)?, key.clone()))).collect();
     ordered.sort_by(|one, other| one.0.cmp(&other.0));

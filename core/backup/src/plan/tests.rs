@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use starling_model::{
-    Action, CaRootRecord, Check, CheckId, CheckedService, ConfigEntry, InstanceKind, Node, Port,
-    ServiceDefaults, ServiceIntentions, SourceDecision, SourceIntention, UnixSeconds, VirtualAddress, Weights,
+    Action, CaRootRecord, Check, CheckId, CheckedService, ConfigEntry, InstanceKind, Node, Port, ServiceDefaults,
+    ServiceIntentions, SourceDecision, SourceIntention, UnixSeconds, VirtualAddress, Weights,
 };
 
 use super::*;
@@ -205,15 +205,15 @@ fn any_rules() -> impl Strategy<Value = Records> {
 
 /// What Consul's documentation says of precedence, without any of our own code for it.
 fn allowed(rules: &Records, source: &str, destination: &str) -> Option<Action> {
+    let action = |decision: &SourceDecision| match decision {
+        SourceDecision::Connection(action) => *action,
+        SourceDecision::Requests(_) => Action::Deny,
+    };
     let found = |destination: &str, source: &str| {
-        rules.values().find_map(|record| match record {
-            Record::Config(ConfigEntry::ServiceIntentions(entry)) if entry.destination.as_str() == destination => {
-                entry.sources.iter().find(|it| it.source.as_str() == source).map(|it| match &it.decision {
-                    SourceDecision::Connection(action) => *action,
-                    SourceDecision::Requests(_) => Action::Deny,
-                })
-            }
-            _ => None,
+        rules.values().find_map(|record| {
+            let Record::Config(ConfigEntry::ServiceIntentions(entry)) = record else { return None };
+            let source = entry.sources.iter().find(|it| it.source.as_str() == source)?;
+            (entry.destination.as_str() == destination).then(|| action(&source.decision))
         })
     };
     let chain = [(destination, source), (destination, "*"), ("*", source), ("*", "*")];
