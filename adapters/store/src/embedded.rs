@@ -133,6 +133,18 @@ pub struct ExaminedStore {
 }
 
 impl ExaminedStore {
+    /// Which database this is.
+    #[must_use]
+    pub fn id(&self) -> StoreId {
+        self.examined.identity().0
+    }
+
+    /// The last revision that it has given out.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.examined.identity().1
+    }
+
     /// Everything in it.
     ///
     /// # Errors
@@ -163,6 +175,15 @@ impl EmbeddedStore {
     /// [`OpenError::Io`] if that cannot be found out.
     pub fn exists(directory: &Path) -> Result<bool, OpenError> {
         door::exists(directory)
+    }
+
+    /// Makes an empty store in `directory`, which has none, whose revisions are all beyond `after`.
+    ///
+    /// # Errors
+    /// [`OpenError::Exists`] if there is one, and whatever [`EmbeddedStore::open`] says.
+    pub fn make(directory: &Path, after: Revision, options: EmbeddedOptions) -> Result<EmbeddedStore, OpenError> {
+        door::make(directory, after)?;
+        Self::open(directory, options)
     }
 
     /// Locks and verifies the store in `directory` without writing to it, making both if they do not exist: for whoever

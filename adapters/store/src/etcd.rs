@@ -7,8 +7,10 @@
 
 mod connection;
 mod door;
+mod filling;
 mod lease;
 mod load;
+mod numbering;
 mod space;
 mod transaction;
 mod trouble;
@@ -26,6 +28,7 @@ use tokio::sync::{Semaphore, watch};
 
 use self::connection::{Connections, Failed};
 use self::door::{Description, Memory};
+use self::numbering::Numbering;
 use self::space::Space;
 use self::transaction::Verdict;
 use self::watching::Watcher;
@@ -36,6 +39,7 @@ use crate::transaction::{Revision, Snapshot, Transaction};
 use crate::{Epoch, StoreId};
 
 pub use self::door::EtcdOpenError;
+pub use self::filling::FillingEtcd;
 pub use self::space::{EtcdPrefix, EtcdPrefixError};
 pub use self::trouble::EtcdTrouble;
 
@@ -122,6 +126,7 @@ pub struct EtcdStore {
 struct Shared {
     connections: Arc<Connections>,
     space: Space,
+    numbering: Numbering,
     /// The highest revision that somebody waits for and no event will bring.
     wanted: watch::Sender<u64>,
     closed: watch::Sender<bool>,
@@ -161,7 +166,9 @@ impl ExaminedEtcd {
     /// # Errors
     /// [`LoadError::Unavailable`] if etcd does not answer with it.
     pub async fn load(&self) -> Result<Snapshot, LoadError> {
-        load::load(&self.connections, &self.space).await.map_err(|trouble| LoadError::Unavailable(Arc::new(trouble)))
+        let numbering = self.description.as_ref().map(Description::numbering).unwrap_or_default();
+        let loaded = load::load(&self.connections, &self.space, numbering).await;
+        loaded.map_err(|trouble| LoadError::Unavailable(Arc::new(trouble)))
     }
 
     /// Opens it, making it if there is none.
@@ -169,6 +176,7 @@ impl ExaminedEtcd {
     /// # Errors
     /// [`EtcdOpenError`]; [`EtcdOpenError::JustMade`] if there was none and now there is.
     pub async fn adopt(self) -> Result<EtcdStore, EtcdOpenError> {
+        self.refuse_unfinished()?;
         let Self { connections, prefix, space, memory, cluster, description } = self;
         let description = match description {
             Some(description) => description,
@@ -182,13 +190,18 @@ impl ExaminedEtcd {
             memory.remember(cluster, description.id)?;
         }
         tracing::info!(%prefix, cluster = format!("{cluster:016x}"), store = %description.id, "store on etcd opened");
-        let (wanted, closed) = (watch::Sender::new(0), watch::Sender::new(false));
-        let shared = Arc::new(Shared { connections, space, wanted, closed });
-        Ok(EtcdStore { shared, under_way: Semaphore::new(UNDER_WAY_MAX), description, cluster })
+        Ok(EtcdStore::of(connections, space, description, cluster))
     }
 }
 
 impl EtcdStore {
+    fn of(connections: Arc<Connections>, space: Space, description: Description, cluster: u64) -> Self {
+        let (wanted, closed) = (watch::Sender::new(0), watch::Sender::new(false));
+        let numbering = description.numbering();
+        let shared = Arc::new(Shared { connections, space, numbering, wanted, closed });
+        Self { shared, under_way: Semaphore::new(UNDER_WAY_MAX), description, cluster }
+    }
+
     /// Whether `directory` remembers a store on etcd.
     ///
     /// # Errors
@@ -268,10 +281,10 @@ impl EtcdStore {
 
     /// Looks at etcd as it was at `revision`, or as it is for 0, and answers at which it is.
     async fn at(&self, revision: Revision) -> Result<Revision, EtcdTrouble> {
-        let (key, revision) = (self.shared.space.meta.clone(), transaction::signed(revision));
+        let (key, revision) = (self.shared.space.meta.clone(), self.shared.numbering.theirs(revision));
         let one = RangeRequest { key, revision, ..RangeRequest::default() };
         let found: RangeResponse = self.shared.connections.read(RANGE, one).await?;
-        Ok(transaction::unsigned(found.header.unwrap_or_default().revision))
+        Ok(self.shared.numbering.ours(found.header.unwrap_or_default().revision))
     }
 
     fn watcher(&self, from: Revision) -> Watcher {
@@ -304,13 +317,14 @@ impl Store for EtcdStore {
             return Err(CommitError::Closed);
         }
         let description = &self.description.bytes;
-        let request = transaction::request(&self.shared.space, description, &transaction);
+        let numbering = self.shared.numbering;
+        let request = transaction::request(&self.shared.space, numbering, description, &transaction);
         let answered = self.shared.connections.write::<_, TxnResponse>(TXN, request).await;
         let answer = answered.map_err(|Failed { trouble, is_refusal }| match is_refusal {
             true => CommitError::Refused(Arc::new(trouble)),
             false => CommitError::Unavailable(Arc::new(trouble)),
         })?;
-        match transaction::verdict(description, &transaction, &answer) {
+        match transaction::verdict(numbering, description, &transaction, &answer) {
             Ok(Verdict::Done(revision)) => Ok(revision),
             Ok(Verdict::Nothing(revision)) => {
                 self.shared.want(revision);
@@ -325,7 +339,7 @@ impl Store for EtcdStore {
         if self.is_closed() {
             return Err(LoadError::Closed);
         }
-        let loaded = load::load(&self.shared.connections, &self.shared.space).await;
+        let loaded = load::load(&self.shared.connections, &self.shared.space, self.shared.numbering).await;
         loaded.map_err(|trouble| LoadError::Unavailable(Arc::new(trouble)))
     }
 

@@ -12,6 +12,7 @@
 
 mod embedded;
 mod etcd;
+mod fill;
 mod lease;
 mod store;
 mod store_id;
@@ -20,8 +21,9 @@ mod transaction;
 pub use embedded::{EPOCHS_MAX, EmbeddedOptions, EmbeddedStore, Epoch, ExaminedStore, Holder, LostState, OpenError};
 pub use etcd::{
     EtcdCredentials, EtcdIdentity, EtcdOpenError, EtcdOptions, EtcdPrefix, EtcdPrefixError, EtcdStore, EtcdTls,
-    EtcdTrouble, ExaminedEtcd,
+    EtcdTrouble, ExaminedEtcd, FillingEtcd,
 };
+pub use fill::fill;
 pub use lease::{Lease, LeaseId};
 pub use store::{CommitError, Failure, LoadError, Quantity, Store, Watch, WatchError};
 pub use store_id::StoreId;

@@ -126,6 +126,12 @@ pub enum OpenError {
         /// The last revision acknowledged to a caller.
         acknowledged: Revision,
     },
+    /// There is one where one is to be made.
+    #[error("there is a database, or what is left of one, in {}; name another directory", path.display())]
+    Exists {
+        /// The database file.
+        path: PathBuf,
+    },
     /// The high-water mark cannot be read.
     #[error(
         "{} is damaged; it guards against the loss of acknowledged data: to go without it, \
@@ -213,7 +219,7 @@ pub(super) fn examine<B: StorageBackend>(
         if mark > Revision::ZERO {
             return Err(OpenError::Lost { path, state: LostState::Missing, acknowledged: mark });
         }
-        create(&path)?;
+        create(&path, Revision::ZERO)?;
     }
     let file = open_file(&path)?;
     let disk = Disk::on_trial(file).map_err(|source| OpenError::io(&path, "inspect", source))?;
@@ -226,7 +232,23 @@ pub(super) fn examine<B: StorageBackend>(
     Ok(Examined { database, disk, lock, directory: directory.to_path_buf(), id, revision })
 }
 
+/// Makes an empty database at `revision`, and the directory if it does not exist, where there is none.
+pub(super) fn make(directory: &Path, revision: Revision) -> Result<(), OpenError> {
+    make_directory(directory)?;
+    let _lock = DirectoryLock::take(directory)?;
+    let path = directory.join(FILE_NAME);
+    if exists(directory)? || Acknowledged::read(directory)?.is_some() {
+        return Err(OpenError::Exists { path });
+    }
+    create(&path, revision)
+}
+
 impl Examined {
+    /// The name of the database, and its last revision.
+    pub(super) fn identity(&self) -> (StoreId, Revision) {
+        (self.id, self.revision)
+    }
+
     /// Takes the directory: the first byte reaches the database now.
     pub(super) fn adopt(self) -> Result<Opened, OpenError> {
         let Examined { database, disk, lock, directory, id, revision } = self;
@@ -262,7 +284,7 @@ fn make_directory(directory: &Path) -> Result<(), OpenError> {
 }
 
 /// Makes an empty database under a temporary name and moves it into place.
-fn create(path: &Path) -> Result<(), OpenError> {
+fn create(path: &Path, revision: Revision) -> Result<(), OpenError> {
     let fresh = path.with_extension("redb.new");
     let failed = |source: io::Error| OpenError::io(&fresh, "create", source);
     // What an interrupted creation left was never used.
@@ -275,13 +297,13 @@ fn create(path: &Path) -> Result<(), OpenError> {
         .open(&fresh)
         .map_err(failed)?;
     let synced = file.try_clone().map_err(failed)?;
-    initialise(file).map_err(|error| failed(io::Error::other(error)))?;
+    initialise(file, revision).map_err(|error| failed(io::Error::other(error)))?;
     synced.sync_all().map_err(failed)?;
     fs::rename(&fresh, path).map_err(|source| OpenError::io(path, "create", source))?;
     path.parent().map_or(Ok(()), sync_directory).map_err(|source| OpenError::io(path, "sync", source))
 }
 
-fn initialise(file: File) -> Result<(), redb::Error> {
+fn initialise(file: File, revision: Revision) -> Result<(), redb::Error> {
     let database = Database::builder().create_file(file)?;
     let transaction = database.begin_write()?;
     {
@@ -290,7 +312,7 @@ fn initialise(file: File) -> Result<(), redb::Error> {
         meta.insert(FORMAT, FORMAT_NAME)?;
         meta.insert(SCHEMA, &SCHEMA_VERSION.to_le_bytes()[..])?;
         meta.insert(STORE_ID, &StoreId::random().to_le_bytes()[..])?;
-        meta.insert(REVISION, &0_u64.to_le_bytes()[..])?;
+        meta.insert(REVISION, &revision.0.to_le_bytes()[..])?;
     }
     transaction.commit()?;
     Ok(())

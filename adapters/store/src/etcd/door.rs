@@ -13,6 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::connection::Connections;
+use super::numbering::Numbering;
 use super::space::{EtcdPrefix, Space};
 use super::transaction::{is_absent, put};
 use super::trouble::EtcdTrouble;
@@ -27,7 +28,13 @@ const FILE_NAME: &str = "etcd";
 const FORMAT: &str = "starling-store";
 
 /// The layout written and understood here.
-const SCHEMA_VERSION: u32 = 1;
+const SCHEMA_VERSION: u32 = 2;
+
+/// In the description, before a number: what is added to etcd's revisions.
+const OFFSET: &str = "offset ";
+
+/// In the description of a store that is not whole yet.
+const UNFINISHED: &str = "unfinished";
 
 /// Mode of the directory, and of the file in it.
 const MODES: (u32, u32) = (0o700, 0o600);
@@ -82,6 +89,21 @@ pub enum EtcdOpenError {
         /// The prefix.
         prefix: EtcdPrefix,
     },
+    /// It is not whole.
+    #[error(
+        "the store under {prefix} in etcd is being filled by `starling store copy` or `starling snapshot restore`, or was \
+         when that was interrupted; nothing was changed: let that end, or run it again with --replace"
+    )]
+    Unfinished {
+        /// The prefix.
+        prefix: EtcdPrefix,
+    },
+    /// Somebody else changed it while it was being made or filled.
+    #[error("the store under {prefix} in etcd was changed by somebody else meanwhile: look who, and begin again")]
+    Changed {
+        /// The prefix.
+        prefix: EtcdPrefix,
+    },
     /// What is remembered cannot be read.
     #[error("{} is damaged; it says which etcd has the data: restore it from a backup, or, if you are sure of the etcd, remove it", path.display())]
     BadMemory {
@@ -104,16 +126,43 @@ pub enum EtcdOpenError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Description {
     pub(super) id: StoreId,
+    offset: u64,
+    /// Whether it is still being filled, or was when that was interrupted.
+    pub(super) is_unfinished: bool,
     /// The description's very bytes.
     pub(super) bytes: Bytes,
 }
 
 impl Description {
-    /// Of a store that is about to be made.
     pub(super) fn new() -> Self {
-        let id = StoreId::random();
-        let bytes = format!("{FORMAT}\nschema {SCHEMA_VERSION}\nid {id}\n").into();
-        Self { id, bytes }
+        Self::of(StoreId::random(), 0, false)
+    }
+
+    /// Of a store that is about to be filled, whose revisions are `offset` beyond etcd's.
+    pub(super) fn unfinished(offset: u64) -> Self {
+        Self::of(StoreId::random(), offset, true)
+    }
+
+    /// The same, once it is filled.
+    pub(super) fn finished(&self) -> Self {
+        Self::of(self.id, self.offset, false)
+    }
+
+    fn of(id: StoreId, offset: u64, is_unfinished: bool) -> Self {
+        // The first release knew neither, and must not take such a store for one of its own.
+        let schema = if offset > 0 || is_unfinished { SCHEMA_VERSION } else { 1 };
+        let mut text = format!("{FORMAT}\nschema {schema}\nid {id}\n");
+        if offset > 0 {
+            text.push_str(&format!("{OFFSET}{offset}\n"));
+        }
+        if is_unfinished {
+            text.push_str(&format!("{UNFINISHED}\n"));
+        }
+        Self { id, offset, is_unfinished, bytes: text.into() }
+    }
+
+    pub(super) fn numbering(&self) -> Numbering {
+        Numbering { offset: self.offset }
     }
 
     fn read(prefix: &EtcdPrefix, key: &Bytes, bytes: Bytes) -> Result<Self, EtcdOpenError> {
@@ -130,8 +179,23 @@ impl Description {
             return Err(EtcdOpenError::NewerSchema { prefix, found: schema, supported: SCHEMA_VERSION });
         }
         let id = lines.next().and_then(|line| StoreId::parse(line.strip_prefix("id ")?)).ok_or_else(foreign)?;
-        Ok(Self { id, bytes })
+        let (mut offset, mut is_unfinished) = (0, false);
+        for line in lines {
+            match line.strip_prefix(OFFSET) {
+                Some(number) => offset = number.parse().map_err(|_| foreign())?,
+                None if line == UNFINISHED => is_unfinished = true,
+                None => return Err(foreign()),
+            }
+        }
+        Ok(Self { id, offset, is_unfinished, bytes })
     }
+}
+
+/// etcd's own revision now.
+pub(super) async fn revision(connections: &Connections, space: &Space) -> Result<u64, EtcdTrouble> {
+    let one = RangeRequest { key: space.meta.clone(), ..RangeRequest::default() };
+    let found: RangeResponse = connections.read(RANGE, one).await?;
+    Ok(u64::try_from(found.header.unwrap_or_default().revision).unwrap_or_default())
 }
 
 /// What is in etcd: its cluster, and the store's description if there is a store.

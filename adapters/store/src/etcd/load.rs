@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::RANGE;
 use super::connection::Connections;
+use super::numbering::Numbering;
 use super::space::Space;
-use super::transaction::{signed, unsigned};
 use super::trouble::EtcdTrouble;
 use super::wire::{KeyValue, RangeRequest, RangeResponse};
 use crate::transaction::{Entry, Revision, Snapshot};
@@ -18,17 +18,25 @@ const PAGE_ENTRIES: i64 = 16_384;
 const BEGINNINGS_MAX: usize = 3;
 
 /// Reads every entry.
-pub(super) async fn load(connections: &Arc<Connections>, space: &Space) -> Result<Snapshot, EtcdTrouble> {
+pub(super) async fn load(
+    connections: &Arc<Connections>,
+    space: &Space,
+    numbering: Numbering,
+) -> Result<Snapshot, EtcdTrouble> {
     for _ in 1..BEGINNINGS_MAX {
-        match load_once(connections, space).await {
+        match load_once(connections, space, numbering).await {
             Err(EtcdTrouble::Other { message, .. }) if message.contains("has been compacted") => {}
             outcome => return outcome,
         }
     }
-    load_once(connections, space).await
+    load_once(connections, space, numbering).await
 }
 
-async fn load_once(connections: &Arc<Connections>, space: &Space) -> Result<Snapshot, EtcdTrouble> {
+async fn load_once(
+    connections: &Arc<Connections>,
+    space: &Space,
+    numbering: Numbering,
+) -> Result<Snapshot, EtcdTrouble> {
     let mut entries = Vec::new();
     let mut request = RangeRequest {
         key: space.records.clone(),
@@ -49,13 +57,13 @@ async fn load_once(connections: &Arc<Connections>, space: &Space) -> Result<Snap
         };
         if revision == Revision::ZERO {
             // The first page is as of now, and says when that was; the others are as of then.
-            revision = unsigned(page.header.unwrap_or_default().revision);
-            request.revision = signed(revision);
+            request.revision = page.header.unwrap_or_default().revision;
+            revision = numbering.ours(request.revision);
         }
         let Some(last) = page.kvs.last() else { break };
         request.key = [&last.key[..], &[0]].concat().into();
         for kv in page.kvs {
-            entries.push(entry(space, &kv)?);
+            entries.push(entry(space, numbering, &kv)?);
         }
         if !page.more {
             break;
@@ -65,7 +73,7 @@ async fn load_once(connections: &Arc<Connections>, space: &Space) -> Result<Snap
 }
 
 /// Key and value with memory of their own: in etcd's answer they would keep the whole page.
-fn entry(space: &Space, kv: &KeyValue) -> Result<Entry, EtcdTrouble> {
+fn entry(space: &Space, numbering: Numbering, kv: &KeyValue) -> Result<Entry, EtcdTrouble> {
     let key = space.entry(&kv.key).ok_or_else(|| EtcdTrouble::Malformed(format!("the key {:?}", kv.key)))?;
     let mut bytes = Vec::with_capacity(key.as_bytes().len() + kv.value.len());
     bytes.extend_from_slice(key.as_bytes());
@@ -73,6 +81,6 @@ fn entry(space: &Space, kv: &KeyValue) -> Result<Entry, EtcdTrouble> {
     let mut bytes = bytes::Bytes::from(bytes);
     let value = bytes.split_off(key.as_bytes().len());
     let key = crate::Key::new(bytes).map_err(|error| EtcdTrouble::Malformed(error.to_string()))?;
-    let (created, modified) = (unsigned(kv.create_revision), unsigned(kv.mod_revision));
+    let (created, modified) = (numbering.ours(kv.create_revision), numbering.ours(kv.mod_revision));
     Ok(Entry { key, value, created, modified, leased: kv.lease != 0 })
 }

@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 
+use super::numbering::Numbering;
 use super::space::Space;
 use super::trouble::EtcdTrouble;
 use super::wire::{
@@ -26,23 +27,28 @@ pub(super) enum Verdict {
 }
 
 /// The request: conditions as comparisons; on failure, what was found in place of what was expected.
-pub(super) fn request(space: &Space, description: &Bytes, transaction: &Transaction) -> TxnRequest {
+pub(super) fn request(
+    space: &Space,
+    numbering: Numbering,
+    description: &Bytes,
+    transaction: &Transaction,
+) -> TxnRequest {
     let conditions = transaction.conditions.iter();
-    let compare = std::iter::once(is_described(space, description))
-        .chain(conditions.clone().map(|condition| compare(space, condition)))
+    let compare = std::iter::once(is_value(space.meta.clone(), description.clone()))
+        .chain(conditions.clone().map(|condition| compare(space, numbering, condition)))
         .collect();
     let seen = conditions.map(|condition| range(space.key(&condition.key), true));
     let failure = std::iter::once(range(space.meta.clone(), false)).chain(seen).collect();
     TxnRequest { compare, success: transaction.writes.iter().map(|write| operation(space, write)).collect(), failure }
 }
 
-/// That the store's description is this.
-fn is_described(space: &Space, description: &Bytes) -> Compare {
+/// That this is at a key.
+pub(super) fn is_value(key: Bytes, value: Bytes) -> Compare {
     Compare {
         result: CompareResult::Equal.into(),
         target: CompareTarget::Value.into(),
-        key: space.meta.clone(),
-        operand: Some(TargetUnion::Value(description.clone())),
+        key,
+        operand: Some(TargetUnion::Value(value)),
     }
 }
 
@@ -57,18 +63,18 @@ pub(super) fn is_absent(key: Bytes) -> Compare {
 }
 
 /// To etcd a key that is absent was last modified at 0, as it is here.
-fn compare(space: &Space, condition: &Condition) -> Compare {
+fn compare(space: &Space, numbering: Numbering, condition: &Condition) -> Compare {
     let (result, revision) = match condition.expected {
-        Expected::Absent => (CompareResult::Equal, Revision::ZERO),
-        Expected::Present => (CompareResult::Greater, Revision::ZERO),
-        Expected::ModifiedAt(revision) => (CompareResult::Equal, revision),
-        Expected::NotModifiedSince(revision) => (CompareResult::Less, Revision(revision.0.saturating_add(1))),
+        Expected::Absent => (CompareResult::Equal, 0),
+        Expected::Present => (CompareResult::Greater, 0),
+        Expected::ModifiedAt(revision) => (CompareResult::Equal, numbering.equal_to(revision)),
+        Expected::NotModifiedSince(revision) => (CompareResult::Less, numbering.after(revision)),
     };
     Compare {
         result: result.into(),
         target: CompareTarget::Mod.into(),
         key: space.key(&condition.key),
-        operand: Some(TargetUnion::ModRevision(signed(revision))),
+        operand: Some(TargetUnion::ModRevision(revision)),
     }
 }
 
@@ -78,7 +84,7 @@ fn operation(space: &Space, write: &Write) -> RequestOp {
         Write::Put { value, lease, .. } => {
             Request::Put(PutRequest { key, value: value.clone(), lease: lease.map_or(0, |lease| lease.0) })
         }
-        Write::Delete { .. } => Request::DeleteRange(DeleteRangeRequest { key }),
+        Write::Delete { .. } => Request::DeleteRange(DeleteRangeRequest { key, range_end: Bytes::new() }),
     };
     RequestOp { request: Some(request) }
 }
@@ -93,11 +99,12 @@ fn range(key: Bytes, keys_only: bool) -> RequestOp {
 
 /// Reads etcd's answer to [`request`].
 pub(super) fn verdict(
+    numbering: Numbering,
     description: &Bytes,
     transaction: &Transaction,
     answer: &TxnResponse,
 ) -> Result<Verdict, EtcdTrouble> {
-    let revision = unsigned(answer.header.unwrap_or_default().revision);
+    let revision = numbering.ours(answer.header.unwrap_or_default().revision);
     if answer.succeeded {
         let has_effect = |op: &ResponseOp| match &op.response {
             Some(Response::DeleteRange(deleted)) => deleted.deleted > 0,
@@ -114,7 +121,7 @@ pub(super) fn verdict(
     }
     for (condition, range) in transaction.conditions.iter().zip(found) {
         let range = range.ok_or_else(|| EtcdTrouble::Malformed("a transaction without what it found".to_owned()))?;
-        let found = range.kvs.first().map_or(Revision::ZERO, |kv| unsigned(kv.mod_revision));
+        let found = range.kvs.first().map_or(Revision::ZERO, |kv| numbering.ours(kv.mod_revision));
         if !condition.expected.holds(found) {
             let (key, expected) = (condition.key.clone(), condition.expected);
             return Ok(Verdict::Conflict(CommitError::Conflict { key, expected, found }));
@@ -128,13 +135,4 @@ fn range_of(op: &ResponseOp) -> Option<&RangeResponse> {
         Some(Response::Range(range)) => Some(range),
         Some(Response::Put(_) | Response::DeleteRange(_)) | None => None,
     }
-}
-
-/// etcd counts revisions as `i64`, from 1.
-pub(super) fn signed(revision: Revision) -> i64 {
-    i64::try_from(revision.0).unwrap_or(i64::MAX)
-}
-
-pub(super) fn unsigned(revision: i64) -> Revision {
-    Revision(u64::try_from(revision).unwrap_or_default())
 }

@@ -15,7 +15,6 @@ use tonic::{Status, Streaming};
 
 use super::Shared;
 use super::connection::Line;
-use super::transaction::{signed, unsigned};
 use super::trouble::{EtcdTrouble, judge};
 use super::wire::{Event, EventType, WatchAsk, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse};
 use crate::lease::LeaseId;
@@ -170,7 +169,7 @@ impl Watcher {
         let create = WatchCreateRequest {
             key: self.shared.space.records.clone(),
             range_end: self.shared.space.records_end.clone(),
-            start_revision: signed(self.seen.next()),
+            start_revision: self.shared.numbering.after(self.seen),
             progress_notify: true,
             fragment: true,
         };
@@ -203,7 +202,10 @@ impl Watcher {
     /// etcd has ended the watch.
     async fn canceled(&mut self, line: &Line, answer: &WatchResponse) -> Result<(), WatchError> {
         if answer.compact_revision > 0 {
-            return Err(WatchError::Compacted { from: self.seen, oldest: unsigned(answer.compact_revision) });
+            return Err(WatchError::Compacted {
+                from: self.seen,
+                oldest: self.shared.numbering.ours(answer.compact_revision),
+            });
         }
         let reason = if answer.cancel_reason.is_empty() { "etcd ended it" } else { &answer.cancel_reason };
         self.lost(line, reason).await;
@@ -225,7 +227,7 @@ impl Watcher {
         }
         if answer.events.is_empty() {
             // All that came before has been sent, unless half of it is here and half is not.
-            let revision = unsigned(header.revision);
+            let revision = self.shared.numbering.ours(header.revision);
             if self.fragments.is_empty() && revision > self.seen && self.ready.is_empty() {
                 self.ready.push_back(Committed { revision, writes: Arc::default() });
             }
@@ -270,6 +272,6 @@ impl Watcher {
         let key = entry.ok_or_else(|| EtcdTrouble::Malformed(format!("the key {:?}", kv.key)))?;
         let lease = (kv.lease != 0).then_some(LeaseId(kv.lease));
         let write = if is_delete { Write::Delete { key } } else { Write::Put { key, value: kv.value, lease } };
-        Ok((unsigned(kv.mod_revision), write))
+        Ok((self.shared.numbering.ours(kv.mod_revision), write))
     }
 }

@@ -108,6 +108,9 @@ pub(super) struct PutRequest {
 pub(super) struct DeleteRangeRequest {
     #[prost(bytes = "bytes", tag = "1")]
     pub(super) key: Bytes,
+    /// Empty for the one key.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(super) range_end: Bytes,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]

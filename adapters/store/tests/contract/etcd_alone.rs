@@ -186,10 +186,10 @@ async fn data_of_others_and_of_later_releases_are_left_alone() {
     etcd.post("/v3/kv/put", r#"{"key":"L3N0YXJsaW5nL3g=","value":""}"#);
     let foreign = refusal(etcd.options()).await;
     assert!(matches!(&foreign, EtcdOpenError::Foreign { key, .. } if key == "/starling/x"), "{foreign}");
-    // "starling-store\nschema 2\n".
-    let newer = format!(r#"{{"key":"{META_BASE64}","value":"c3Rhcmxpbmctc3RvcmUKc2NoZW1hIDIK"}}"#);
+    // "starling-store\nschema 3\n".
+    let newer = format!(r#"{{"key":"{META_BASE64}","value":"c3Rhcmxpbmctc3RvcmUKc2NoZW1hIDMK"}}"#);
     etcd.post("/v3/kv/put", &newer);
-    assert!(matches!(refusal(etcd.options()).await, EtcdOpenError::NewerSchema { found: 2, supported: 1, .. }));
+    assert!(matches!(refusal(etcd.options()).await, EtcdOpenError::NewerSchema { found: 3, supported: 2, .. }));
 }
 
 #[tokio::test]

@@ -5,12 +5,14 @@
 mod cases;
 mod etcd_alone;
 mod etcd_process;
+mod filled;
 mod leases;
 mod model;
 
 use starling_store::{EmbeddedOptions, EmbeddedStore, EtcdStore, Revision, Store};
 
 use etcd_process::Etcd;
+use filled::{DirectoryBeyond, EtcdBeyond};
 
 /// Where a store is kept, so that it can be opened again.
 trait Bed {
@@ -65,6 +67,23 @@ macro_rules! on_both {
             $(#[tokio::test]
             async fn $case() {
                 cases::$case(&Etcd::start()).await;
+            })*
+        }
+
+        /// In the place of a store with higher revisions.
+        mod embedded_beyond {
+            use super::*;
+            $(#[tokio::test]
+            async fn $case() {
+                cases::$case(&DirectoryBeyond::start()).await;
+            })*
+        }
+
+        mod etcd_beyond {
+            use super::*;
+            $(#[tokio::test]
+            async fn $case() {
+                cases::$case(&EtcdBeyond::start().await).await;
             })*
         }
     };
