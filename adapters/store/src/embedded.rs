@@ -310,6 +310,10 @@ impl fmt::Debug for EmbeddedStore {
 
 #[async_trait]
 impl Store for EmbeddedStore {
+    fn id(&self) -> StoreId {
+        self.id
+    }
+
     async fn commit(&self, transaction: Transaction) -> Result<Revision, CommitError> {
         transaction.check()?;
         let queue = self.running(|running| running.queue.clone()).ok_or(CommitError::Closed)?;

@@ -310,6 +310,10 @@ fn unavailable(trouble: EtcdTrouble) -> WatchError {
 
 #[async_trait]
 impl Store for EtcdStore {
+    fn id(&self) -> StoreId {
+        self.description.id
+    }
+
     async fn commit(&self, transaction: Transaction) -> Result<Revision, CommitError> {
         transaction.check()?;
         let _place = self.under_way.acquire().await.map_err(|_closed| CommitError::Closed)?;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::{BoxStream, Stream, StreamExt};
 
+use crate::StoreId;
 use crate::lease::Lease;
 use crate::transaction::{Committed, Expected, Key, Revision, Snapshot, Transaction};
 
@@ -21,6 +22,9 @@ pub type Failure = Arc<dyn std::error::Error + Send + Sync>;
 /// other users of the same cluster take numbers too, so only their order may be relied on.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
+    /// Which store this is.
+    fn id(&self) -> StoreId;
+
     /// Commits the transaction and answers its revision once it is durable.
     ///
     /// A transaction whose writes are all deletes of absent keys changes nothing: it takes no

@@ -178,7 +178,7 @@ fn condition(seen: &Seen) -> Condition {
     Condition { key: store_key(&seen.key), expected }
 }
 
-fn write(change: &Change) -> Write {
+pub(crate) fn write(change: &Change) -> Write {
     let key = store_key(&change.key());
     match change {
         Change::Put(record) => Write::Put { key, value: record.encode().into(), lease: None },

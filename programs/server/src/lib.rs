@@ -6,6 +6,7 @@
 
 mod admission;
 mod agents;
+mod backup;
 mod commit;
 mod contact;
 mod convergence;
@@ -19,6 +20,7 @@ mod turn;
 
 pub use admission::CsrLimits;
 pub use agents::{AgentStream, Superseded};
+pub use backup::{Incoming, IncomingError, RestoreFailure, Restored, Saved};
 pub use commit::CommitFailure;
 pub use contact::Currency;
 pub use door::Door;

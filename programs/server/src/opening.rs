@@ -215,6 +215,7 @@ async fn examine_etcd(data_dir: &Path, options: &EtcdOptions) -> anyhow::Result<
         return Err(Inconsistent::OtherKind { beside: directory }.into());
     }
     let store = EtcdStore::examine(EtcdOptions { memory: Some(directory), ..options.clone() }).await?;
+    store.refuse_unfinished()?;
     let stored = store.load().await?;
     Ok((Examined::Etcd(Box::new(store)), stored))
 }

@@ -98,6 +98,8 @@ pub struct Server {
     metrics: Metrics,
     /// Whose turn it is among those whose writes were beaten by another.
     beaten: tokio::sync::Mutex<()>,
+    /// Held while a snapshot is restored.
+    restoring: tokio::sync::Mutex<()>,
 }
 
 struct Metrics {
@@ -149,6 +151,7 @@ impl Server {
             contact: Contact::new(registry),
             metrics: Metrics::new(registry),
             beaten: tokio::sync::Mutex::default(),
+            restoring: tokio::sync::Mutex::default(),
         });
         supervise(&server, watch);
         tokio::spawn(liveness::watch(Arc::downgrade(&server), Arc::clone(&liveness)));
@@ -402,6 +405,10 @@ impl Server {
 
     pub(crate) fn beaten(&self) -> &tokio::sync::Mutex<()> {
         &self.beaten
+    }
+
+    pub(crate) fn restoring(&self) -> &tokio::sync::Mutex<()> {
+        &self.restoring
     }
 
     pub(crate) fn store(&self) -> &dyn Store {

@@ -33,6 +33,10 @@ struct Gated {
 
 #[async_trait]
 impl Store for Gated {
+    fn id(&self) -> starling_store::StoreId {
+        self.inner.id()
+    }
+
     async fn commit(&self, transaction: Transaction) -> Result<starling_store::Revision, CommitError> {
         self.asked.send_modify(|(at, times)| (*at, *times) = (Instant::now(), *times + 1));
         self.waiting.fetch_add(1, Ordering::SeqCst);

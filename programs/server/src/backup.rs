@@ -1,0 +1,9 @@
+//! Backups of a running server: its records saved as they are at one revision, and set back by ordinary transactions.
+
+mod incoming;
+mod restoring;
+mod saving;
+
+pub use incoming::{Incoming, IncomingError};
+pub use restoring::{RestoreFailure, Restored};
+pub use saving::Saved;
