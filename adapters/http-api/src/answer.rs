@@ -17,14 +17,16 @@ const JSON: &str = "application/json";
 const PLAIN: &str = "text/plain; charset=utf-8";
 /// OpenMetrics 1.0, what `prometheus-client` writes.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const OCTETS: &str = "application/octet-stream";
 const PEM_CHAIN: &str = "application/pem-certificate-chain";
 
 /// What a body is.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 enum Body {
     Empty,
     Json(Value),
     Text { content_type: &'static str, text: String },
+    Stream(axum::body::Body),
 }
 
 /// Which headers speak of an index.
@@ -38,7 +40,7 @@ enum Index {
 }
 
 /// An answer that is a success, or that carries JSON beside another status.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub(crate) struct Answer {
     status: StatusCode,
     body: Body,
@@ -70,6 +72,11 @@ impl Answer {
     /// Metrics.
     pub(crate) fn metrics(text: String) -> Self {
         Self::new(Body::Text { content_type: OPEN_METRICS, text })
+    }
+
+    /// Bytes of a form of their own, as they come.
+    pub(crate) fn stream(body: axum::body::Body) -> Self {
+        Self::new(Body::Stream(body))
     }
 
     /// Certificates in PEM.
@@ -136,9 +143,10 @@ impl Rendering {
 
     pub(crate) fn answer(&self, answer: Answer) -> Response<axum::body::Body> {
         let (content_type, text) = match answer.body {
-            Body::Empty => (None, String::new()),
-            Body::Json(value) => (Some(JSON), self.json_text(&value)),
-            Body::Text { content_type, text } => (Some(content_type), text),
+            Body::Empty => (None, axum::body::Body::empty()),
+            Body::Json(value) => (Some(JSON), self.json_text(&value).into()),
+            Body::Text { content_type, text } => (Some(content_type), text.into()),
+            Body::Stream(body) => (Some(OCTETS), body),
         };
         let mut response = self.response(answer.status, content_type, text);
         match answer.index {
@@ -156,7 +164,7 @@ impl Rendering {
     }
 
     pub(crate) fn error(&self, error: &ApiError) -> Response<axum::body::Body> {
-        let mut response = self.response(error.status, Some(PLAIN), error.text.clone());
+        let mut response = self.response(error.status, Some(PLAIN), error.text.clone().into());
         if let Some(index) = error.index {
             self.read_headers(&mut response, index);
         }
@@ -166,10 +174,10 @@ impl Rendering {
     /// 405 with what is allowed; to OPTIONS the same is the answer.
     pub(crate) fn wrong_method(&self, method: &Method, allow: &str) -> Response<axum::body::Body> {
         let mut response = if *method == Method::OPTIONS {
-            self.response(StatusCode::OK, None, String::new())
+            self.response(StatusCode::OK, None, axum::body::Body::empty())
         } else {
             let text = format!("method {method} not allowed");
-            self.response(StatusCode::METHOD_NOT_ALLOWED, Some(PLAIN), text)
+            self.response(StatusCode::METHOD_NOT_ALLOWED, Some(PLAIN), text.into())
         };
         set(&mut response, "allow", allow);
         response
@@ -179,9 +187,9 @@ impl Rendering {
         &self,
         status: StatusCode,
         content_type: Option<&'static str>,
-        text: String,
+        body: axum::body::Body,
     ) -> Response<axum::body::Body> {
-        let mut response = Response::new(axum::body::Body::from(text));
+        let mut response = Response::new(body);
         *response.status_mut() = status;
         if let Some(content_type) = content_type {
             response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));

@@ -1,5 +1,6 @@
 //! A request as handlers see it: authorised, its body read, its query taken apart.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -102,6 +103,8 @@ pub(crate) struct Call {
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
+    /// The body of a route that reads it piece by piece.
+    pub(crate) stream: Mutex<axum::body::Body>,
     pub(crate) stopping: Stopping,
 }
 

@@ -22,6 +22,8 @@ impl BodyLimit {
     pub const INTENTION: Self = Self { name: "intention", bytes: 256 * 1024 };
     /// A check's result; its output is cut far below this.
     pub const CHECK_RESULT: Self = Self { name: "check-result", bytes: 64 * 1024 };
+    /// A snapshot of the catalog: that of a fleet of twice the size that is tested is some 400 MB. Read piece by piece.
+    pub const SNAPSHOT: Self = Self { name: "snapshot", bytes: 1024 * 1024 * 1024 };
     /// A handful of short fields.
     pub const SMALL: Self = Self { name: "small", bytes: 16 * 1024 };
 

@@ -1,5 +1,7 @@
 //! What the API needs from the programs it runs in: a catalog to read and write, and an agent.
 
+mod snapshot;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +14,8 @@ use starling_model::{
 };
 
 use crate::parse::CheckRegistration;
+
+pub use snapshot::{IncomingSnapshot, OutgoingSnapshot, RestoreReport, SnapshotFailure};
 
 /// The catalog, its store and what is known of the proxies.
 #[async_trait]
@@ -80,6 +84,22 @@ pub trait CatalogPort: Send + Sync + 'static {
 
     /// Every metric in the OpenMetrics text form.
     fn metrics_text(&self) -> String;
+
+    /// Everything that was acknowledged before, as a snapshot file.
+    ///
+    /// # Errors
+    /// [`SnapshotFailure`]; [`SnapshotFailure::NotHere`] where the catalog is not kept.
+    async fn save_snapshot(&self) -> Result<OutgoingSnapshot, SnapshotFailure> {
+        Err(SnapshotFailure::NotHere)
+    }
+
+    /// Begins to take a snapshot file that the catalog is to be set back to.
+    ///
+    /// # Errors
+    /// [`SnapshotFailure::NotHere`] where the catalog is not kept.
+    fn receive_snapshot(&self) -> Result<Box<dyn IncomingSnapshot>, SnapshotFailure> {
+        Err(SnapshotFailure::NotHere)
+    }
 }
 
 /// A join token that is to be made.

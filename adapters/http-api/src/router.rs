@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use axum::RequestExt;
 use axum::extract::RawPathParams;
@@ -265,7 +265,12 @@ async fn dispatch(
     let params = params.map_err(|_| ApiError::bad_request("the path is no UTF-8 text"))?;
     let params = params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     let (head, body) = request.into_parts();
-    let body = read_body(route, &head.headers, body).await?;
+    let (body, stream) = if route.body == BodyLimit::SNAPSHOT {
+        refuse_large(route, &head.headers)?;
+        (Bytes::new(), body)
+    } else {
+        (read_body(route, &head.headers, body).await?, axum::body::Body::empty())
+    };
     let stopping = head.extensions.get::<Stopping>().cloned().unwrap_or_default();
     if let Some(response) = relayed(api, route, &head, &body, &stopping).await? {
         return Ok(Reply::OfServer(response));
@@ -274,7 +279,8 @@ async fn dispatch(
         let current = stopping.cuts_short(api.catalog.catch_up()).await;
         current.unwrap_or(Ok(())).map_err(ApiError::from)?;
     }
-    let call = Call { params, query, headers: head.headers, body, stopping: stopping.clone() };
+    let call =
+        Call { params, query, headers: head.headers, body, stream: Mutex::new(stream), stopping: stopping.clone() };
     let answer = (route.handler)(Arc::clone(api), call).await?;
     match (wanted, answer.written()) {
         (Some(wanted), Some(revision)) => {
@@ -340,24 +346,29 @@ fn token_of(query: &Query, headers: &HeaderMap) -> Option<String> {
     query.text("token").or_else(|| text("x-consul-token")).or_else(bearer).map(|token| token.trim().to_owned())
 }
 
+fn too_large(route: &Route) -> ApiError {
+    let (bytes, name) = (route.body.bytes(), route.body.name());
+    let of = format!("limit {name:?} of {} {}", route.method, route.path);
+    ApiError::bad_request(format!("body: is larger than {bytes} bytes, the {of}"))
+}
+
+/// Refuses a body that says itself that it is over the limit.
+fn refuse_large(route: &Route, headers: &HeaderMap) -> Result<(), ApiError> {
+    let declared = headers.get(http::header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let declared = declared.and_then(|text| text.parse::<u64>().ok());
+    let is_large = |bytes| usize::try_from(bytes).map_or(true, |bytes| bytes > route.body.bytes());
+    if declared.is_some_and(is_large) { Err(too_large(route)) } else { Ok(()) }
+}
+
 async fn read_body(route: &Route, headers: &HeaderMap, body: axum::body::Body) -> Result<Bytes, ApiError> {
     let limit = route.body;
     if limit == BodyLimit::NONE {
         return Ok(Bytes::new());
     }
-    let too_large = || {
-        let (bytes, name) = (limit.bytes(), limit.name());
-        let of = format!("limit {name:?} of {} {}", route.method, route.path);
-        ApiError::bad_request(format!("body: is larger than {bytes} bytes, the {of}"))
-    };
-    let declared = headers.get(http::header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    let declared = declared.and_then(|text| text.parse::<u64>().ok());
-    if declared.is_some_and(|bytes| usize::try_from(bytes).map_or(true, |bytes| bytes > limit.bytes())) {
-        return Err(too_large());
-    }
+    refuse_large(route, headers)?;
     match tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, limit.bytes()).collect()).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(route)),
         Ok(Err(error)) => Err(ApiError::bad_request(format!("the request body could not be read: {error}"))),
         Err(_) => {
             let text = format!("the request body did not arrive within {} s", BODY_TIMEOUT.as_secs());

@@ -8,6 +8,7 @@ mod connect;
 mod health;
 mod intention;
 mod servers;
+mod snapshot;
 mod starling;
 mod status;
 mod token;
@@ -110,6 +111,8 @@ fn own_routes() -> Vec<Route> {
         Route::new("PUT", "/starling/v1/tokens/join", P::OperatorWrite, B::SMALL, "Make a join token (`Reusable`, `TTL`, `Description`); its text is answered here and never again", |a, c| Box::pin(token::create(a, c))),
         Route::new("GET", "/starling/v1/tokens/join", P::OperatorRead, B::NONE, "Join tokens, without their texts", |a, c| Box::pin(token::list(a, c))),
         Route::new("DELETE", "/starling/v1/tokens/join/{id}", P::OperatorWrite, B::NONE, "Revoke a join token; nodes that have joined by it stay", |a, c| Box::pin(token::revoke(a, c))),
+        Route::new("GET", "/v1/snapshot", P::OperatorWrite, B::NONE, "The catalog at one revision as a snapshot file, of a form of Starling's own", |a, c| Box::pin(snapshot::save(a, c))),
+        Route::new("PUT", "/v1/snapshot", P::OperatorWrite, B::SNAPSHOT, "Set the catalog back to a snapshot file by ordinary changes; answers what was changed, what was left and what others wrote meanwhile", |a, c| Box::pin(snapshot::restore(a, c))),
         Route::new("GET", "/metrics", P::AgentRead, B::NONE, "Metrics in the OpenMetrics text form", |a, c| Box::pin(status::metrics(a, c))),
     ]
 }

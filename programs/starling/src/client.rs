@@ -4,6 +4,7 @@ pub(crate) mod address;
 mod args;
 mod authorities;
 pub(crate) mod tls;
+mod transfer;
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +13,6 @@ use std::time::Duration;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper_util::rt::TokioIo;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -250,9 +250,9 @@ impl Client {
     /// [`ApiError`].
     pub(crate) async fn send(&self, call: Call) -> Result<Bytes, ApiError> {
         let call = self.scoped(call);
-        let stream = self.connect().await?;
         let patience = ANSWER_WITHIN + call.wait;
-        match timeout(patience, self.exchange(stream, call)).await {
+        let exchange = async { self.outcome(self.respond(self.request(call)).await?).await };
+        match timeout(patience, exchange).await {
             Ok(outcome) => outcome,
             Err(_) => Err(ApiError::Silent { address: self.address.to_string(), seconds: patience.as_secs() }),
         }
@@ -283,14 +283,14 @@ impl Client {
         }
     }
 
-    async fn exchange(&self, stream: Box<dyn Stream>, call: Call) -> Result<Bytes, ApiError> {
-        let broken =
-            |error: hyper::Error| ApiError::Broken { address: self.address.to_string(), reason: error.to_string() };
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        // It ends with the exchange; what goes wrong in it is told by the response.
-        tokio::spawn(connection);
-        let response = sender.send_request(self.request(call)).await.map_err(broken)?;
+    fn broken(&self, error: &hyper::Error) -> ApiError {
+        // What lies beneath says more than that something does.
+        let beneath = std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
+        ApiError::Broken { address: self.address.to_string(), reason: format!("{error}{beneath}") }
+    }
+
+    /// The body of a response; one without success is an error.
+    async fn outcome(&self, response: Response<Incoming>) -> Result<Bytes, ApiError> {
         let status = response.status();
         let body = self.body(response).await?;
         if status.is_success() {

@@ -22,6 +22,7 @@ mod intention;
 mod lifeline;
 mod memory;
 mod nodes;
+mod offline;
 mod outcome;
 mod print;
 mod proxy;
@@ -33,7 +34,9 @@ mod role;
 mod server;
 mod servers;
 mod services;
+mod snapshot;
 mod status;
+mod store;
 mod token;
 mod version;
 
@@ -93,6 +96,8 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         | Command::Connect(_)
         | Command::Redirect(_)
         | Command::Token(_)
+        | Command::Snapshot(_)
+        | Command::Store(_)
         | Command::Completion(_)
         | Command::Version(_) => start_log(log.unwrap_or(LOG_OF_COMMANDS), LogFormat::Text),
     }
@@ -149,6 +154,8 @@ async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Resu
         Command::Connect(args) => connect::run(args, surroundings).await?,
         Command::Redirect(args) => redirect::run(args)?,
         Command::Token(args) => token::run(args, surroundings).await?,
+        Command::Snapshot(args) => snapshot::run(args, surroundings).await?,
+        Command::Store(args) => store::run(args, surroundings).await?,
         Command::Completion(args) => completion::run(args)?,
         Command::Version(args) => version::run(args)?,
     };

@@ -1,7 +1,7 @@
 //! `starling server`: the catalog, the CA, the API and the way in for agents, without an agent of its own.
 
 mod arguments;
-mod etcd;
+pub(crate) mod etcd;
 mod settings;
 
 use std::net::SocketAddr;

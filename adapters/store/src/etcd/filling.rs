@@ -3,6 +3,8 @@
 //! What is filled says so in its description, so that a copy that was interrupted is never served as if it were whole. The
 //! description of a store that is replaced is exchanged first: servers that still have it open can write nothing more.
 
+use std::path::PathBuf;
+
 use bytes::Bytes;
 
 use super::connection::Connections;
@@ -43,6 +45,12 @@ impl ExaminedEtcd {
     /// [`EtcdOpenError::Unfinished`].
     pub fn refuse_unfinished(&self) -> Result<(), EtcdOpenError> {
         if self.is_unfinished() { Err(EtcdOpenError::Unfinished { prefix: self.prefix.clone() }) } else { Ok(()) }
+    }
+
+    /// The same, to be remembered in a directory once it is filled.
+    #[must_use]
+    pub fn remembered_in(self, directory: Option<PathBuf>) -> Self {
+        Self { memory: directory.as_deref().map(Memory::new), ..self }
     }
 
     /// Which store it is; `None` if there is none.

@@ -47,8 +47,8 @@ impl Incoming {
         if !is_saved(&stored.key) {
             return Ok(());
         }
-        let text = std::str::from_utf8(&stored.key)
-            .map_err(|_| IncomingError::Key(stored.key.escape_ascii().to_string()))?;
+        let text =
+            std::str::from_utf8(&stored.key).map_err(|_| IncomingError::Key(stored.key.escape_ascii().to_string()))?;
         let key = RecordKey::decode(text)?;
         let record = Record::decode(&key, &stored.value)?;
         self.records.insert(key, record);

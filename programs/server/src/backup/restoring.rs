@@ -11,7 +11,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use starling_backup::plan::{self, Left, Plan, Records};
 use starling_catalog::Snapshot;
 use starling_model::{Change, CheckStatus, Fence, LIVENESS_CHECK, NodeName, Record, RecordKey, Revision};
-use starling_store::{CommitError, Condition, Expected, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_CONDITIONS, Transaction};
+use starling_store::{
+    CommitError, Condition, Expected, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_CONDITIONS, Transaction,
+};
 
 use crate::commit::{CommitFailure, store_key, write};
 use crate::server::Server;

@@ -1,15 +1,20 @@
 //! The server as the HTTP API and DNS see it.
 
+mod snapshot;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use starling_agent::Proxies;
 use starling_catalog::{Barrier, ChangeReport, Command, NodeReport, ProxyReport, Snapshot, Subject, Until};
-use starling_http_api::{CatalogPort, CommitFailure, Currency, DiagnosticRow, MeshFacts, NewJoinToken};
+use starling_http_api::{
+    CatalogPort, CommitFailure, Currency, DiagnosticRow, IncomingSnapshot, MeshFacts, NewJoinToken, OutgoingSnapshot,
+    SnapshotFailure,
+};
 use starling_identity::{JoinToken, JoinTokenTtlError};
 use starling_model::{Datacenter, InstanceKey, Revision, ServerId, ServerRecord, TrustDomain, UnixSeconds, Versioned};
-use starling_server::{CommitFailure as Failure, Server};
+use starling_server::{CommitFailure as Failure, Incoming, Server};
 use starling_telemetry::Registry;
 
 use super::peers::Peers;
@@ -117,6 +122,16 @@ impl CatalogPort for Catalog {
 
     fn metrics_text(&self) -> String {
         self.registry.encode()
+    }
+
+    async fn save_snapshot(&self) -> Result<OutgoingSnapshot, SnapshotFailure> {
+        snapshot::save(&self.server).await
+    }
+
+    fn receive_snapshot(&self) -> Result<Box<dyn IncomingSnapshot>, SnapshotFailure> {
+        let own_node = self.proxies.is_some().then(|| self.facts.node_name.clone());
+        let server = Arc::clone(&self.server);
+        Ok(Box::new(snapshot::Receiving { server, own_node, incoming: Incoming::default() }))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::environment::Environment;
 use crate::outcome::usage;
 
 /// What the address of an etcd begins with.
-pub(super) const SCHEME: &str = "etcd://";
+pub(crate) const SCHEME: &str = "etcd://";
 
 /// The members and the place in etcd: `etcd://HOST:PORT[,HOST:PORT…][/PREFIX]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,14 +70,52 @@ pub(crate) struct EtcdArgs {
     etcd_password_file: Option<PathBuf>,
 }
 
+/// How the etcd that is copied to is spoken to, where the one that is copied from is another.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct TargetEtcdArgs {
+    /// As --etcd-ca-file, for the etcd that is copied to
+    #[arg(long, value_name = "FILE")]
+    target_etcd_ca_file: Option<PathBuf>,
+
+    /// As --etcd-cert-file, for the etcd that is copied to
+    #[arg(long, value_name = "FILE", requires = "target_etcd_ca_file", requires = "target_etcd_key_file")]
+    target_etcd_cert_file: Option<PathBuf>,
+
+    /// As --etcd-key-file, for the etcd that is copied to
+    #[arg(long, value_name = "FILE", requires = "target_etcd_cert_file")]
+    target_etcd_key_file: Option<PathBuf>,
+
+    /// As --etcd-user, for the etcd that is copied to
+    #[arg(long, value_name = "NAME", requires = "target_etcd_password_file")]
+    target_etcd_user: Option<String>,
+
+    /// As --etcd-password-file, for the etcd that is copied to
+    #[arg(long, value_name = "FILE", requires = "target_etcd_user")]
+    target_etcd_password_file: Option<PathBuf>,
+}
+
+impl TargetEtcdArgs {
+    /// The same flags under their usual names; `None` if none is given.
+    pub(crate) fn given(self) -> Option<EtcdArgs> {
+        let args = EtcdArgs {
+            etcd_ca_file: self.target_etcd_ca_file,
+            etcd_cert_file: self.target_etcd_cert_file,
+            etcd_key_file: self.target_etcd_key_file,
+            etcd_user: self.target_etcd_user,
+            etcd_password_file: self.target_etcd_password_file,
+        };
+        args.is_given().then_some(args)
+    }
+}
+
 impl EtcdArgs {
     /// Whether any of them is given.
-    pub(super) fn is_given(&self) -> bool {
+    pub(crate) fn is_given(&self) -> bool {
         self.etcd_ca_file.is_some() || self.etcd_user.is_some()
     }
 
     /// The way to the etcd at an address, with what the files hold.
-    pub(super) fn options(&self, address: &EtcdAddress, environment: &Environment) -> anyhow::Result<EtcdOptions> {
+    pub(crate) fn options(&self, address: &EtcdAddress, environment: &Environment) -> anyhow::Result<EtcdOptions> {
         let EtcdAddress { endpoints, prefix } = address.clone();
         let tls = match &self.etcd_ca_file {
             None => None,
