@@ -3,6 +3,8 @@
 mod incoming;
 mod restoring;
 mod saving;
+#[cfg(test)]
+mod tests;
 
 pub use incoming::{Incoming, IncomingError};
 pub use restoring::{RestoreFailure, Restored};

@@ -150,6 +150,15 @@ impl Mesh {
         self.server = Some(server);
     }
 
+    /// Starts the server again, on the same ports and data, set up otherwise.
+    ///
+    /// # Panics
+    /// If it does not become ready.
+    pub async fn restart_with(&mut self, options: MeshOptions) {
+        self.options = options;
+        self.restart().await;
+    }
+
     /// Starts the server, which is expected to refuse because of `why`; returns what it said.
     ///
     /// # Panics

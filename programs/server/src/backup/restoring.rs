@@ -7,8 +7,9 @@
 //! [plan]: starling_backup::plan
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
-use starling_backup::plan::{self, Left, Plan, Records};
+use starling_backup::plan::{self, Left, Plan, Records, Stage};
 use starling_catalog::Snapshot;
 use starling_model::{Change, CheckStatus, Fence, LIVENESS_CHECK, NodeName, Record, RecordKey, Revision};
 use starling_store::{
@@ -70,13 +71,14 @@ pub enum RestoreFailure {
 }
 
 /// A restore at work.
-struct Work<'a> {
+pub(super) struct Work<'a> {
     server: &'a Server,
     /// The catalog as it was when the restore began.
-    begun: &'a Snapshot,
+    begun: Arc<Snapshot>,
+    stages: Vec<Stage>,
     /// Records that the plan puts somewhere.
     planned: BTreeSet<RecordKey>,
-    /// When a record was last written by this restore.
+    /// When a record was last written by this restore; `None` for one that it removed.
     own: BTreeMap<RecordKey, Option<Revision>>,
     transactions: Vec<Revision>,
     restored: Restored,
@@ -92,57 +94,56 @@ impl Server {
     /// [`RestoreFailure`].
     pub async fn restore(&self, then: &Records, own_node: Option<&NodeName>) -> Result<Restored, RestoreFailure> {
         let _one_at_a_time = self.restoring().try_lock().map_err(|_| RestoreFailure::Busy)?;
+        Work::begin(self, then, own_node).await.map_err(RestoreFailure::NotBegun)?.finish().await
+    }
+}
+
+impl<'a> Work<'a> {
+    /// The moment at which the restore counts as having happened.
+    pub(super) async fn begin(
+        server: &'a Server,
+        then: &Records,
+        own_node: Option<&NodeName>,
+    ) -> Result<Self, CommitFailure> {
         // Everything that was acknowledged before, by whichever server, is to be set back.
-        let barrier = self.store().barrier().await;
-        let barrier = barrier.map_err(|error| {
-            RestoreFailure::NotBegun(CommitFailure::Unavailable(CommitError::Unavailable(std::sync::Arc::new(error))))
-        })?;
-        self.published(Revision(barrier.0)).await.map_err(RestoreFailure::NotBegun)?;
-        let begun = self.snapshot();
+        let barrier = server.store().barrier().await;
+        let barrier = barrier.map_err(|error| CommitError::Unavailable(Arc::new(error)))?;
+        server.published(Revision(barrier.0)).await?;
+        let begun = server.snapshot();
         let now: Records = begun.records().map(|record| (record.value.key(), record.value)).collect();
         let Plan { stages, left } = plan::plan(&now, then, |node| own_node == Some(node) || is_attached(&begun, node));
-        let all: u64 = stages.iter().map(|stage| stage.changes.len() as u64).sum();
-        tracing::info!(revision = %begun.revision(), changes = all, "a snapshot is being restored");
-        let planned = stages.iter().flat_map(|stage| &stage.changes).filter(|change| matches!(change, Change::Put(_)));
-        let mut work = Work {
-            server: self,
-            begun: &begun,
-            planned: planned.map(Change::key).collect(),
-            own: BTreeMap::new(),
-            transactions: Vec::new(),
-            restored: Restored {
-                revision: begun.revision(),
-                written: 0,
-                removed: 0,
-                younger: Vec::new(),
-                younger_count: 0,
-                left,
-            },
+        let puts = stages.iter().flat_map(|stage| &stage.changes).filter(|change| matches!(change, Change::Put(_)));
+        let planned = puts.map(Change::key).collect();
+        let restored = Restored {
+            revision: begun.revision(),
+            written: 0,
+            removed: 0,
+            younger: Vec::new(),
+            younger_count: 0,
+            left,
         };
-        match work.run(stages.into_iter().map(|stage| stage.changes)).await {
-            Ok(()) => Ok(work.restored),
+        Ok(Self { server, begun, stages, planned, own: BTreeMap::new(), transactions: Vec::new(), restored })
+    }
+
+    pub(super) async fn finish(mut self) -> Result<Restored, RestoreFailure> {
+        let stages = std::mem::take(&mut self.stages);
+        let all = stages.iter().map(|stage| stage.changes.len() as u64).sum();
+        tracing::info!(revision = %self.begun.revision(), changes = all, "a snapshot is being restored");
+        match self.run(stages).await {
+            Ok(()) => {
+                tracing::info!(revision = %self.restored.revision, "the snapshot is restored");
+                Ok(self.restored)
+            }
             Err(source) => {
-                let done = work.restored.written + work.restored.removed;
+                let done = self.restored.written + self.restored.removed;
                 Err(RestoreFailure::Interrupted { done, all, source })
             }
         }
     }
-}
 
-/// Whether the catalog says that a node's agent is there.
-fn is_attached(snapshot: &Snapshot, node: &NodeName) -> bool {
-    let liveness = snapshot.checks_on(node).find(|check| check.value.id.as_str() == LIVENESS_CHECK);
-    liveness.is_some_and(|check| check.value.status != CheckStatus::Critical)
-}
-
-impl Work<'_> {
-    async fn run(&mut self, stages: impl Iterator<Item = Vec<Change>>) -> Result<(), CommitFailure> {
-        for changes in stages {
-            let mut waiting = VecDeque::from(changes);
-            while !waiting.is_empty() {
-                let batch = next_batch(&mut waiting);
-                self.commit(batch).await?;
-            }
+    async fn run(&mut self, stages: Vec<Stage>) -> Result<(), CommitFailure> {
+        for stage in stages {
+            self.make(stage.changes).await?;
         }
         self.put_grounds_back().await?;
         if let Some((last, earlier)) = self.transactions.split_last() {
@@ -151,6 +152,15 @@ impl Work<'_> {
             if !earlier.is_empty() {
                 self.server.hub().join(*last, earlier);
             }
+        }
+        Ok(())
+    }
+
+    async fn make(&mut self, changes: Vec<Change>) -> Result<(), CommitFailure> {
+        let mut waiting = VecDeque::from(changes);
+        while !waiting.is_empty() {
+            let batch = next_batch(&mut waiting);
+            self.commit(batch).await?;
         }
         Ok(())
     }
@@ -196,7 +206,8 @@ impl Work<'_> {
     fn transaction(&self, batch: &[Change]) -> Transaction {
         let mut conditions: Vec<_> = batch.iter().map(|change| self.unchanged(&change.key())).collect();
         let grounds: BTreeSet<_> = batch.iter().filter_map(|change| self.ground(change)).collect();
-        conditions.extend(grounds.iter().map(|ground| Condition { key: store_key(ground), expected: Expected::Present }));
+        conditions
+            .extend(grounds.iter().map(|ground| Condition { key: store_key(ground), expected: Expected::Present }));
         let mut writes: Vec<_> = batch.iter().map(write).collect();
         if batch.iter().any(|change| matches!(change.key(), RecordKey::Config(_))) {
             // Whoever decides about protocols on what was before decides anew.
@@ -257,13 +268,14 @@ impl Work<'_> {
         for change in &back {
             self.name_younger(&change.key());
         }
-        let mut waiting = VecDeque::from(back);
-        while !waiting.is_empty() {
-            let batch = next_batch(&mut waiting);
-            self.commit(batch).await?;
-        }
-        Ok(())
+        self.make(back).await
     }
+}
+
+/// Whether the catalog says that a node's agent is there.
+fn is_attached(snapshot: &Snapshot, node: &NodeName) -> bool {
+    let liveness = snapshot.checks_on(node).find(|check| check.value.id.as_str() == LIVENESS_CHECK);
+    liveness.is_some_and(|check| check.value.status != CheckStatus::Critical)
 }
 
 /// As many as fit into a transaction, one at least.
