@@ -162,7 +162,8 @@ fn difference(
             }
             continue;
         }
-        let record = without_agent(record);
+        let is_of_attached = matches!(fate(key), Fate::OfNode(node) if is_attached(&node));
+        let record = if is_of_attached { record.clone() } else { without_agent(record) };
         if now.get(key) != Some(&record) && may_change(key, left) && is_grounded(&record, now, then) {
             puts.insert(key.clone(), record);
         }

@@ -117,6 +117,8 @@ fn what_an_attached_agent_answers_for_is_left() {
     let plan = plan(&now, &then, |node| node.as_str() == "here");
     assert_eq!(told(&plan), ["+instance/gone/web"]);
     assert_eq!(plan.left.attached_nodes, BTreeSet::from(["here".parse().expect("a name")]));
+    let same = records([node("here"), check("here", LIVENESS_CHECK, None, CheckStatus::Passing)]);
+    assert_eq!(super::plan(&same, &same, |_| true), Plan::default(), "nothing is left that does not differ");
 }
 
 #[test]
