@@ -9,8 +9,8 @@ use crate::environment::Environment;
 use crate::outcome::EXIT_CODES;
 use crate::server::ServerArgs;
 use crate::{
-    apply, can, changes, completion, config, connect, intention, nodes, proxy, redirect, servers, services, snapshot, status,
-    store, token, version,
+    apply, can, changes, completion, config, connect, intention, nodes, proxy, redirect, servers, services, snapshot,
+    status, store, token, version,
 };
 
 /// A service mesh that turns as one
