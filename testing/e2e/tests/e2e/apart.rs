@@ -54,7 +54,7 @@ async fn kept(agent: &Mesh, service: &str) {
 }
 
 /// Waits until a call of `upstream` is answered with `status`.
-pub(crate) async fn answered(instance: &Instance, upstream: &str, status: u16, when: &str) {
+pub(crate) async fn answered<S>(instance: &Instance<S>, upstream: &str, status: u16, when: &str) {
     eventually(&format!("{upstream} answers {status} when {when}"), async || {
         let answer = http::get(&instance.upstream(upstream), "/").await?;
         anyhow::ensure!(answer.status == status, "{}: {}", answer.status, answer.text());

@@ -52,7 +52,7 @@ async fn a_running_mesh_is_set_back_and_everybody_hears_of_it() {
     let server = Mesh::start(server_options(None)).await;
     let agent = native_agent(&server, "n1").await;
     server.protocol("api", "http").await;
-    server.put("/v1/catalog/register", &external("cache")).await.success();
+    let _ = server.put("/v1/catalog/register", &external("cache")).await.success();
     let (web, _api, _other) = tokio::join!(
         Workload::new("web").calls("api").start_on(&agent, Plane::Native),
         Workload::new("api").start_on(&agent, Plane::Native),
@@ -72,8 +72,8 @@ async fn a_running_mesh_is_set_back_and_everybody_hears_of_it() {
     server.intention("web", "api", "deny").await;
     server.intention("web", "other", "deny").await;
     answered(&web, "api", 403, "it is denied").await;
-    server.put("/v1/catalog/register", &external("late")).await.success();
-    server.put("/v1/catalog/deregister", &json!({"Node": "outside", "ServiceID": "cache"})).await.success();
+    let _ = server.put("/v1/catalog/register", &external("late")).await.success();
+    let _ = server.put("/v1/catalog/deregister", &json!({"Node": "outside", "ServiceID": "cache"})).await.success();
     let changed = server.revision().await;
 
     let index = server.get("/v1/catalog/service/late").await.success().index();
@@ -102,7 +102,7 @@ async fn a_running_mesh_is_set_back_and_everybody_hears_of_it() {
 async fn a_snapshot_is_its_owners_alone_and_one_that_is_damaged_changes_nothing() {
     use std::os::unix::fs::PermissionsExt;
     let server = Mesh::start(server_options(None)).await;
-    server.put("/v1/catalog/register", &external("cache")).await.success();
+    let _ = server.put("/v1/catalog/register", &external("cache")).await.success();
     let directory = directory();
     let file = directory.path().join("mesh.snapshot");
     let report = saved(&server, &file).await;
@@ -115,7 +115,7 @@ async fn a_snapshot_is_its_owners_alone_and_one_that_is_damaged_changes_nothing(
     let told = server.cli(&["snapshot", "inspect", text(&file)]).await.success();
     assert!(told.stdout.contains("verified") && told.stdout.contains("DATA_DIR/ca"), "{told}");
 
-    server.put("/v1/catalog/register", &external("late")).await.success();
+    let _ = server.put("/v1/catalog/register", &external("late")).await.success();
     let good = std::fs::read(&file).expect("a file");
     let before = server.revision().await;
     let mut flipped = good.clone();
@@ -160,7 +160,7 @@ async fn a_store_moves_to_etcd_and_back_and_its_agents_with_it() {
     let etcd = Etcd::start().await;
     let mut server = Mesh::start(server_options(None)).await;
     let agent = native_agent(&server, "n1").await;
-    server.put("/v1/catalog/register", &external("cache")).await.success();
+    let _ = server.put("/v1/catalog/register", &external("cache")).await.success();
     server.protocol("api", "http").await;
     let index = server.get("/v1/catalog/service/cache").await.success().index();
     let embedded = format!("embedded:{}", text(server.data_dir()));
@@ -203,7 +203,7 @@ async fn a_store_moves_to_etcd_and_back_and_its_agents_with_it() {
 async fn a_copy_is_equal_and_wants_an_empty_target() {
     let etcd = Etcd::start().await;
     let mut server = Mesh::start(server_options(None)).await;
-    server.put("/v1/catalog/register", &external("cache")).await.success();
+    let _ = server.put("/v1/catalog/register", &external("cache")).await.success();
     server.end_with(nix::sys::signal::Signal::SIGKILL);
     let (first, elsewhere) = (format!("embedded:{}", text(server.data_dir())), directory());
     let second = format!("embedded:{}", text(elsewhere.path()));
