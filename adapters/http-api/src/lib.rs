@@ -21,8 +21,8 @@ mod site;
 pub use axum::Router;
 pub use axum::body::Body;
 pub use ports::{
-    AgentFailure, AgentPort, CatalogPort, CommitFailure, Currency, DiagnosticRow, IncomingSnapshot, Leaf, MeshFacts,
-    NewJoinToken, OutgoingSnapshot, PrivateKeyText, RestoreReport, SnapshotFailure,
+    AgentFailure, AgentPort, AuthorityChange, AuthorityChanged, CatalogPort, CommitFailure, Currency, DiagnosticRow,
+    IncomingSnapshot, Leaf, MeshFacts, NewJoinToken, OutgoingSnapshot, PrivateKeyText, RestoreReport, SnapshotFailure,
 };
 pub use relay::{ServersPort, Unreached};
 pub use router::{AllowEverything, Authoriser, Permission, Ports, Route, router};

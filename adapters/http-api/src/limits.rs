@@ -24,6 +24,8 @@ impl BodyLimit {
     pub const CHECK_RESULT: Self = Self { name: "check-result", bytes: 64 * 1024 };
     /// A snapshot of the catalog: that of a fleet of twice the size that is tested is some 400 MB. Read piece by piece.
     pub const SNAPSHOT: Self = Self { name: "snapshot", bytes: 1024 * 1024 * 1024 };
+    /// Certificates of a CA with its sealed key.
+    pub const CERTIFICATES: Self = Self { name: "certificates", bytes: 64 * 1024 };
     /// A handful of short fields.
     pub const SMALL: Self = Self { name: "small", bytes: 16 * 1024 };
 

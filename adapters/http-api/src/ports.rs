@@ -2,6 +2,7 @@
 
 mod snapshot;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use async_trait::async_trait;
 use starling_catalog::{Barrier, ChangeReport, Command, NodeReport, ProxyReport, Refusal, Snapshot, Subject, Until};
 use starling_identity::JoinToken;
 use starling_model::{
-    Action, Check, CheckId, CheckStatus, Datacenter, InstanceId, InstanceKey, JoinTokenDescription, NodeName, Revision,
-    ServerId, ServiceInstance, ServiceName, ServiceRegistration, TrustDomain, UnixSeconds,
+    Action, CaKeyRecord, Check, CheckId, CheckStatus, Datacenter, InstanceId, InstanceKey, JoinTokenDescription,
+    NodeName, Revision, ServerId, ServiceInstance, ServiceName, ServiceRegistration, TrustDomain, UnixSeconds,
 };
 
 use crate::parse::CheckRegistration;
@@ -54,6 +55,20 @@ pub trait CatalogPort: Send + Sync + 'static {
     /// # Errors
     /// [`CommitFailure`] if its lifetime is outside the limits, or it cannot be stored.
     async fn create_join_token(&self, wanted: NewJoinToken) -> Result<(JoinToken, UnixSeconds), CommitFailure>;
+
+    /// Changes what signs; what it has come to.
+    ///
+    /// # Errors
+    /// [`CommitFailure`] if it is refused, or cannot be stored; also where there is no server behind this.
+    async fn change_authority(&self, change: AuthorityChange) -> Result<AuthorityChanged, CommitFailure> {
+        let _ = change;
+        Err(CommitFailure::Invalid("only a server changes the CA".to_owned()))
+    }
+
+    /// The nodes for which a rotation of the CA waits.
+    fn rotation_waits_for(&self) -> BTreeSet<NodeName> {
+        BTreeSet::new()
+    }
 
     /// The receipt of a change, once nothing is outstanding or the time is up, with at most `names` names of each kind;
     /// `None` if it is not remembered.
@@ -100,6 +115,54 @@ pub trait CatalogPort: Send + Sync + 'static {
     fn receive_snapshot(&self) -> Result<Box<dyn IncomingSnapshot>, SnapshotFailure> {
         Err(SnapshotFailure::NotHere)
     }
+}
+
+/// What is to become of the CA.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AuthorityChange {
+    /// Another root.
+    Rotate {
+        /// Seconds over which leaves are renewed once it signs; 0 for the usual time.
+        renew_within_s: u32,
+        /// Whether a Vault is to sign.
+        to_vault: bool,
+    },
+    /// A CA from elsewhere.
+    Import {
+        /// Its root, in PEM.
+        root_pem: String,
+        /// What signs under it, the key sealed.
+        key: CaKeyRecord,
+        /// As for a rotation.
+        renew_within_s: u32,
+    },
+    /// A rotation goes on without the nodes for which it waits.
+    Proceed,
+    /// Every key sealed anew, with the seal key of the moment.
+    Reseal,
+}
+
+/// What has become of the CA.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuthorityChanged {
+    /// This root is trusted.
+    Trusted {
+        /// Its identifier.
+        root: String,
+        /// When.
+        revision: Revision,
+    },
+    /// The rotation goes on without these nodes.
+    GivenUp {
+        /// Its root.
+        root: String,
+        /// The nodes.
+        nodes: BTreeSet<NodeName>,
+        /// When.
+        revision: Revision,
+    },
+    /// So many keys are sealed anew.
+    Resealed(usize),
 }
 
 /// A join token that is to be made.

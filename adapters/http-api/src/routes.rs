@@ -2,6 +2,7 @@
 
 mod agent;
 mod agent_check;
+mod authority;
 mod catalog;
 mod config;
 mod connect;
@@ -113,6 +114,12 @@ fn own_routes() -> Vec<Route> {
         Route::new("DELETE", "/starling/v1/tokens/join/{id}", P::OperatorWrite, B::NONE, "Revoke a join token; nodes that have joined by it stay", |a, c| Box::pin(token::revoke(a, c))),
         Route::new("GET", "/v1/snapshot", P::OperatorWrite, B::NONE, "The catalog at one revision as a snapshot file, of a form of Starling's own", |a, c| Box::pin(snapshot::save(a, c))),
         Route::new("PUT", "/v1/snapshot", P::OperatorWrite, B::SNAPSHOT, "Set the catalog back to a snapshot file by ordinary changes; answers what was changed, what was left and what others wrote meanwhile", |a, c| Box::pin(snapshot::restore(a, c))),
+        Route::new("GET", "/starling/v1/ca", P::OperatorRead, B::NONE, "The CA: every trusted root, which of them signs, where its key is, and how far a rotation is", |a, c| Box::pin(authority::show(a, c))),
+        Route::new("PUT", "/starling/v1/ca/rotate", P::OperatorWrite, B::SMALL, "Have another root trusted, which signs once every node has applied that (`RenewWithin`, `Vault`)", |a, c| Box::pin(authority::rotate(a, c))),
+        Route::new("PUT", "/starling/v1/ca/import", P::OperatorWrite, B::CERTIFICATES, "Take a CA from elsewhere, its key sealed (`Root`, `Key`, `RenewWithin`)", |a, c| Box::pin(authority::import(a, c))),
+        Route::new("PUT", "/starling/v1/ca/proceed", P::OperatorWrite, B::NONE, "Go on with a rotation without the nodes that have not applied it; names them", |a, c| Box::pin(authority::proceed(a, c))),
+        Route::new("PUT", "/starling/v1/ca/reseal", P::OperatorWrite, B::NONE, "Seal every key of the CA anew, with the first seal key of this server", |a, c| Box::pin(authority::reseal(a, c))),
+        Route::new("DELETE", "/starling/v1/ca/roots/{id}", P::OperatorWrite, B::NONE, "Trust a root no more that does not sign; one that has leaves only with `now`", |a, c| Box::pin(authority::remove(a, c))),
         Route::new("GET", "/metrics", P::AgentRead, B::NONE, "Metrics in the OpenMetrics text form", |a, c| Box::pin(status::metrics(a, c))),
     ]
 }

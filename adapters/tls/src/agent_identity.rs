@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use starling_identity::Identity;
-use starling_model::TrustDomain;
 use zeroize::Zeroizing;
 
 use crate::credentials::{Credentials, CredentialsError};
@@ -94,14 +93,6 @@ pub enum MaterialError {
     /// The certificate is a good one, but not an agent's.
     #[error("the certificate is that of {0}, which is no agent")]
     NotAnAgent(Box<Identity>),
-    /// Certificate and roots are of different meshes.
-    #[error("the certificate is of trust domain {certificate}, the roots are of {roots}")]
-    TrustDomains {
-        /// The certificate's.
-        certificate: TrustDomain,
-        /// The roots'.
-        roots: TrustDomain,
-    },
 }
 
 /// What an agent is known by, and whom it trusts. The certificate may have expired since it was written.
@@ -167,17 +158,24 @@ impl AgentIdentity {
         Ok(identity)
     }
 
+    /// Trusts other roots, on disk too; certificate and key stay.
+    ///
+    /// # Errors
+    /// As [`AgentIdentity::load`] and [`AgentIdentity::save`]; the ones that are there stay.
+    pub fn trust(dir: &Path, roots_pem: &str) -> Result<Self, AgentIdentityError> {
+        let folder = present_folder(dir)?;
+        let certificate = read(&folder, CERTIFICATE_FILE)?;
+        let key = read(&folder, KEY_FILE)?;
+        let key = LeafKey::from_pem(text(&key)).map_err(MaterialError::from);
+        let key = key.map_err(|source| AgentIdentityError::Damaged { path: folder, source })?;
+        Self::save(dir, text(&certificate), &key, roots_pem)
+    }
+
     fn new(chain_pem: &str, key: &LeafKey, roots_pem: &str) -> Result<Self, MaterialError> {
         let credentials = Credentials::new(chain_pem, key)?;
-        let roots = TrustRoots::from_bundle(roots_pem)?;
+        let roots = TrustRoots::from_bundle(credentials.identity().trust_domain(), roots_pem)?;
         match credentials.identity() {
-            Identity::Agent { trust_domain, .. } if trust_domain == roots.trust_domain() => {
-                Ok(Self { credentials, roots })
-            }
-            Identity::Agent { trust_domain, .. } => Err(MaterialError::TrustDomains {
-                certificate: trust_domain.clone(),
-                roots: roots.trust_domain().clone(),
-            }),
+            Identity::Agent { .. } => Ok(Self { credentials, roots }),
             other @ (Identity::Workload(_) | Identity::Server { .. } | Identity::Authority(_)) => {
                 Err(MaterialError::NotAnAgent(Box::new(other.clone())))
             }

@@ -1,6 +1,6 @@
 //! rustls configurations of the mesh: TLS 1.3, HTTP/2, both ends known by SPIFFE ID.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -8,7 +8,9 @@ use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{NoServerSessionStorage, ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::server::{
+    NoServerSessionStorage, ParsedCertificate, ProducesTickets, VerifierBuilderError, WebPkiClientVerifier,
+};
 use rustls::version::TLS13;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError, ServerConfig, SignatureScheme,
@@ -17,7 +19,7 @@ use starling_identity::{Identity, RootFingerprint};
 use starling_model::TrustDomain;
 
 use crate::credentials::{CredentialSlot, Credentials};
-use crate::peer::{PeerError, member_identity};
+use crate::peer::{PeerError, member_identity, peer_identity};
 use crate::roots::TrustRoots;
 
 /// The protocol spoken inside: HTTP/2 over TLS (RFC 9113, section 3.1).
@@ -67,18 +69,32 @@ pub fn server_config(
     roots: &TrustRoots,
     client_auth: ClientAuth,
 ) -> Result<ServerConfig, ConfigError> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = WebPkiClientVerifier::builder_with_provider(roots.store(), Arc::clone(&provider));
-    let builder = match client_auth {
-        ClientAuth::Required => builder,
-        ClientAuth::Optional => builder.allow_unauthenticated(),
-    };
-    let chain = builder.build().map_err(ConfigError::Verifier)?;
-    let verifier = MemberVerifier { chain, trust_domain: roots.trust_domain().clone() };
-    let mut config = ServerConfig::builder_with_provider(provider)
+    let verifier = Arc::new(MemberVerifier::new(roots, client_auth)?);
+    server_config_with(credentials, verifier)
+}
+
+/// The members that those roots vouch for.
+impl MemberVerifier {
+    fn new(roots: &TrustRoots, client_auth: ClientAuth) -> Result<Self, ConfigError> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let builder = WebPkiClientVerifier::builder_with_provider(roots.store(), provider);
+        let builder = match client_auth {
+            ClientAuth::Required => builder,
+            ClientAuth::Optional => builder.allow_unauthenticated(),
+        };
+        let chain = builder.build().map_err(ConfigError::Verifier)?;
+        Ok(Self { chain, trust_domain: roots.trust_domain().clone() })
+    }
+}
+
+fn server_config_with(
+    credentials: Arc<CredentialSlot>,
+    verifier: Arc<dyn ClientCertVerifier>,
+) -> Result<ServerConfig, ConfigError> {
+    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_protocol_versions(&[&TLS13])
         .map_err(ConfigError::Protocol)?
-        .with_client_cert_verifier(Arc::new(verifier))
+        .with_client_cert_verifier(verifier)
         .with_cert_resolver(credentials);
     config.alpn_protocols = vec![ALPN_HTTP2.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -110,10 +126,23 @@ pub fn client_config(
 /// # Errors
 /// [`ConfigError`] if the crypto provider or the roots do not allow it.
 pub fn agent_server_config(credentials: Arc<CredentialSlot>, roots: &TrustRoots) -> Result<ServerConfig, ConfigError> {
-    let mut config = server_config(credentials, roots, ClientAuth::Optional)?;
-    config.ticketer = aws_lc_rs::Ticketer::new().map_err(ConfigError::Tickets)?;
+    Ok(rotating_server_config(credentials, roots)?.0)
+}
+
+/// The same, with the place where the roots are replaced while it serves. Other roots end all sessions, since a resumed one
+/// is not held against them.
+///
+/// # Errors
+/// As [`agent_server_config`].
+pub fn rotating_server_config(
+    credentials: Arc<CredentialSlot>,
+    roots: &TrustRoots,
+) -> Result<(ServerConfig, Arc<TrustSlot>), ConfigError> {
+    let slot = Arc::new(TrustSlot(RwLock::new(Trusted::new(roots)?)));
+    let mut config = server_config_with(credentials, Arc::clone(&slot) as _)?;
+    config.ticketer = Arc::clone(&slot) as _;
     config.send_tls13_tickets = 1;
-    Ok(config)
+    Ok((config, slot))
 }
 
 /// The configuration of an agent that has its certificate: [`client_config`] with sessions that are resumed.
@@ -271,6 +300,103 @@ impl ClientCertVerifier for MemberVerifier {
     }
 }
 
+/// The roots that clients are held against, and the keys of the sessions that they resume, replaced while a server runs.
+#[derive(Debug)]
+pub struct TrustSlot(RwLock<Trusted>);
+
+#[derive(Debug, Clone)]
+struct Trusted {
+    members: Arc<MemberVerifier>,
+    tickets: Arc<dyn ProducesTickets>,
+}
+
+impl Trusted {
+    fn new(roots: &TrustRoots) -> Result<Self, ConfigError> {
+        let members = Arc::new(MemberVerifier::new(roots, ClientAuth::Optional)?);
+        Ok(Self { members, tickets: aws_lc_rs::Ticketer::new().map_err(ConfigError::Tickets)? })
+    }
+}
+
+impl TrustSlot {
+    /// Holds clients against these roots from the next handshake on.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if the roots do not allow it; the ones before stay.
+    pub fn replace(&self, roots: &TrustRoots) -> Result<(), ConfigError> {
+        let trusted = Trusted::new(roots)?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = trusted;
+        Ok(())
+    }
+
+    fn current(&self) -> Trusted {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl ClientCertVerifier for TrustSlot {
+    fn offer_client_auth(&self) -> bool {
+        true
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    /// None: they change, and a client of the mesh has one certificate to show.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.current().members.verify_client_cert(end_entity, intermediates, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.current().members.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.current().members.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.current().members.supported_verify_schemes()
+    }
+}
+
+impl ProducesTickets for TrustSlot {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn lifetime(&self) -> u32 {
+        self.current().tickets.lifetime()
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        self.current().tickets.encrypt(plain)
+    }
+
+    fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
+        self.current().tickets.decrypt(cipher)
+    }
+}
+
 /// Accepts a server by its identity; DNS names play no part.
 #[derive(Debug)]
 struct ServerVerifier {
@@ -320,8 +446,11 @@ impl ServerCertVerifier for ServerVerifier {
             }
             Trust::Pinned(fingerprint) => {
                 let named = intermediates.iter().find(|sent| RootFingerprint::of(sent) == *fingerprint);
-                let roots = named.and_then(|root| TrustRoots::from_der(root.clone().into_owned()).ok());
-                let roots = roots.ok_or_else(|| refused(PeerError::OtherRoot))?;
+                let named = named.ok_or_else(|| refused(PeerError::OtherRoot))?;
+                // A root from elsewhere names no trust domain; the token names the root, and the root vouches for the server.
+                let server = peer_identity(std::slice::from_ref(end_entity)).map_err(refused)?;
+                let roots = TrustRoots::from_der(named.clone().into_owned(), server.trust_domain());
+                let roots = roots.map_err(|_| refused(PeerError::OtherRoot))?;
                 match self.verify_chain(end_entity, intermediates, &roots, now)? {
                     Identity::Server { .. } => {}
                     found @ (Identity::Workload(_) | Identity::Agent { .. } | Identity::Authority(_)) => {

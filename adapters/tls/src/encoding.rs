@@ -13,6 +13,7 @@ const PEM_LINE_BYTES: usize = PEM_LINE_CHARACTERS / 4 * 3;
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 pub(crate) const CERTIFICATE_LABEL: &str = "CERTIFICATE";
+pub(crate) const REQUEST_LABEL: &str = "CERTIFICATE REQUEST";
 pub(crate) const PRIVATE_KEY_LABEL: &str = "PRIVATE KEY";
 
 /// The PEM of `der` under `label`.

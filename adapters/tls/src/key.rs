@@ -64,6 +64,26 @@ impl P256Key {
         Ok(Self { pair: pair? })
     }
 
+    /// A private key in PEM, PKCS #8 or that of SEC 1 (RFC 5915), as others write them.
+    pub(crate) fn from_any_pem(text: &str) -> Result<Self, KeyError> {
+        let mut der = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|_| KeyError::Malformed)?;
+        let pair = EcdsaKeyPair::from_private_key_der(&ECDSA_P256_SHA256_ASN1_SIGNING, der.secret_der());
+        der.zeroize();
+        Ok(Self { pair: pair.map_err(|_| KeyError::KeyType)? })
+    }
+
+    /// Reads what [`P256Key::to_der`] wrote.
+    pub(crate) fn from_der(der: &[u8]) -> Result<Self, KeyError> {
+        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, der).map_err(|_| KeyError::KeyType)?;
+        Ok(Self { pair })
+    }
+
+    /// PKCS #8 in DER.
+    pub(crate) fn to_der(&self) -> Result<Zeroizing<Vec<u8>>, KeyError> {
+        let document = self.pair.to_pkcs8v1().map_err(|_| KeyError::Encode)?;
+        Ok(Zeroizing::new(document.as_ref().to_vec()))
+    }
+
     pub(crate) fn to_pem(&self) -> Result<SecretPem, KeyError> {
         let document = self.pair.to_pkcs8v1().map_err(|_| KeyError::Encode)?;
         Ok(SecretPem(Zeroizing::new(pem(PRIVATE_KEY_LABEL, document.as_ref()))))

@@ -8,6 +8,7 @@
 //! | [`credentials`] | a chain with its key, as a party to a connection presents it |
 //! | [`agent_identity`] | an agent's certificate, key and roots on disk |
 //! | [`roots`] | the roots that a party trusts |
+//! | [`seal`] | the CA's key at rest, under a key of the operator |
 //! | [`peer`] | who the other end of a connection is |
 //! | [`edge`] | TLS for callers from outside the mesh |
 //! | [`config`] | rustls configurations: TLS 1.3, mutual, by SPIFFE ID |
@@ -26,16 +27,21 @@ pub mod key;
 pub mod peer;
 mod request;
 pub mod roots;
+pub mod seal;
 
 pub use agent_identity::{AgentIdentity, AgentIdentityError};
-pub use authority::{AuthorityError, CertificateAuthority, CreateError, IssueError, IssuedLeaf, OpenError};
+pub use authority::{
+    AuthorityError, CertificateAuthority, ChainError, CreateError, ImportError, IssueError, IssuedError, IssuedLeaf,
+    LeafProfile, OpenError, UnsealAuthorityError, UnsealReason, check_issued, external_root,
+};
 pub use config::{
-    Alpn, ClientAuth, ConfigError, agent_client_config, agent_server_config, client_config, join_client_config,
-    server_config, workload_client_config, workload_server_config,
+    Alpn, ClientAuth, ConfigError, TrustSlot, agent_client_config, agent_server_config, client_config,
+    join_client_config, rotating_server_config, server_config, workload_client_config, workload_server_config,
 };
 pub use credentials::{CredentialSlot, Credentials, CredentialsError};
 pub use edge::{EdgeCertificate, EdgeCertificateError, EdgeCertificates, dns_names, edge_server_config};
 pub use key::{KeyError, LeafKey, SecretPem, random_secret};
 pub use peer::{Caller, PeerError, peer_identity, valid_until};
-pub use request::RequestError;
-pub use roots::{RootError, RootSummary, TrustRoots};
+pub use request::{CertificateRequest, RequestError};
+pub use roots::{RootError, RootSummary, TrustRoots, root_fingerprint};
+pub use seal::{SealKeyError, SealKeys, UnsealError};

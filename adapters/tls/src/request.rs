@@ -16,6 +16,8 @@ use x509_parser::oid_registry::{
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
+use crate::encoding::{REQUEST_LABEL, pem};
+
 /// Bytes in a request; one for an elliptic-curve key has a few hundred, generous names included.
 pub const REQUEST_BYTES_MAX: usize = 8 * 1024;
 
@@ -37,6 +39,43 @@ pub enum RequestError {
     /// The requester does not prove that it holds the private key.
     #[error("the certificate signing request is not signed by its own key")]
     Signature,
+    /// The request names somebody, where another program might believe it.
+    #[error("the certificate signing request asks for names; where a Vault signs it must ask for none")]
+    Names,
+}
+
+/// A request that proves possession of its key, and says nothing else.
+#[derive(Debug)]
+pub struct CertificateRequest {
+    der: Vec<u8>,
+    key: ProvenKey,
+}
+
+impl CertificateRequest {
+    /// Reads a request in DER that asks for no names.
+    ///
+    /// # Errors
+    /// [`RequestError`] if it proves no key of P-256 or P-384, or asks for names.
+    pub fn nameless(der: &[u8]) -> Result<Self, RequestError> {
+        let key = ProvenKey::from_request(der)?;
+        let (_, request) = X509CertificationRequest::from_der(der).map_err(|_| RequestError::Malformed)?;
+        let asks = request.requested_extensions().is_some_and(|mut extensions| extensions.next().is_some());
+        if asks || request.certification_request_info.subject.iter().next().is_some() {
+            return Err(RequestError::Names);
+        }
+        Ok(Self { der: der.to_vec(), key })
+    }
+
+    /// The request in PEM.
+    #[must_use]
+    pub fn to_pem(&self) -> String {
+        pem(REQUEST_LABEL, &self.der)
+    }
+
+    /// The public key as an uncompressed point.
+    pub(crate) fn public_point(&self) -> &[u8] {
+        self.key.der_bytes()
+    }
 }
 
 /// A public key whose holder has proved to have the private one.

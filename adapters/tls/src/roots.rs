@@ -3,15 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
+use aws_lc_rs::digest;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use starling_identity::{Identity, Validity};
+use starling_identity::{Identity, RootFingerprint, Validity};
 use starling_model::{CaRootRecord, TrustDomain, UnixSeconds};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::ParsedExtension;
-use x509_parser::oid_registry::OID_SIG_ECDSA_WITH_SHA256;
 use x509_parser::prelude::FromDer;
 
 use crate::encoding::{CERTIFICATE_LABEL, colon_hex, pem, root_id};
@@ -29,9 +28,6 @@ pub enum RootError {
     /// The certificate may not sign others.
     #[error("the certificate is not of a CA")]
     NotAnAuthority,
-    /// The certificate lacks its key identifier, or its serial number does not fit 64 bits.
-    #[error("the root certificate has no {0}")]
-    Missing(&'static str),
     /// The certificate is damaged, or signed by another.
     #[error("the root certificate is not signed by its own key")]
     NotSelfSigned,
@@ -41,6 +37,14 @@ pub enum RootError {
     /// The identity is that of a party, not of a trust domain.
     #[error("the root certificate bears {0} instead of the identity of a trust domain")]
     NotATrustDomain(Box<Identity>),
+    /// The certificate names another trust domain than that of the mesh.
+    #[error("the root certificate is of trust domain {found}; this mesh is {wanted}")]
+    OtherTrustDomain {
+        /// The certificate's.
+        found: TrustDomain,
+        /// The mesh's.
+        wanted: TrustDomain,
+    },
     /// Roots of two meshes in one set: each could sign for the other.
     #[error("roots of two trust domains, {first} and {second}, cannot be trusted together")]
     TrustDomains {
@@ -78,29 +82,42 @@ impl TrustRoots {
     /// # Errors
     /// [`RootError`] if there are none, one is not a root of a mesh, or two are of different meshes.
     pub fn new<'a>(records: impl IntoIterator<Item = &'a CaRootRecord>) -> Result<Self, RootError> {
-        Self::from_pem(records.into_iter().map(|record| record.certificate_pem.as_str()))
+        Self::of(records.into_iter().map(RootCertificate::from_record))
     }
 
-    /// The set of the given certificates, each in PEM.
+    /// The set of the given certificates, each in PEM; each names its trust domain, as those that were made here do.
     ///
     /// # Errors
     /// As [`TrustRoots::new`].
     pub fn from_pem<'a>(certificates: impl IntoIterator<Item = &'a str>) -> Result<Self, RootError> {
-        Self::of(certificates.into_iter().map(RootCertificate::from_pem))
+        Self::of(certificates.into_iter().map(|text| RootCertificate::from_pem(text, None)))
     }
 
-    /// The set of all certificates in one text of PEM.
+    /// The set of the given certificates, each in PEM, in a mesh of this trust domain. Those that come from elsewhere
+    /// need not name it.
     ///
     /// # Errors
     /// As [`TrustRoots::new`].
-    pub fn from_bundle(text: &str) -> Result<Self, RootError> {
-        let certificates = CertificateDer::pem_slice_iter(text.as_bytes());
-        Self::of(certificates.map(|der| RootCertificate::from_der(der.map_err(|_| RootError::Malformed)?)))
+    pub fn trusted_in<'a>(
+        trust_domain: &TrustDomain,
+        certificates: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, RootError> {
+        Self::of(certificates.into_iter().map(|text| RootCertificate::from_pem(text, Some(trust_domain))))
     }
 
-    /// The set of one certificate.
-    pub(crate) fn from_der(der: CertificateDer<'static>) -> Result<Self, RootError> {
-        Self::of([RootCertificate::from_der(der)])
+    /// The set of all certificates in one text of PEM, in a mesh of this trust domain.
+    ///
+    /// # Errors
+    /// As [`TrustRoots::new`].
+    pub fn from_bundle(trust_domain: &TrustDomain, text: &str) -> Result<Self, RootError> {
+        let certificates = CertificateDer::pem_slice_iter(text.as_bytes());
+        let root = |der| RootCertificate::from_der(der, Some(trust_domain));
+        Self::of(certificates.map(|der| root(der.map_err(|_| RootError::Malformed)?)))
+    }
+
+    /// The set of one certificate, in a mesh of this trust domain.
+    pub(crate) fn from_der(der: CertificateDer<'static>, trust_domain: &TrustDomain) -> Result<Self, RootError> {
+        Self::of([RootCertificate::from_der(der, Some(trust_domain))])
     }
 
     fn of(roots: impl IntoIterator<Item = Result<RootCertificate, RootError>>) -> Result<Self, RootError> {
@@ -141,6 +158,13 @@ impl TrustRoots {
     }
 }
 
+/// By what an agent that joins knows a root; `None` if its certificate is damaged.
+#[must_use]
+pub fn root_fingerprint(record: &CaRootRecord) -> Option<RootFingerprint> {
+    let der = CertificateDer::from_pem_slice(record.certificate_pem.as_bytes()).ok()?;
+    Some(RootFingerprint::of(&der))
+}
+
 impl fmt::Debug for TrustRoots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TrustRoots")
@@ -162,16 +186,22 @@ pub(crate) struct RootCertificate {
 }
 
 impl RootCertificate {
-    pub(crate) fn from_pem(text: &str) -> Result<Self, RootError> {
+    /// The root of a record.
+    pub(crate) fn from_record(record: &CaRootRecord) -> Result<Self, RootError> {
+        Self::from_pem(&record.certificate_pem, Some(&record.trust_domain))
+    }
+
+    /// A root in PEM, which names its trust domain; one from elsewhere need not, if it is given.
+    pub(crate) fn from_pem(text: &str, trust_domain: Option<&TrustDomain>) -> Result<Self, RootError> {
         let mut certificates = CertificateDer::pem_slice_iter(text.as_bytes());
         // A second certificate would be dropped in silence, so it is refused.
         match (certificates.next(), certificates.next()) {
-            (Some(Ok(der)), None) => Self::from_der(der),
+            (Some(Ok(der)), None) => Self::from_der(der, trust_domain),
             _ => Err(RootError::Malformed),
         }
     }
 
-    pub(crate) fn from_der(der: CertificateDer<'static>) -> Result<Self, RootError> {
+    pub(crate) fn from_der(der: CertificateDer<'static>, given: Option<&TrustDomain>) -> Result<Self, RootError> {
         let (rest, certificate) = X509Certificate::from_der(&der).map_err(|_| RootError::Malformed)?;
         if !rest.is_empty() {
             return Err(RootError::Malformed);
@@ -180,17 +210,14 @@ impl RootCertificate {
             return Err(RootError::NotAnAuthority);
         }
         let public_point = certificate.public_key().subject_public_key.data.to_vec();
-        check_self_signature(&certificate, &public_point)?;
-        let trust_domain = match sole_identity(&certificate)? {
-            Identity::Authority(trust_domain) => trust_domain,
-            other @ (Identity::Workload(_) | Identity::Agent { .. } | Identity::Server { .. }) => {
-                return Err(RootError::NotATrustDomain(Box::new(other)));
-            }
-        };
+        if !is_self_signed(&certificate) {
+            return Err(RootError::NotSelfSigned);
+        }
+        let trust_domain = trust_domain(&certificate, given)?;
         let common_name = certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
         let name = common_name.unwrap_or_default().to_owned();
-        let serial = serial_number(&certificate).ok_or(RootError::Missing("serial number of 64 bits"))?;
-        let key_id = key_identifier(&certificate).ok_or(RootError::Missing("subject key identifier"))?.to_vec();
+        let serial = serial_number(&certificate);
+        let key_id = key_identifier(&certificate);
         let validity = validity(&certificate).ok_or(RootError::Malformed)?;
         Ok(Self { trust_domain, public_point, validity, name, serial, key_id, der })
     }
@@ -207,35 +234,50 @@ impl RootCertificate {
             not_before: self.validity.not_before(),
             not_after: self.validity.not_after(),
             active: true,
+            overlap: None,
+            renew_within_s: 0,
         }
     }
 }
 
-fn check_self_signature(certificate: &X509Certificate<'_>, public_point: &[u8]) -> Result<(), RootError> {
-    if certificate.subject().as_raw() != certificate.issuer().as_raw()
-        || certificate.signature_algorithm.algorithm != OID_SIG_ECDSA_WITH_SHA256
-    {
-        return Err(RootError::NotSelfSigned);
+/// The trust domain that a root names, or else the one that is given.
+fn trust_domain(certificate: &X509Certificate<'_>, given: Option<&TrustDomain>) -> Result<TrustDomain, RootError> {
+    match (sole_identity(certificate), given) {
+        (Ok(Identity::Authority(found)), Some(wanted)) if found != *wanted => {
+            Err(RootError::OtherTrustDomain { found, wanted: wanted.clone() })
+        }
+        (Ok(Identity::Authority(found)), _) => Ok(found),
+        (Ok(other @ (Identity::Workload(_) | Identity::Agent { .. } | Identity::Server { .. })), _) => {
+            Err(RootError::NotATrustDomain(Box::new(other)))
+        }
+        // What else it names is its own affair: no leaf bears it.
+        (Err(PeerError::UriCount { .. } | PeerError::SpiffeId(_)), Some(given)) => Ok(given.clone()),
+        (Err(error), _) => Err(error.into()),
     }
-    UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, public_point)
-        .verify(certificate.tbs_certificate.as_ref(), certificate.signature_value.data.as_ref())
-        .map_err(|_| RootError::NotSelfSigned)
 }
 
-fn serial_number(certificate: &X509Certificate<'_>) -> Option<u64> {
-    certificate.raw_serial().iter().try_fold(0_u64, |serial, byte| {
-        let shifted = serial.checked_mul(1 << u8::BITS)?;
-        Some(shifted | u64::from(*byte))
-    })
+/// Whether a certificate is signed by its own key, so that no byte of it was changed since.
+pub(crate) fn is_self_signed(certificate: &X509Certificate<'_>) -> bool {
+    certificate.subject().as_raw() == certificate.issuer().as_raw() && certificate.verify_signature(None).is_ok()
 }
 
-fn key_identifier<'a>(certificate: &'a X509Certificate<'_>) -> Option<&'a [u8]> {
-    certificate.extensions().iter().find_map(|extension| {
+/// The serial number as Consul publishes it: the last 64 bits.
+fn serial_number(certificate: &X509Certificate<'_>) -> u64 {
+    certificate.raw_serial().iter().fold(0_u64, |serial, byte| serial << u8::BITS | u64::from(*byte))
+}
+
+/// The key identifier that a certificate bears, or else that of its key by RFC 5280, section 4.2.1.2, method 1.
+pub(crate) fn key_identifier(certificate: &X509Certificate<'_>) -> Vec<u8> {
+    let borne = certificate.extensions().iter().find_map(|extension| {
         if let ParsedExtension::SubjectKeyIdentifier(key_id) = extension.parsed_extension() {
-            Some(key_id.0)
+            Some(key_id.0.to_vec())
         } else {
             None
         }
+    });
+    borne.unwrap_or_else(|| {
+        let key = &certificate.public_key().subject_public_key.data;
+        digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, key).as_ref().to_vec()
     })
 }
 

@@ -8,6 +8,8 @@ mod agent_identity;
 mod agents;
 #[path = "tls/authority.rs"]
 mod authority;
+#[path = "tls/external.rs"]
+mod external;
 #[path = "tls/handshake.rs"]
 mod handshake;
 #[path = "tls/issue.rs"]

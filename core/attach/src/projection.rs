@@ -238,7 +238,8 @@ impl Touched {
                 let service = snapshot.virtual_address_of(*address).cloned();
                 self.named.extend(service.map(|service| (Subject::Routing(service), ItemKey::VirtualAddress)));
             }
-            RecordKey::Fence(_)
+            RecordKey::CaKey(_)
+            | RecordKey::Fence(_)
             | RecordKey::JoinToken(_)
             | RecordKey::Server(_)
             | RecordKey::Leader

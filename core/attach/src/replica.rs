@@ -524,4 +524,8 @@ impl MeshRead for Replica {
     fn roots_pem(&self) -> Vec<&str> {
         self.roots().into_iter().map(|root| root.certificate_pem.as_str()).collect()
     }
+
+    fn signing_root(&self) -> Option<&CaRootRecord> {
+        self.roots().into_iter().find(|root| root.active)
+    }
 }

@@ -55,6 +55,8 @@ fn root(id: &str, active: bool) -> Record {
         not_before: UnixSeconds(0),
         not_after: UnixSeconds(1),
         active,
+        overlap: None,
+        renew_within_s: 0,
     })
 }
 

@@ -98,6 +98,9 @@ impl Snapshot {
             Record::CaRoot(value) => {
                 self.roots.insert(value.id.clone(), Arc::new(Versioned { value, created, modified }));
             }
+            Record::CaKey(value) => {
+                self.ca_keys.insert(value.root.clone(), Arc::new(Versioned { value, created, modified }));
+            }
             Record::JoinToken(value) => {
                 self.join_tokens.insert(value.id, Arc::new(Versioned { value, created, modified }));
             }
@@ -163,6 +166,9 @@ impl Snapshot {
             }
             RecordKey::CaRoot(id) => {
                 self.roots.remove(id);
+            }
+            RecordKey::CaKey(id) => {
+                self.ca_keys.remove(id);
             }
             RecordKey::JoinToken(id) => {
                 self.join_tokens.remove(id);
@@ -253,6 +259,7 @@ impl Snapshot {
             RecordKey::Check(node, id) => self.check(node, id).map(|r| r.created),
             RecordKey::Config(key) => self.config(key).map(|r| r.created),
             RecordKey::CaRoot(id) => self.roots.get(id).map(|r| r.created),
+            RecordKey::CaKey(id) => self.ca_keys.get(id).map(|r| r.created),
             RecordKey::JoinToken(id) => self.join_token(id).map(|r| r.created),
             RecordKey::Fence(fence) => self.fences.get(fence).map(|r| r.created),
             RecordKey::VirtualAddress(address) => self.virtual_addresses.get(address).map(|r| r.created),
@@ -306,7 +313,7 @@ impl Snapshot {
                 subjects.insert(Subject::Servers);
             }
             // Nothing that a proxy does depends on any of them.
-            RecordKey::JoinToken(_) | RecordKey::Fence(_) | RecordKey::Attachment(_) => {}
+            RecordKey::CaKey(_) | RecordKey::JoinToken(_) | RecordKey::Fence(_) | RecordKey::Attachment(_) => {}
             RecordKey::VirtualAddress(address) => {
                 let entry = self.virtual_addresses.get(address);
                 subjects.extend(entry.map(|entry| Subject::Routing(entry.value.service.clone())));

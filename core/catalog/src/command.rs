@@ -14,17 +14,19 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use starling_model::{
-    CaRootRecord, Change, Check, CheckId, ConfigEntry, ConfigEntryKey, ConfigKind, Fence, InstanceId, InstanceKey,
-    IntentionSubject, Node, NodeName, Port, Protocol, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults,
-    ServiceInstance, ServiceIntentions, ServiceName, ServiceRouter, ServiceSplitter, SourceDecision, SourceIntention,
+    Change, Check, CheckId, ConfigEntry, ConfigEntryKey, ConfigKind, Fence, InstanceId, InstanceKey, IntentionSubject,
+    Node, NodeName, Port, Protocol, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults, ServiceInstance,
+    ServiceIntentions, ServiceName, ServiceRouter, ServiceSplitter, SourceDecision, SourceIntention,
 };
 
 use crate::snapshot::Snapshot;
 
+mod authority;
 mod join_token;
 mod liveness;
 mod virtual_address;
 
+pub use authority::{AuthorityCommand, AuthorityRefusal};
 pub use join_token::{JOIN_TOKENS_MAX, JoinRequest, JoinTokenCommand, JoinTokenRefusal, NameHolder};
 pub use liveness::{Charge, LIVENESS_NODES_MAX, LivenessCommand, Said};
 
@@ -87,8 +89,8 @@ pub enum Command {
         /// The source.
         source: IntentionSubject,
     },
-    /// Makes a root trusted.
-    PutRoot(starling_model::CaRootRecord),
+    /// Changes what is trusted, or by what leaves are signed.
+    Authority(AuthorityCommand),
     /// Makes, uses or revokes a join token.
     JoinToken(JoinTokenCommand),
     /// Says of nodes whether they are alive.
@@ -192,6 +194,9 @@ pub enum Refusal {
         /// The record.
         key: String,
     },
+    /// A rule about the CA is broken.
+    #[error(transparent)]
+    Authority(#[from] AuthorityRefusal),
     /// A rule about join tokens is broken.
     #[error(transparent)]
     JoinToken(#[from] JoinTokenRefusal),
@@ -259,14 +264,7 @@ pub fn decide(snapshot: &Snapshot, command: &Command) -> Result<Decision, Refusa
                 decision.put(snapshot, Record::Config(ConfigEntry::ServiceIntentions(entry)));
             }
         }
-        Command::PutRoot(root) => {
-            // One root signs at a time; those before it are still trusted.
-            let others = snapshot.roots().into_iter().map(|other| &other.value);
-            for other in others.filter(|other| root.active && other.active && other.id != root.id) {
-                decision.put(snapshot, Record::CaRoot(CaRootRecord { active: false, ..other.clone() }));
-            }
-            decision.put(snapshot, Record::CaRoot(root.clone()));
-        }
+        Command::Authority(command) => authority::decide(snapshot, command, &mut decision)?,
         Command::JoinToken(command) => join_token::decide(snapshot, command, &mut decision)?,
         Command::Liveness(command) => liveness::decide(snapshot, command, &mut decision),
     }
@@ -322,6 +320,7 @@ fn ground(change: &Change) -> Option<RecordKey> {
             Record::Node(_)
             | Record::Config(_)
             | Record::CaRoot(_)
+            | Record::CaKey(_)
             | Record::JoinToken(_)
             | Record::Fence(_)
             | Record::VirtualAddress(_)
@@ -445,6 +444,7 @@ fn decide_node(
             RecordKey::Instance(instance) => instance.node == *name,
             RecordKey::Config(_)
             | RecordKey::CaRoot(_)
+            | RecordKey::CaKey(_)
             | RecordKey::JoinToken(_)
             | RecordKey::Fence(_)
             | RecordKey::VirtualAddress(_)

@@ -17,8 +17,8 @@ pub mod subject;
 
 pub use apply::{Applied, Event};
 pub use command::{
-    Charge, Command, Decision, JoinRequest, JoinTokenCommand, JoinTokenRefusal, LIVENESS_NODES_MAX, LivenessCommand,
-    NameHolder, Refusal, Said, Seen, decide,
+    AuthorityCommand, AuthorityRefusal, Charge, Command, Decision, JoinRequest, JoinTokenCommand, JoinTokenRefusal,
+    LIVENESS_NODES_MAX, LivenessCommand, NameHolder, Refusal, Said, Seen, decide,
 };
 pub use fan_out::{FanOut, SubscriberId};
 pub use mesh::{Front, Marks, MeshRead};

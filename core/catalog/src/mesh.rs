@@ -8,9 +8,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use starling_model::{
-    CheckStatus, Filter, IngressGateway, IntentionSubject, Locality, LocalityMode, MeshEntry, NodeName, Port, Protocol,
-    ProxyDefaults, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver,
-    ServiceRouter, ServiceSplitter, Weights,
+    CaRootRecord, CheckStatus, Filter, IngressGateway, IntentionSubject, Locality, LocalityMode, MeshEntry, NodeName,
+    Port, Protocol, ProxyDefaults, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName,
+    ServiceResolver, ServiceRouter, ServiceSplitter, Weights,
 };
 use starling_model::{ConfigEntry, InstanceKey};
 
@@ -109,6 +109,9 @@ pub trait MeshRead {
     /// Trusted roots in PEM, the active one first; [`Subject::Roots`].
     fn roots_pem(&self) -> Vec<&str>;
 
+    /// The root under which leaves are signed; [`Subject::Roots`].
+    fn signing_root(&self) -> Option<&CaRootRecord>;
+
     /// What a service speaks: its service-defaults, else proxy-defaults, else TCP.
     fn protocol(&self, service: &ServiceName) -> Protocol {
         let own = self.service_defaults(service).and_then(|entry| entry.protocol);
@@ -195,6 +198,10 @@ impl MeshRead for Snapshot {
 
     fn roots_pem(&self) -> Vec<&str> {
         self.roots().into_iter().map(|root| root.value.certificate_pem.as_str()).collect()
+    }
+
+    fn signing_root(&self) -> Option<&CaRootRecord> {
+        self.active_root().map(|root| &root.value)
     }
 }
 

@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 use starling_model::{
-    AttachmentRecord, CaRootRecord, Change, Check, CheckId, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind,
-    Fence, IngressGateway, InstanceId, InstanceKey, IntentionSubject, JoinTokenId, JoinTokenRecord, LeaderRecord,
-    MeshEntry, Node, NodeName, Port, Protocol, ProxyDefaults, Record, RecordKey, Revision, ServerId, ServerRecord,
-    ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter,
-    Versioned, VirtualAddress,
+    AttachmentRecord, CaKeyRecord, CaRootRecord, Change, Check, CheckId, CheckStatus, ConfigEntry, ConfigEntryKey,
+    ConfigKind, Fence, IngressGateway, InstanceId, InstanceKey, IntentionSubject, JoinTokenId, JoinTokenRecord,
+    LeaderRecord, MeshEntry, Node, NodeName, Port, Protocol, ProxyDefaults, Record, RecordKey, Revision, ServerId,
+    ServerRecord, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver, ServiceRouter,
+    ServiceSplitter, Versioned, VirtualAddress,
 };
 
 use crate::members::Members;
@@ -28,6 +28,7 @@ pub struct Snapshot {
     pub(crate) nodes: OrdMap<NodeName, Arc<NodeEntry>>,
     pub(crate) configs: OrdMap<ConfigEntryKey, Arc<Versioned<ConfigEntry>>>,
     pub(crate) roots: OrdMap<String, Arc<Versioned<CaRootRecord>>>,
+    pub(crate) ca_keys: OrdMap<String, Arc<Versioned<CaKeyRecord>>>,
     pub(crate) join_tokens: OrdMap<JoinTokenId, Arc<Versioned<JoinTokenRecord>>>,
     pub(crate) fences: OrdMap<Fence, Arc<Versioned<Fence>>>,
     pub(crate) virtual_addresses: OrdMap<Ipv4Addr, Arc<Versioned<VirtualAddress>>>,
@@ -417,6 +418,23 @@ impl Snapshot {
         roots
     }
 
+    /// The root under which leaves are signed.
+    #[must_use]
+    pub fn active_root(&self) -> Option<&Arc<Versioned<CaRootRecord>>> {
+        self.roots.values().find(|root| root.value.active)
+    }
+
+    /// What signs under a root.
+    #[must_use]
+    pub fn ca_key(&self, root: &str) -> Option<&Arc<Versioned<CaKeyRecord>>> {
+        self.ca_keys.get(root)
+    }
+
+    /// What signs under each root, by the root's identifier.
+    pub fn ca_keys(&self) -> impl Iterator<Item = &Arc<Versioned<CaKeyRecord>>> {
+        self.ca_keys.values()
+    }
+
     /// One join token.
     #[must_use]
     pub fn join_token(&self, id: &JoinTokenId) -> Option<&Arc<Versioned<JoinTokenRecord>>> {
@@ -465,6 +483,7 @@ impl Snapshot {
             RecordKey::Check(node, id) => self.check(node, id).map(|r| r.modified),
             RecordKey::Config(key) => self.config(key).map(|r| r.modified),
             RecordKey::CaRoot(id) => self.roots.get(id).map(|r| r.modified),
+            RecordKey::CaKey(id) => self.ca_keys.get(id).map(|r| r.modified),
             RecordKey::JoinToken(id) => self.join_token(id).map(|r| r.modified),
             RecordKey::Fence(fence) => self.fences.get(fence).map(|r| r.modified),
             RecordKey::VirtualAddress(address) => self.virtual_addresses.get(address).map(|r| r.modified),
@@ -483,6 +502,7 @@ impl Snapshot {
             Record::Check(value) => self.check(&value.node, &value.id).is_some_and(|r| r.value == *value),
             Record::Config(value) => self.config(&value.key()).is_some_and(|r| r.value == *value),
             Record::CaRoot(value) => self.roots.get(&value.id).is_some_and(|r| r.value == *value),
+            Record::CaKey(value) => self.ca_keys.get(&value.root).is_some_and(|r| r.value == *value),
             Record::JoinToken(value) => self.join_token(&value.id).is_some_and(|r| r.value == *value),
             Record::Fence(fence) => self.fences.contains_key(fence),
             Record::VirtualAddress(value) => {
@@ -504,6 +524,7 @@ impl Snapshot {
         let checks = self.checks().map(|r| wrap(r, Record::Check));
         let configs = self.configs.values().map(|r| wrap(r, Record::Config));
         let roots = self.roots.values().map(|r| wrap(r, Record::CaRoot));
+        let roots = roots.chain(self.ca_keys.values().map(|r| wrap(r, Record::CaKey)));
         let join_tokens = self.join_tokens().map(|r| wrap(r, Record::JoinToken));
         let fences = self.fences.values().map(|r| wrap(r, Record::Fence));
         let addresses = self.virtual_addresses.values().map(|r| wrap(r, Record::VirtualAddress));

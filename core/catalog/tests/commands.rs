@@ -50,26 +50,6 @@ fn registered() -> Snapshot {
 }
 
 #[test]
-fn one_root_signs_and_those_before_it_stay_trusted() {
-    let root = |id: &str| CaRootRecord {
-        id: id.to_owned(),
-        name: String::new(),
-        certificate_pem: String::new(),
-        serial: 1,
-        signing_key_id: String::new(),
-        trust_domain: TrustDomain::new("test.consul").expect("a trust domain"),
-        not_before: UnixSeconds(0),
-        not_after: UnixSeconds(1),
-        active: true,
-    };
-    let first = run(&Snapshot::default(), Command::PutRoot(root("aa"))).expect("put");
-    assert_eq!(decide(&first, &Command::PutRoot(root("aa"))).expect("decided").changes, vec![]);
-    let second = run(&first, Command::PutRoot(root("bb"))).expect("put");
-    let roots: Vec<_> = second.roots().iter().map(|root| (root.value.id.clone(), root.value.active)).collect();
-    assert_eq!(roots, [("bb".to_owned(), true), ("aa".to_owned(), false)]);
-}
-
-#[test]
 fn registering_the_same_again_changes_nothing() {
     let snapshot = registered();
     let again = Command::Node {

@@ -5,6 +5,7 @@
 //! checks again. The crate owns no behaviour beyond construction, ordering and its stored (JSON) form.
 
 pub mod access_log;
+pub mod authority;
 pub mod check;
 pub mod config_entry;
 pub mod filter;
@@ -31,6 +32,7 @@ pub mod upstream_config;
 pub mod virtual_address;
 
 pub use access_log::{AccessLog, LogFilter, LogForm, LogTarget, LogTemplate};
+pub use authority::{CaKeyPlace, CaKeyRecord, RootOverlap, SealedKey, TrustReport};
 pub use check::{Check, CheckDefinition, CheckKind, CheckStatus, CheckedService, LIVENESS_CHECK, OUTPUT_BYTES_MAX};
 pub use config_entry::{ConfigEntry, ConfigEntryKey, ConfigKind, MeshEntry, Protocol, ProxyDefaults, ServiceDefaults};
 pub use filter::{Filter, FilterError};

@@ -8,6 +8,7 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::authority::{CaKeyRecord, RootOverlap};
 use crate::check::Check;
 use crate::config_entry::{ConfigEntry, ConfigEntryKey};
 use crate::join_token::{JoinTokenId, JoinTokenRecord};
@@ -53,6 +54,8 @@ pub enum Record {
     Config(ConfigEntry),
     /// A root certificate of the mesh's CA; its private key is not here.
     CaRoot(CaRootRecord),
+    /// What signs under a root; its private key is sealed, or elsewhere.
+    CaKey(CaKeyRecord),
     /// A join token; its secret is not here.
     JoinToken(JoinTokenRecord),
     /// A fence; it has no content.
@@ -73,14 +76,19 @@ pub enum Record {
 pub enum Fence {
     /// What services speak, and what relies on that.
     Protocols,
+    /// Which roots are trusted, and which of them signs.
+    Authority,
 }
 
 impl Fence {
+    const ALL: [Self; 2] = [Self::Protocols, Self::Authority];
+
     /// The fence's name in its key.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Protocols => "protocols",
+            Self::Authority => "authority",
         }
     }
 }
@@ -126,6 +134,17 @@ pub struct CaRootRecord {
     pub not_after: UnixSeconds,
     /// Whether new leaves are signed with it.
     pub active: bool,
+    /// How far it has come, if it is one beside another. The one that signs, and stays, has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<RootOverlap>,
+    /// Seconds over which agents spread the renewal of their leaves when this root begins to sign; 0 is their own choice.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub renew_within_s: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// The key of the one record of its kind.
@@ -144,6 +163,8 @@ pub enum RecordKey {
     Config(ConfigEntryKey),
     /// A root certificate.
     CaRoot(String),
+    /// What signs under a root.
+    CaKey(String),
     /// A join token.
     JoinToken(JoinTokenId),
     /// A fence.
@@ -185,6 +206,7 @@ impl RecordKey {
             Self::Check(node, id) => format!("check/{node}/{id}"),
             Self::Config(key) => format!("config/{}/{}", key.kind.as_str(), key.name),
             Self::CaRoot(id) => format!("ca-root/{id}"),
+            Self::CaKey(id) => format!("ca-key/{id}"),
             Self::JoinToken(id) => format!("join-token/{id}"),
             Self::Fence(fence) => format!("fence/{}", fence.as_str()),
             Self::VirtualAddress(address) => format!("virtual-address/{address}"),
@@ -219,8 +241,9 @@ impl RecordKey {
                 Some(Self::Config(ConfigEntryKey { kind: kind.parse().ok()?, name: name.to_owned() }))
             }
             "ca-root" => Some(Self::CaRoot(rest.to_owned())),
+            "ca-key" => Some(Self::CaKey(rest.to_owned())),
             "join-token" => Some(Self::JoinToken(rest.parse().ok()?)),
-            "fence" => (rest == Fence::Protocols.as_str()).then_some(Self::Fence(Fence::Protocols)),
+            "fence" => Fence::ALL.into_iter().find(|fence| rest == fence.as_str()).map(Self::Fence),
             "virtual-address" => Some(Self::VirtualAddress(rest.parse().ok()?)),
             "server" => Some(Self::Server(rest.parse().ok()?)),
             "leader" => (text == LEADER).then_some(Self::Leader),
@@ -240,6 +263,7 @@ impl Record {
             Self::Check(check) => RecordKey::Check(check.node.clone(), check.id.clone()),
             Self::Config(entry) => RecordKey::Config(entry.key()),
             Self::CaRoot(root) => RecordKey::CaRoot(root.id.clone()),
+            Self::CaKey(key) => RecordKey::CaKey(key.root.clone()),
             Self::JoinToken(token) => RecordKey::JoinToken(token.id),
             Self::Fence(fence) => RecordKey::Fence(*fence),
             Self::VirtualAddress(value) => RecordKey::VirtualAddress(value.address),
@@ -258,6 +282,7 @@ impl Record {
             Self::Check(value) => serde_json::to_vec(value),
             Self::Config(value) => serde_json::to_vec(value),
             Self::CaRoot(value) => serde_json::to_vec(value),
+            Self::CaKey(value) => serde_json::to_vec(value),
             Self::JoinToken(value) => serde_json::to_vec(value),
             Self::Fence(_) => serde_json::to_vec(&()),
             Self::VirtualAddress(value) => serde_json::to_vec(value),
@@ -279,6 +304,7 @@ impl Record {
             RecordKey::Check(..) => serde_json::from_slice(bytes).map(Self::Check),
             RecordKey::Config(_) => serde_json::from_slice(bytes).map(Self::Config),
             RecordKey::CaRoot(_) => serde_json::from_slice(bytes).map(Self::CaRoot),
+            RecordKey::CaKey(_) => serde_json::from_slice(bytes).map(Self::CaKey),
             RecordKey::JoinToken(_) => serde_json::from_slice(bytes).map(Self::JoinToken),
             RecordKey::Fence(fence) => serde_json::from_slice(bytes).map(|()| Self::Fence(*fence)),
             RecordKey::VirtualAddress(_) => serde_json::from_slice(bytes).map(Self::VirtualAddress),
@@ -302,6 +328,8 @@ mod tests {
             "check/n1/service:web-1",
             "config/service-intentions/*",
             "ca-root/aa:bb",
+            "ca-key/aa:bb",
+            "fence/authority",
             "join-token/00000000000000ab",
             "fence/protocols",
             "virtual-address/240.1.2.3",

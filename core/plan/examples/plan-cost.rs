@@ -262,5 +262,7 @@ fn root() -> CaRootRecord {
         not_before: UnixSeconds(0),
         not_after: UnixSeconds(1),
         active: true,
+        overlap: None,
+        renew_within_s: 0,
     }
 }

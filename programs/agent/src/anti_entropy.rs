@@ -52,6 +52,7 @@ pub(crate) fn difference(local: &Registrations, catalog: &[Record]) -> Vec<Vec<R
             Record::Node(_)
             | Record::Config(_)
             | Record::CaRoot(_)
+            | Record::CaKey(_)
             | Record::JoinToken(_)
             | Record::Fence(_)
             | Record::VirtualAddress(_)

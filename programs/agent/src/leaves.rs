@@ -89,6 +89,8 @@ pub struct Leaves {
 #[derive(Debug, Default)]
 struct Rotations {
     of_all: u64,
+    /// The time over which the last of them is spread.
+    within: Duration,
     /// Only gateways are in it, and few.
     of_one: BTreeMap<ServiceName, u64>,
 }
@@ -97,14 +99,21 @@ struct Rotations {
 struct Awaited {
     service: ServiceName,
     rotations: watch::Receiver<Rotations>,
-    /// Those that the leaf of the moment was asked for after.
-    heeded: u64,
+    /// Those that the leaf of the moment was asked for after: of all leaves, and of this one alone.
+    heeded: (u64, u64),
 }
 
 impl Awaited {
     fn of(service: &ServiceName, rotations: watch::Receiver<Rotations>) -> Self {
         let heeded = rotations.borrow().of(service);
         Self { service: service.clone(), rotations, heeded }
+    }
+
+    /// How long this leaf waits of the time over which a rotation is spread. One of its own is not.
+    fn place(&self) -> Duration {
+        let rotations = self.rotations.borrow();
+        let own = rotations.of(&self.service).1 != self.heeded.1;
+        if own { Duration::ZERO } else { rotations.within.mul_f64(fastrand::f64()) }
     }
 
     /// A leaf is about to be asked for.
@@ -121,8 +130,8 @@ impl Awaited {
 }
 
 impl Rotations {
-    fn of(&self, service: &ServiceName) -> u64 {
-        self.of_all + self.of_one.get(service).copied().unwrap_or(0)
+    fn of(&self, service: &ServiceName) -> (u64, u64) {
+        (self.of_all, self.of_one.get(service).copied().unwrap_or(0))
     }
 }
 
@@ -186,9 +195,18 @@ impl Leaves {
         }
     }
 
-    /// Has every leaf issued anew, because the root that signs has changed.
+    /// Has every leaf issued anew, now.
     pub fn rotate(&self) {
-        self.shared.rotations.send_modify(|rotations| rotations.of_all += 1);
+        self.rotate_within(Duration::ZERO);
+    }
+
+    /// Has every leaf issued anew, each at some moment of the time that is given: a fleet whose root has changed does not
+    /// ask as one.
+    pub fn rotate_within(&self, within: Duration) {
+        self.shared.rotations.send_modify(|rotations| {
+            rotations.of_all += 1;
+            rotations.within = within;
+        });
     }
 
     /// Has the leaf of one service issued anew, because other names belong in it.
@@ -262,7 +280,10 @@ async fn renew(shared: Arc<Shared>, sender: watch::Sender<Arc<Leaf>>, slot: Slot
         let due = starling_identity::renew_at(leaf.not_before, leaf.not_after, spread).unwrap_or(leaf.not_after);
         tokio::select! {
             () = async { tokio::join!(shared.wait_until(due), tokio::time::sleep(RENEWAL_GAP_MIN)); } => {}
-            () = rotations.changed() => {}
+            () = async {
+                rotations.changed().await;
+                tokio::time::sleep(rotations.place()).await;
+            } => {}
         }
         let mut failures = 0;
         loop {

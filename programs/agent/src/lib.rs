@@ -18,6 +18,7 @@ mod checks;
 mod committer;
 mod journal;
 mod registrations;
+mod roots;
 mod sidecar;
 
 pub use agent::{
@@ -29,4 +30,5 @@ pub use leaves::{Leaf, LeafError, Leaves};
 pub use link::{AliasView, IssuedLeaf, LinkError, OwnRecords, ServerLink};
 pub use proxies::{MeshView, Proxies, ProxyNext, ProxyWatch};
 pub use registrations::ExistingChecks;
+pub use roots::follow_roots;
 pub use sidecar::{DEFAULT_SIDECAR_PORTS, FieldError};

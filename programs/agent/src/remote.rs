@@ -12,6 +12,7 @@ mod join;
 pub mod mirror;
 pub mod node;
 mod passage;
+mod renewal;
 pub mod uplink;
 
 pub use node::{InForce, NodeConfig, RemoteNode};

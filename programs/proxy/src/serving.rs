@@ -66,8 +66,9 @@ impl Serving {
                 Ok(Arc::clone(&shown.keys))
             }
             _ => {
-                let trusted = TrustRoots::from_pem(roots.iter().map(String::as_str)).context("the mesh's roots")?;
-                let keys = Arc::new(Keys::new(credentials(leaf)?, trusted)?);
+                let own = credentials(leaf)?;
+                let trusted = TrustRoots::trusted_in(own.identity().trust_domain(), roots.iter().map(String::as_str));
+                let keys = Arc::new(Keys::new(own, trusted.context("the mesh's roots")?)?);
                 self.shown = Some(Shown {
                     certificate_chain: leaf.certificate_chain.to_owned(),
                     roots: roots.to_vec(),

@@ -146,7 +146,7 @@ impl From<CommitError> for CommitFailure {
 ///
 /// # Errors
 /// What [`Transaction::check`] finds in any of them: a decision that the store would refuse in part is not begun.
-fn transactions(decision: &Decision) -> Result<Vec<Transaction>, CommitError> {
+pub(crate) fn transactions(decision: &Decision) -> Result<Vec<Transaction>, CommitError> {
     let conditions = decision.seen.iter().map(condition).collect();
     let mut current = Transaction { conditions, writes: Vec::new() };
     let mut bytes = current.size();

@@ -23,6 +23,7 @@ use crate::agents::{self, Superseded};
 use crate::commit::CommitFailure;
 use crate::liveness::Presence;
 use crate::server::Server;
+use crate::signer::SignFailure;
 
 /// Nodes that compare themselves with the catalog in a second for no reason but that time has passed: each costs some
 /// hundred microseconds if it has forty instances.
@@ -42,7 +43,7 @@ impl Door {
     #[must_use]
     pub fn new(server: Arc<Server>, default_allow: bool) -> Self {
         let welcome = Welcome {
-            trust_domain: server.root().trust_domain.to_string(),
+            trust_domain: server.trust_domain().to_string(),
             datacenter: server.datacenter().to_string(),
             default_allow,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -133,14 +134,13 @@ impl AgentDoor for Door {
                 leaves.push(Err(CallError::refused(format!("no instance of {service} is registered on {node}"))));
                 continue;
             }
-            leaves.push(self.sign(move |server| server.issue_leaf(&service, &csr_der)).await);
+            leaves.push(self.admitted(self.server.issue_leaf(&service, csr_der)).await);
         }
         Ok(leaves)
     }
 
     async fn renew(&self, node: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
-        let node = node.clone();
-        self.sign(move |server| server.issue_agent(&node, &csr_der)).await
+        self.admitted(self.server.issue_agent(node, csr_der)).await
     }
 
     fn follow_checks(&self, node: &NodeName, service: Option<&InstanceId>) -> BoxStream<'static, AliasView> {
@@ -160,8 +160,7 @@ impl AgentDoor for Door {
         // Who shows nothing that lets it in costs no signature.
         let decided = starling_catalog::decide(&self.server.snapshot(), &self.use_of(&token, &request));
         decided.map_err(|refusal| refused(&refusal))?;
-        let (node, csr_der) = (request.node.clone(), request.csr_der.clone());
-        let leaf = self.sign(move |server| server.issue_agent(&node, &csr_der)).await?;
+        let leaf = self.admitted(self.server.issue_agent(&request.node, request.csr_der.clone())).await?;
         // Used only now that there is a certificate to hand out: a request that cannot be signed uses nothing up.
         self.server.commit(&self.use_of(&token, &request)).await?;
         tracing::info!(node = %request.node, token = %token.id, "node joined");
@@ -194,19 +193,23 @@ impl Door {
         }))
     }
 
-    async fn sign<E: ToString + Send + 'static>(
+    /// Has a certificate signed when its turn has come.
+    async fn admitted(
         &self,
-        sign: impl FnOnce(&Server) -> Result<IssuedLeaf, E> + Send + 'static,
+        signing: impl Future<Output = Result<IssuedLeaf, SignFailure>> + Send,
     ) -> Result<IssuedLeaf, CallError> {
         let admitted = self.server.admission().enter().await;
         let place = admitted.map_err(|overloaded| CallError::Overloaded {
             reason: overloaded.to_string(),
             retry_after: overloaded.retry_after,
         })?;
-        let server = Arc::clone(&self.server);
-        // Signing takes tens of microseconds, but thousands may come at once.
-        let signed = tokio::task::spawn_blocking(move || (sign(&server), place)).await;
-        signed.map_err(CallError::unavailable)?.0.map_err(CallError::refused)
+        let signed = signing.await;
+        drop(place);
+        signed.map_err(|failure| {
+            let passes = failure.passes();
+            let text = format!("{:#}", anyhow::Error::from(failure));
+            if passes { CallError::unavailable(text) } else { CallError::refused(text) }
+        })
     }
 }
 

@@ -15,7 +15,9 @@ mod hub;
 mod liveness;
 mod membership;
 mod opening;
+mod rotation;
 mod server;
+mod signer;
 mod turn;
 
 pub use admission::CsrLimits;
@@ -28,4 +30,6 @@ pub use hub::{AttachedNode, Next, ProxySubscription, Subscription};
 pub use liveness::GRACE_DEFAULT;
 pub use membership::Advertised;
 pub use opening::{Inconsistent, Opening};
+pub use rotation::NotSealed;
 pub use server::{Server, ServerConfig, StoreKind, default_namespace};
+pub use signer::{AuthorityConfig, SignFailure, Signs};

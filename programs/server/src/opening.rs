@@ -9,21 +9,24 @@ use std::sync::Arc;
 
 use starling_attach::{Epoch, Lineage};
 use starling_catalog::Snapshot;
-use starling_identity::ClusterId;
 use starling_model::{NodeName, Revision};
-use starling_store::{EmbeddedOptions, EmbeddedStore, EtcdOptions, EtcdStore, ExaminedEtcd, ExaminedStore, Store};
+use starling_store::{
+    EmbeddedOptions, EmbeddedStore, EtcdOpenError, EtcdOptions, EtcdStore, ExaminedEtcd, ExaminedStore, Store,
+};
 use starling_telemetry::Registry;
 use starling_tls::{CertificateAuthority, OpenError};
 
-use crate::server::{Server, ServerConfig, StoreKind, now};
+use crate::server::{Server, ServerConfig, StoreKind};
 use crate::turn;
+
+mod authority;
 
 /// The store's folder in the data directory.
 const STORE: &str = "store";
 /// In the store's folder: what is remembered of one on etcd.
 const ETCD: &str = "etcd";
 /// The CA's.
-const AUTHORITY: &str = "ca";
+const AUTHORITY: &str = authority::FOLDER;
 /// The agent's journal.
 const JOURNAL: &str = "agent/journal.jsonl";
 /// The node's UUID.
@@ -54,13 +57,49 @@ pub enum Inconsistent {
     },
     /// There is no CA beside a store that knows one.
     #[error(
-        "{} does not exist, but the store trusts the CA {root}; nothing was changed: restore it from a backup, or, where the store is etcd, copy it from the data directory of another server, or begin anew with another data directory",
+        "{} does not exist, but the store trusts the CA {root}; nothing was changed: restore it from a backup, or begin anew with another data directory",
         path.display()
     )]
     AuthorityMissing {
         /// The CA's folder.
         path: PathBuf,
         /// The id of the root in the store.
+        root: String,
+    },
+    /// Several servers issue under one CA, whose key each of them has to have.
+    #[error(
+        "a store on etcd needs --seal-key-file: every server issues under one CA, whose key is in the store, sealed; nothing was changed: make a file of seal keys once with `starling ca new-seal-key FILE`, give the same one to every server, and keep a copy in a safe place"
+    )]
+    SealKeyRequired,
+    /// The CA's key is sealed, and there is nothing to open it with.
+    #[error(
+        "the key of the CA {root} is in the store, sealed with the seal key {seal_key}; nothing was changed: give the file that holds it by --seal-key-file"
+    )]
+    Sealed {
+        /// The id of the root.
+        root: String,
+        /// The id of the seal key.
+        seal_key: String,
+    },
+    /// The CA signs elsewhere.
+    #[error(
+        "under the CA {root} a Vault signs, at the mount {mount}; nothing was changed: say in [ca.vault] of the file of --config how it is reached"
+    )]
+    InVault {
+        /// The id of the root.
+        root: String,
+        /// The mount.
+        mount: String,
+    },
+    /// There is no key of the CA, neither in the store nor beside it.
+    #[error(
+        "the store trusts the CA {root}, and the key of it is neither there nor in {}; nothing was changed: start, with this seal key, the server that has it in its data directory, and it moves to the store; or restore the store from a backup",
+        path.display()
+    )]
+    KeyMissing {
+        /// The CA's folder.
+        path: PathBuf,
+        /// The id of the root.
         root: String,
     },
     /// The CA is another than the store's.
@@ -112,7 +151,7 @@ pub struct Opening {
     config: ServerConfig,
     store: Examined,
     catalog: Snapshot,
-    /// `None` if the store is new.
+    /// The CA in the data directory, if there is one.
     authority: Option<CertificateAuthority>,
 }
 
@@ -134,12 +173,12 @@ impl Opening {
             StoreKind::Etcd(options) => examine_etcd(&config.data_dir, options).await?,
         };
         let catalog = turn::catalog(&stored)?;
-        let authority = match CertificateAuthority::open(&config.data_dir) {
+        let in_files = match CertificateAuthority::open(&config.data_dir) {
             Err(OpenError::Absent { .. }) => None,
             opened => Some(opened?),
         };
-        refuse_other_authority(&config.data_dir, &catalog, authority.as_ref())?;
-        Ok(Self { config, store, catalog, authority })
+        authority::examine(&config, &catalog, in_files.as_ref())?;
+        Ok(Self { config, store, catalog, authority: in_files })
     }
 
     /// Holds what the agent of `node`, which lives in the same directory, keeps there against the catalog.
@@ -164,7 +203,7 @@ impl Opening {
     /// # Errors
     /// When the disk does not take what is to be written.
     pub async fn start(self, registry: &Registry) -> anyhow::Result<Arc<Server>> {
-        let Self { config, store, catalog, authority } = self;
+        let Self { config, store, mut catalog, authority: in_files } = self;
         let (store, lineage): (Arc<dyn Store>, _) = match store {
             Examined::Embedded(store) => {
                 let store = tokio::task::spawn_blocking(move || store.adopt()).await??;
@@ -172,19 +211,21 @@ impl Opening {
                 (Arc::new(store), lineage)
             }
             Examined::Etcd(store) => {
-                let store = store.adopt().await?;
+                let store = match store.adopt().await {
+                    // It is a first start of several: the store is the other's, and so is what it holds by now.
+                    Err(EtcdOpenError::JustMade { .. }) => {
+                        let (made, stored) = look_at_etcd(&config).await?;
+                        catalog = turn::catalog(&stored)?;
+                        made.adopt().await?
+                    }
+                    adopted => adopted?,
+                };
                 let lineage = lineage(&[store.epoch()]);
                 (Arc::new(store), lineage)
             }
         };
-        let authority = match authority {
-            Some(authority) => authority,
-            None => {
-                let trust_domain = ClusterId::from_random(fastrand::u128(..)).trust_domain();
-                CertificateAuthority::create(&config.data_dir, &trust_domain, now())?
-            }
-        };
-        Server::run(config, store, catalog, lineage, authority, registry).await
+        let (catalog, signer) = authority::establish(&config, &store, catalog, in_files).await?;
+        Server::run(config, store, catalog, lineage, signer, registry).await
     }
 }
 
@@ -208,6 +249,15 @@ async fn examine_embedded(data_dir: &Path) -> anyhow::Result<(Examined, starling
     examined.await?
 }
 
+/// A store on etcd that was there, read once more.
+async fn look_at_etcd(config: &ServerConfig) -> anyhow::Result<(Box<ExaminedEtcd>, starling_store::Snapshot)> {
+    let StoreKind::Etcd(options) = &config.store else { anyhow::bail!("the store is not on etcd") };
+    match examine_etcd(&config.data_dir, options).await? {
+        (Examined::Etcd(store), stored) => Ok((store, stored)),
+        (Examined::Embedded(_), _) => anyhow::bail!("the store is not on etcd"),
+    }
+}
+
 /// Of a store on etcd nothing need be in the directory: another server may have made it.
 async fn examine_etcd(data_dir: &Path, options: &EtcdOptions) -> anyhow::Result<(Examined, starling_store::Snapshot)> {
     let directory = data_dir.join(STORE);
@@ -229,21 +279,5 @@ fn refuse_missing_store(data_dir: &Path, store: &Path) -> anyhow::Result<()> {
     match others.into_iter().find(|other| other.symlink_metadata().is_ok()) {
         Some(beside) => Err(Inconsistent::StoreMissing { path: store.to_owned(), beside }.into()),
         None => Ok(()),
-    }
-}
-
-/// The CA is made before the store hears of it, so a store that knows none goes with any.
-fn refuse_other_authority(
-    data_dir: &Path,
-    catalog: &Snapshot,
-    authority: Option<&CertificateAuthority>,
-) -> Result<(), Inconsistent> {
-    let active = catalog.roots().into_iter().find(|root| root.value.active);
-    let Some(root) = active.map(|root| root.value.id.clone()) else { return Ok(()) };
-    let path = data_dir.join(AUTHORITY);
-    match authority.map(|authority| authority.root().id.clone()) {
-        None => Err(Inconsistent::AuthorityMissing { path, root }),
-        Some(found) if found != root => Err(Inconsistent::AuthorityForeign { path, found, root }),
-        Some(_) => Ok(()),
     }
 }

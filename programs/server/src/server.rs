@@ -5,20 +5,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::Context;
+use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use starling_attach::Lineage;
 use starling_catalog::{
     Barrier, ChangeReport, Command, JoinTokenCommand, NodeReport, ProxyReport, Reporter, Snapshot, Subject, Until,
 };
-use starling_identity::{IssuanceRules, JoinSecret, JoinToken, Layout, SpiffeId};
+use starling_identity::{JoinSecret, JoinToken, Layout, SpiffeId};
 use starling_model::{
-    Datacenter, InstanceKey, JoinTokenDescription, JoinTokenId, JoinTokenRecord, JoinTokenUses, Namespace, NodeName,
-    Revision, ServiceName, UnixSeconds,
+    CaRootRecord, Datacenter, InstanceKey, JoinTokenDescription, JoinTokenId, JoinTokenRecord, JoinTokenUses,
+    Namespace, NodeName, Revision, ServiceName, TrustDomain, UnixSeconds,
 };
 use starling_store::{EtcdOptions, Store};
 use starling_telemetry::{Counter, Gauge, Registry};
-use starling_tls::{CertificateAuthority, IssueError, IssuedLeaf};
+use starling_tls::{IssuedLeaf, LeafProfile};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -31,6 +31,8 @@ use crate::hub::{AttachedNode, Hub, ProxySubscription, Subscription};
 use crate::liveness::{self, Liveness};
 use crate::membership::{self, Advertised, Membership};
 use crate::opening::Opening;
+use crate::rotation;
+use crate::signer::{AuthorityConfig, CurrentSigner, SignFailure, Signer};
 use crate::turn;
 
 /// How often those who wait for a receipt look at what has come since the last mark. Settling wakes them at once.
@@ -63,6 +65,8 @@ pub struct ServerConfig {
     pub csr: CsrLimits,
     /// How others reach it; of no account where the store is its own.
     pub advertised: Advertised,
+    /// How it comes by the CA.
+    pub authority: AuthorityConfig,
 }
 
 impl ServerConfig {
@@ -76,6 +80,7 @@ impl ServerConfig {
             grace: liveness::GRACE_DEFAULT,
             csr: CsrLimits::default(),
             advertised: Advertised::to_nobody(),
+            authority: AuthorityConfig::default(),
         }
     }
 }
@@ -91,7 +96,7 @@ pub struct Server {
     halted: watch::Sender<Option<Arc<str>>>,
     hub: Arc<Hub>,
     agents: Arc<Agents>,
-    authority: CertificateAuthority,
+    signer: CurrentSigner,
     admission: Admission,
     membership: Arc<Membership>,
     contact: Arc<Contact>,
@@ -122,7 +127,7 @@ impl Server {
         store: Arc<dyn Store>,
         snapshot: Snapshot,
         lineage: Lineage,
-        authority: CertificateAuthority,
+        signer: Signer,
         registry: &Registry,
     ) -> anyhow::Result<Arc<Self>> {
         let revision = snapshot.revision();
@@ -137,6 +142,7 @@ impl Server {
         let liveness = Arc::new(Liveness::new(config.grace, waited_for.into_iter()));
         let agents = Arc::new(Agents::new(Arc::clone(&hub), Arc::clone(&liveness), lineage, &snapshot, registry));
         let admission = Admission::new(config.csr);
+        let signer = CurrentSigner::new(config.authority.clone(), signer, &snapshot);
         let server = Arc::new(Self {
             config,
             store,
@@ -145,7 +151,7 @@ impl Server {
             halted: watch::Sender::new(None),
             hub,
             agents,
-            authority,
+            signer,
             admission,
             membership: Arc::new(membership),
             contact: Contact::new(registry),
@@ -160,7 +166,7 @@ impl Server {
         if server.id().is_some() {
             tokio::spawn(contact::keep(Arc::downgrade(&server)));
         }
-        server.commit(&Command::PutRoot(server.authority.root().clone())).await.context("publishing the CA's root")?;
+        rotation::spawn(&server);
         Ok(server)
     }
 
@@ -176,16 +182,22 @@ impl Server {
         &self.config.datacenter
     }
 
-    /// The CA's root and trust domain.
+    /// The trust domain, which is that of the cluster for ever.
     #[must_use]
-    pub fn root(&self) -> &starling_model::CaRootRecord {
-        self.authority.root()
+    pub fn trust_domain(&self) -> &TrustDomain {
+        self.signer.trust_domain()
+    }
+
+    /// The root under which this server signs.
+    #[must_use]
+    pub fn root(&self) -> CaRootRecord {
+        self.signer.current().root().clone()
     }
 
     /// The identity of a service's workloads.
     #[must_use]
     pub fn identity_of(&self, service: &ServiceName) -> SpiffeId {
-        let trust_domain = self.authority.trust_domain().clone();
+        let trust_domain = self.trust_domain().clone();
         let datacenter = self.config.datacenter.clone();
         SpiffeId::new(Layout::Consul, trust_domain, default_namespace(), datacenter, service.clone())
     }
@@ -194,14 +206,13 @@ impl Server {
     /// that it lets in.
     ///
     /// # Errors
-    /// [`IssueError`] if the request proves no key, or the rules forbid it.
-    pub fn issue_leaf(&self, service: &ServiceName, csr_der: &[u8]) -> Result<IssuedLeaf, IssueError> {
+    /// [`SignFailure`] if the request proves no key, the rules forbid it, or what signs is not reached.
+    pub async fn issue_leaf(&self, service: &ServiceName, csr_der: Vec<u8>) -> Result<IssuedLeaf, SignFailure> {
         let identity = self.identity_of(service);
         let snapshot = self.snapshot();
         let gateway = snapshot.ingress_gateway(service);
         let names = gateway.map(|gateway| gateway.certificate_names(&self.config.datacenter)).unwrap_or_default();
-        let (rules, names) = (IssuanceRules::default(), (&identity, &names));
-        let leaf = self.authority.issue_gateway_leaf(csr_der, names, &rules, now(), None)?;
+        let leaf = self.signer.sign(csr_der, LeafProfile::workload(&identity, &names), now()).await?;
         self.metrics.leaves.inc();
         Ok(leaf)
     }
@@ -209,9 +220,10 @@ impl Server {
     /// Signs the certificate by which the agent of `node` is known.
     ///
     /// # Errors
-    /// [`IssueError`], as for leaves.
-    pub fn issue_agent(&self, node: &NodeName, csr_der: &[u8]) -> Result<IssuedLeaf, IssueError> {
-        self.authority.issue_agent(csr_der, &self.config.datacenter, node, &IssuanceRules::default(), now())
+    /// [`SignFailure`], as for leaves.
+    pub async fn issue_agent(&self, node: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, SignFailure> {
+        let profile = LeafProfile::agent(self.trust_domain(), &self.config.datacenter, node);
+        self.signer.sign(csr_der, profile, now()).await
     }
 
     /// Makes a join token, good for one node or for any number, for 24 hours or for `ttl`. Its text is answered once.
@@ -229,7 +241,8 @@ impl Server {
         let expires_at = starling_identity::join_token_expiry(created_at, ttl)?;
         let secret = JoinSecret::from_random(starling_tls::random_secret()?);
         let id = JoinTokenId::from_random(fastrand::u64(..));
-        let token = JoinToken::new(id, secret, self.authority.root_fingerprint());
+        let root = self.signer.root_fingerprint().context("the root certificate is damaged")?;
+        let token = JoinToken::new(id, secret, root);
         let uses = if reusable { JoinTokenUses::Reusable } else { JoinTokenUses::OneTime { used: None } };
         let secret_hash = token.secret_hash();
         let record = JoinTokenRecord { id, secret_hash, description, uses, created_at, expires_at };
@@ -237,12 +250,25 @@ impl Server {
         Ok((token, expires_at))
     }
 
-    /// Signs the certificate of this server's own TLS listeners.
+    /// Signs the certificate of this server's own TLS listeners. The root ends its chain: of that, an agent that joins knows
+    /// no more than the fingerprint.
     ///
     /// # Errors
-    /// [`IssueError`], as for leaves.
-    pub fn issue_server(&self, csr_der: &[u8], addresses: &[std::net::IpAddr]) -> Result<IssuedLeaf, IssueError> {
-        self.authority.issue_server(csr_der, &self.config.datacenter, addresses, &IssuanceRules::default(), now())
+    /// [`SignFailure`], as for leaves.
+    pub async fn issue_server(
+        &self,
+        csr_der: Vec<u8>,
+        addresses: &[std::net::IpAddr],
+    ) -> Result<IssuedLeaf, SignFailure> {
+        let profile = LeafProfile::server(self.trust_domain(), &self.config.datacenter, addresses);
+        let leaf = self.signer.sign(csr_der, profile, now()).await?;
+        Ok(IssuedLeaf { chain_pem: leaf.chain_pem + &self.signer.server_tail(), ..leaf })
+    }
+
+    /// What signs.
+    #[must_use]
+    pub(crate) fn signer(&self) -> &CurrentSigner {
+        &self.signer
     }
 
     /// Subscribes a reader to subjects.

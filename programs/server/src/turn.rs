@@ -61,6 +61,8 @@ fn publish(server: &Server, revision: Revision, changes: &[Change]) {
     let before = server.snapshot();
     let applied = before.apply(revision, changes);
     let snapshot = Arc::new(applied.snapshot);
+    // Whoever hears of another root asks for another leaf at once.
+    server.signer().follow(&snapshot);
     server.advance(Arc::clone(&snapshot));
     server.agents().publish(&snapshot, &applied.events, changes);
     server.members_changed(&before, &snapshot, changes);
@@ -140,9 +142,9 @@ mod tests {
         let name = "n1".parse().expect("a name");
         let refused = server.commit(&Command::DeregisterNode(name)).await;
         assert!(refused.is_ok(), "nothing to do is no write: {refused:?}");
-        let root = server.root().clone();
-        let other = starling_model::CaRootRecord { id: "another".to_owned(), ..root };
-        let refused = server.commit(&Command::PutRoot(other)).await;
+        let entry = starling_model::ServiceDefaults::bare("web".parse().expect("a name"));
+        let entry = starling_model::ConfigEntry::ServiceDefaults(entry);
+        let refused = server.commit(&Command::PutConfig { entry, cas: None }).await;
         assert!(matches!(refused, Err(CommitFailure::Halted(_))), "{refused:?}");
     }
 }

@@ -44,9 +44,9 @@ impl Mesh {
         let server = Server::start(config, &Registry::default()).await.expect("the server starts");
         let authority = CertificateAuthority::open(directory.path()).expect("its CA");
         let key = LeafKey::generate().expect("a key");
-        let own = server.issue_server(&key.csr_der().expect("a request"), &[Ipv4Addr::LOCALHOST.into()]);
+        let own = server.issue_server(key.csr_der().expect("a request"), &[Ipv4Addr::LOCALHOST.into()]).await;
         let own = Credentials::new(&own.expect("a certificate").chain_pem, &key).expect("it fits");
-        let roots = TrustRoots::new([server.root()]).expect("a root");
+        let roots = TrustRoots::new([&server.root()]).expect("a root");
         let tls = Arc::new(agent_server_config(CredentialSlot::new(own), &roots).expect("a configuration"));
         let listener = starling_rpc::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a port");
         let address = listener.local_addr().expect("its address");
@@ -67,7 +67,7 @@ impl Mesh {
         let csr = key.csr_der().expect("a request");
         let leaf = self.authority.issue_agent(&csr, &datacenter, &node, &IssuanceRules::default(), now());
         let credentials = Credentials::new(&leaf.expect("a certificate").chain_pem, &key).expect("it fits");
-        let roots = TrustRoots::new([self.server.root()]).expect("a root");
+        let roots = TrustRoots::new([&self.server.root()]).expect("a root");
         let server = Identity::Server { trust_domain: roots.trust_domain().clone(), datacenter };
         let tls = Arc::new(agent_client_config(credentials, &roots, server).expect("a configuration"));
         ServerClient::connect(self.address, tls, DEADLINE).await.expect("a connection")

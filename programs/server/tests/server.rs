@@ -42,7 +42,7 @@ fn endpoints(service: &str) -> Subject {
 async fn what_is_acknowledged_is_visible_at_once_and_after_a_restart() {
     let directory = tempfile::tempdir().expect("a directory");
     let server = start(directory.path()).await;
-    let root = server.root().clone();
+    let root = server.root();
     let revision = server.commit(&register("web", 80)).await.expect("committed");
     assert!(server.snapshot().revision() >= revision);
     assert_eq!(server.snapshot().service_names().count(), 1);
@@ -51,7 +51,7 @@ async fn what_is_acknowledged_is_visible_at_once_and_after_a_restart() {
     drop(server);
     let restarted = reopened(directory.path()).await;
     assert_eq!(restarted.snapshot().revision(), revision, "the root is trusted already, so nothing was written");
-    assert_eq!(restarted.root(), &root);
+    assert_eq!(restarted.root(), root);
     assert_eq!(restarted.snapshot().service_names().count(), 1);
 }
 

@@ -9,8 +9,8 @@ use crate::environment::Environment;
 use crate::outcome::EXIT_CODES;
 use crate::server::ServerArgs;
 use crate::{
-    apply, can, changes, completion, config, connect, intention, nodes, proxy, redirect, servers, services, snapshot,
-    status, store, token, version,
+    apply, ca, can, changes, completion, config, connect, intention, nodes, proxy, redirect, servers, services,
+    snapshot, status, store, token, version,
 };
 
 /// A service mesh that turns as one
@@ -34,6 +34,7 @@ pub(crate) enum Command {
     Token(token::TokenArgs),
     Snapshot(snapshot::SnapshotArgs),
     Store(store::StoreArgs),
+    Ca(ca::CaArgs),
     Services(services::ServicesArgs),
     Nodes(nodes::NodesArgs),
     Servers(servers::ServersArgs),

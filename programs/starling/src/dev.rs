@@ -125,12 +125,14 @@ impl Running {
         memory::register(&registry);
         let (path, name) = (data_dir.path.clone(), node::name(args.node_name.as_ref())?);
         // Everything is read before anything is written, so that a start that is refused leaves all as it was.
-        let opening = Opening::examine(ServerConfig::new(path.clone(), args.datacenter.clone())).await?;
+        let authority = role::authority(args.seal_key_file.as_deref(), None)?;
+        let config = ServerConfig { authority, ..ServerConfig::new(path.clone(), args.datacenter.clone()) };
+        let opening = Opening::examine(config).await?;
         opening.verify_agent(&name, node::has_id(&path)?, starling_agent::has_journal(&path)?)?;
         let server = opening.start(&registry).await?;
         let node = node::local(name.clone(), args.advertise_addr, &path)?;
         let settings = MeshSettings {
-            trust_domain: server.root().trust_domain.clone(),
+            trust_domain: server.trust_domain().clone(),
             datacenter: args.datacenter.clone(),
             namespace: starling_server::default_namespace(),
             default_intention_action: args.default_intention_policy.into(),
@@ -151,8 +153,9 @@ impl Running {
         };
         let link = link::Link { node: name, door: Arc::clone(&control.door) };
         let agent = Arc::new(Agent::start(config, Arc::new(link)).await?);
-        let proxies = Proxies::new(Arc::clone(&agent), view, settings);
+        let proxies = Proxies::new(Arc::clone(&agent), Arc::clone(&view) as _, settings);
         let (closed, serving) = (Some((sockets, definitions)), Serving::new());
+        serving.spawn_endless(starling_agent::follow_roots(Arc::clone(&agent), view)).await;
         Ok(Self { control, agent, proxies, node, closed, demo: args.demo, engine, serving, data_dir })
     }
 
@@ -160,7 +163,7 @@ impl Running {
     async fn open(&self, sockets: Sockets) -> anyhow::Result<(SocketAddr, SocketAddr)> {
         let shares = Shares::here()?;
         let (http, grpc) = (sockets.server.http.local_addr()?, sockets.grpc.local_addr()?);
-        let trust_domain = self.control.server.root().trust_domain.clone();
+        let trust_domain = self.control.server.trust_domain().clone();
         let agent = Arc::new(LocalAgent { agent: Arc::clone(&self.agent), trust_domain });
         let beside = Beside { agent, proxies: self.proxies.clone(), grpc };
         self.control.open(&self.serving, sockets.server, &self.node, Some(beside), shares).await?;

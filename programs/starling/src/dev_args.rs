@@ -16,6 +16,10 @@ pub(crate) struct DevArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 
+    /// The operator's keys, by which the key of the CA is sealed in the store; without it, it is in the data directory
+    #[arg(long, value_name = "FILE", requires = "data_dir")]
+    pub(crate) seal_key_file: Option<PathBuf>,
+
     /// Register the services and config entries in the `.hcl` and `.json` files of a directory
     #[arg(long, value_name = "DIR")]
     pub(crate) config_dir: Option<PathBuf>,

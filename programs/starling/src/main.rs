@@ -7,6 +7,7 @@ mod agent;
 mod apply;
 mod arguments;
 mod argv;
+mod ca;
 mod can;
 mod changes;
 mod client;
@@ -98,6 +99,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         | Command::Token(_)
         | Command::Snapshot(_)
         | Command::Store(_)
+        | Command::Ca(_)
         | Command::Completion(_)
         | Command::Version(_) => start_log(log.unwrap_or(LOG_OF_COMMANDS), LogFormat::Text),
     }
@@ -156,6 +158,7 @@ async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Resu
         Command::Token(args) => token::run(args, surroundings).await?,
         Command::Snapshot(args) => snapshot::run(args, surroundings).await?,
         Command::Store(args) => store::run(args, surroundings).await?,
+        Command::Ca(args) => ca::run(args, surroundings).await?,
         Command::Completion(args) => completion::run(args)?,
         Command::Version(args) => version::run(args)?,
     };

@@ -23,6 +23,7 @@ pub(crate) mod serving;
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -30,6 +31,9 @@ use anyhow::Context;
 pub(crate) use interrupts::{Interrupts, STOP_WITHIN};
 pub(crate) use serving::Serving;
 use starling_proxy::Engine;
+use starling_server::AuthorityConfig;
+use starling_tls::SealKeys;
+use starling_vault::{VaultConfig, VaultPki};
 use tokio::time::{Instant, sleep};
 
 use crate::outcome::usage;
@@ -113,6 +117,16 @@ pub(crate) async fn run_within<R: Role>(
     };
     interrupts.bound(stop_within, running.stop()).await;
     outcome
+}
+
+/// How a server comes by the CA, by its flags and settings.
+///
+/// # Errors
+/// If the seal keys, or the CAs of the Vault's certificate, cannot be read.
+pub(crate) fn authority(seal: Option<&Path>, vault: Option<VaultConfig>) -> anyhow::Result<AuthorityConfig> {
+    let seal = seal.map(SealKeys::read).transpose().map_err(|error| usage(format!("--seal-key-file: {error}")))?;
+    let vault = vault.map(VaultPki::new).transpose().context("[ca.vault]")?;
+    Ok(AuthorityConfig { seal: seal.map(Arc::new), vault: vault.map(Arc::new) })
 }
 
 /// The data directory at `path`, made if it is not there.

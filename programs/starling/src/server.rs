@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use starling_model::NodeName;
-use starling_server::{Advertised, Opening, ServerConfig, StoreKind};
+use starling_server::{Advertised, AuthorityConfig, Opening, ServerConfig, StoreKind};
 use starling_telemetry::Registry;
 
 pub(crate) use arguments::ServerArgs;
@@ -31,13 +31,14 @@ pub(crate) async fn run(args: ServerArgs, environment: &Environment) -> anyhow::
         );
     }
     let settings = Settings::of(&args)?;
+    let authority = role::authority(args.seal_key_file.as_deref(), settings.vault.clone())?;
     let store = store(&args, environment)?;
     let sockets = ServerSockets {
         http: doors::http(settings.http_addr).await?,
         grpc_tls: doors::grpc_tls(settings.grpc_tls_addr)?,
         dns: doors::dns(settings.dns_addr).await?,
     };
-    role::run(interrupts, Running::start(args, settings, store, sockets)).await
+    role::run(interrupts, Running::start(args, settings, (store, authority), sockets)).await
 }
 
 /// Where the catalog is, by the flags.
@@ -74,14 +75,15 @@ impl Running {
     async fn start(
         args: ServerArgs,
         settings: Settings,
-        store: StoreKind,
+        (store, authority): (StoreKind, AuthorityConfig),
         sockets: ServerSockets,
     ) -> anyhow::Result<Self> {
         let data_dir = role::data_dir(&args.data_dir)?;
         let name = node::name(args.node_name.as_ref())?;
         let advertised = advertised(&args, &name, &sockets)?;
         let Settings { datacenter, grace, csr, .. } = settings;
-        let config = ServerConfig { data_dir: data_dir.clone(), store, datacenter, grace, csr, advertised };
+        let data = data_dir.clone();
+        let config = ServerConfig { store, grace, csr, advertised, authority, ..ServerConfig::new(data, datacenter) };
         let registry = Registry::default();
         memory::register(&registry);
         let server = Opening::examine(config).await?.start(&registry).await?;

@@ -135,5 +135,7 @@ fn root(id: &str, number: u32) -> Record {
         not_before: UnixSeconds(0),
         not_after: UnixSeconds(1),
         active: id == "r1",
+        overlap: None,
+        renew_within_s: 0,
     })
 }

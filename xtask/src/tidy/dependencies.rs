@@ -38,6 +38,7 @@ const TABLE: &[Row] = &[
     Row { folder: "adapters/store", may_use: &["adapters/telemetry"] },
     Row { folder: "adapters/telemetry", may_use: &[] },
     Row { folder: "adapters/tls", may_use: &["core/model", "core/identity", "adapters/telemetry"] },
+    Row { folder: "adapters/vault", may_use: &["core/model", "core/identity", "adapters/tls"] },
     Row { folder: "adapters/dns", may_use: &["core/model", "core/catalog", "adapters/telemetry"] },
     Row {
         folder: "adapters/rpc",
@@ -74,6 +75,7 @@ const TABLE: &[Row] = &[
             "adapters/http-api",
             "adapters/dns",
             "adapters/tls",
+            "adapters/vault",
             "adapters/telemetry",
         ],
     },
@@ -125,6 +127,7 @@ const TABLE: &[Row] = &[
             "adapters/http-api",
             "adapters/dns",
             "adapters/tls",
+            "adapters/vault",
             "adapters/telemetry",
             "programs/server",
             "programs/agent",

@@ -191,6 +191,8 @@ fn root() -> CaRootRecord {
         not_before: UnixSeconds(1_700_000_000),
         not_after: UnixSeconds(2_000_000_000),
         active: true,
+        overlap: None,
+        renew_within_s: 0,
     }
 }
 

@@ -146,6 +146,15 @@ pub(super) fn write(dir: &Path, key: &SecretPem, certificate_pem: &str) -> Resul
     disk::sync(dir).map_err(at(dir))
 }
 
+/// Removes the folder. It is moved away first, so that what a crash leaves is none.
+pub(super) fn remove(dir: &Path) -> io::Result<()> {
+    let (folder, partial) = (path(dir), dir.join(PARTIAL_FOLDER));
+    disk::remove_folder(&partial)?;
+    fs::rename(&folder, &partial)?;
+    disk::sync(dir)?;
+    disk::remove_folder(&partial)
+}
+
 /// Reads the folder and checks that its parts are good and belong together.
 pub(super) fn read(dir: &Path) -> Result<(P256Key, RootCertificate), OpenError> {
     let folder = path(dir);
@@ -173,7 +182,7 @@ fn read_certificate(path: &Path) -> Result<RootCertificate, OpenError> {
     let bytes = disk::read_public(path).map_err(|error| refused(path, error))?;
     let damaged = |source| OpenError::Certificate { path: path.to_owned(), source };
     let text = std::str::from_utf8(&bytes).map_err(|_| damaged(RootError::Malformed))?;
-    RootCertificate::from_pem(text).map_err(damaged)
+    RootCertificate::from_pem(text, None).map_err(damaged)
 }
 
 fn refused(path: &Path, error: ReadError) -> OpenError {

@@ -15,7 +15,7 @@ use crate::mesh::{Mesh, days_ago, now, server, trust_domain, workload};
 /// Round trips after which a handshake that has not ended counts as stuck; TLS 1.3 needs two.
 const FLIGHTS_MAX: usize = 10;
 
-type Shaken = (ClientConnection, ServerConnection);
+pub type Shaken = (ClientConnection, ServerConnection);
 
 /// Moves everything that `from` has to say to `to`.
 fn carry(from: &mut Connection, to: &mut Connection) -> Result<(), rustls::Error> {
@@ -31,7 +31,7 @@ fn carry(from: &mut Connection, to: &mut Connection) -> Result<(), rustls::Error
     Ok(())
 }
 
-fn shake(client: ClientConfig, server: ServerConfig) -> Result<Shaken, rustls::Error> {
+pub fn shake(client: ClientConfig, server: ServerConfig) -> Result<Shaken, rustls::Error> {
     let name = ServerName::try_from("any.name.at.all").unwrap();
     let mut client = Connection::Client(ClientConnection::new(Arc::new(client), name).unwrap());
     let mut server = Connection::Server(ServerConnection::new(Arc::new(server)).unwrap());

@@ -413,6 +413,8 @@ fn root(id: &str) -> CaRootRecord {
         not_before: UnixSeconds(0),
         not_after: UnixSeconds(1),
         active: id == "one",
+        overlap: None,
+        renew_within_s: 0,
     }
 }
 

@@ -39,6 +39,7 @@ impl Registrations {
                 RecordKey::Node(_)
                 | RecordKey::Config(_)
                 | RecordKey::CaRoot(_)
+                | RecordKey::CaKey(_)
                 | RecordKey::JoinToken(_)
                 | RecordKey::Fence(_)
                 | RecordKey::VirtualAddress(_)

@@ -14,6 +14,7 @@ impl Registrations {
             RecordKey::Check(_, id) => self.checks.get(id).map(|check| Record::Check(check.record.clone())),
             RecordKey::Config(_)
             | RecordKey::CaRoot(_)
+            | RecordKey::CaKey(_)
             | RecordKey::JoinToken(_)
             | RecordKey::Fence(_)
             | RecordKey::VirtualAddress(_)

@@ -1,32 +1,31 @@
 //! One node, run apart from its servers: identity, connection, replica, agent, and what its proxies are fed from.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use starling_attach::Replica;
 use starling_attach::message::Welcome;
-use starling_catalog::{MeshRead, Subject};
-use starling_identity::{Identity, Layout, renew_at};
+use starling_catalog::Subject;
+use starling_identity::{Identity, Layout};
 use starling_model::{Action, InstanceId, IntentionSubject, Namespace, Node, Revision};
 use starling_plan::MeshSettings;
-use starling_tls::{AgentIdentity, AgentIdentityError, LeafKey, agent_client_config};
+use starling_tls::{AgentIdentity, AgentIdentityError, agent_client_config};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::agent::{Agent, AgentConfig, WallClock};
+use crate::agent::{Agent, AgentConfig};
 use crate::native::{NativePlane, Workload};
 use crate::proxies::Proxies;
 use crate::remote::cache;
 use crate::remote::join::{PATIENCE, join};
 use crate::remote::mirror::{Mirror, View};
 use crate::remote::passage::Passage;
+use crate::remote::renewal::Renewal;
 use crate::remote::uplink::{Listener, RemoteLink, Uplink, UplinkConfig, run};
-
-/// After a renewal that failed; there is a third of the certificate's lifetime for further attempts.
-const RENEWAL_RETRY: Duration = Duration::from_secs(30);
+use crate::roots::follow_roots;
 
 /// From a write of the node's own records by somebody else until the agent looks, at most.
 const HEAL_AFTER: Duration = Duration::from_secs(4);
@@ -108,10 +107,12 @@ impl RemoteNode {
         let link = Arc::new(RemoteLink(Arc::clone(&uplink)));
         let clock = Arc::clone(&config.agent.clock);
         let agent = Arc::new(Agent::start(config.agent, link).await?);
-        let proxies = Proxies::new(Arc::clone(&agent), Arc::new(View(Arc::clone(&mirror))), settings);
+        let view = Arc::new(View(Arc::clone(&mirror)));
+        let proxies = Proxies::new(Arc::clone(&agent), Arc::clone(&view) as _, settings);
         hub.set_local(&agent);
         tasks.spawn(cache::keep(path, welcome.clone(), Arc::clone(&mirror)));
         tasks.spawn(follow(Arc::clone(&agent), Arc::clone(&hub)));
+        tasks.spawn(follow_roots(Arc::clone(&agent), view));
         tasks.spawn(heal(Arc::clone(&agent), Arc::clone(&mirror)));
         let renewal = Renewal { uplink: Arc::clone(&uplink), mirror: Arc::clone(&mirror), data_dir, clock, tls };
         tasks.spawn(renewal.run(identity));
@@ -265,50 +266,10 @@ fn or_expired(joined: anyhow::Result<AgentIdentity>, node: &Node, expired: Agent
     }
 }
 
-fn tls_of(identity: &AgentIdentity) -> anyhow::Result<rustls::ClientConfig> {
+pub(super) fn tls_of(identity: &AgentIdentity) -> anyhow::Result<rustls::ClientConfig> {
     let Identity::Agent { trust_domain, datacenter, .. } = identity.credentials.identity().clone() else {
         bail!("the identity on disk is not an agent's");
     };
     let server = Identity::Server { trust_domain, datacenter };
     Ok(agent_client_config(identity.credentials.clone(), &identity.roots, server)?)
-}
-
-/// Renews the agent's own certificate while the node runs.
-struct Renewal {
-    uplink: Arc<Uplink>,
-    mirror: Arc<Mirror>,
-    data_dir: PathBuf,
-    clock: WallClock,
-    tls: watch::Sender<Arc<rustls::ClientConfig>>,
-}
-
-impl Renewal {
-    async fn run(self, mut identity: AgentIdentity) {
-        loop {
-            let validity = identity.credentials.validity();
-            let spread = fastrand::u64(..);
-            let due = renew_at(validity.not_before(), validity.not_after(), spread).unwrap_or(validity.not_after());
-            while (self.clock)() < due {
-                // Looked at again and again, so that a clock that was set is noticed.
-                let left = Duration::from_secs(due.since((self.clock)()));
-                tokio::time::sleep(left.min(RENEWAL_RETRY)).await;
-            }
-            match self.renew().await {
-                Ok(renewed) => identity = renewed,
-                Err(error) => {
-                    tracing::warn!(error = format!("{error:#}"), "the agent's certificate could not be renewed");
-                    tokio::time::sleep(RENEWAL_RETRY).await;
-                }
-            }
-        }
-    }
-
-    async fn renew(&self) -> anyhow::Result<AgentIdentity> {
-        let key = LeafKey::generate()?;
-        let leaf = self.uplink.renew(key.csr_der()?).await?;
-        let roots = self.mirror.replica().roots_pem().concat();
-        let identity = AgentIdentity::save(&self.data_dir, &leaf.chain_pem, &key, &roots)?;
-        self.tls.send_replace(Arc::new(tls_of(&identity)?));
-        Ok(identity)
-    }
 }

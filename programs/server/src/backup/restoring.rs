@@ -255,6 +255,7 @@ impl<'a> Work<'a> {
             RecordKey::Check(..)
             | RecordKey::Config(_)
             | RecordKey::CaRoot(_)
+            | RecordKey::CaKey(_)
             | RecordKey::JoinToken(_)
             | RecordKey::Fence(_)
             | RecordKey::VirtualAddress(_)

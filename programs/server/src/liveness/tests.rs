@@ -98,7 +98,7 @@ impl World {
             Arc::clone(&store) as _,
             catalog,
             Lineage::default(),
-            authority.expect("a CA"),
+            crate::signer::Signer::own(authority.expect("a CA")),
             &Registry::default(),
         )
         .await;

@@ -2,6 +2,7 @@
 
 mod snapshot;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,11 +10,13 @@ use async_trait::async_trait;
 use starling_agent::Proxies;
 use starling_catalog::{Barrier, ChangeReport, Command, NodeReport, ProxyReport, Snapshot, Subject, Until};
 use starling_http_api::{
-    CatalogPort, CommitFailure, Currency, DiagnosticRow, IncomingSnapshot, MeshFacts, NewJoinToken, OutgoingSnapshot,
-    SnapshotFailure,
+    AuthorityChange, AuthorityChanged, CatalogPort, CommitFailure, Currency, DiagnosticRow, IncomingSnapshot,
+    MeshFacts, NewJoinToken, OutgoingSnapshot, SnapshotFailure,
 };
 use starling_identity::{JoinToken, JoinTokenTtlError};
-use starling_model::{Datacenter, InstanceKey, Revision, ServerId, ServerRecord, TrustDomain, UnixSeconds, Versioned};
+use starling_model::{
+    Datacenter, InstanceKey, NodeName, Revision, ServerId, ServerRecord, TrustDomain, UnixSeconds, Versioned,
+};
 use starling_server::{CommitFailure as Failure, Incoming, Server};
 use starling_telemetry::Registry;
 
@@ -71,6 +74,32 @@ impl CatalogPort for Catalog {
             Err(error) if error.is::<JoinTokenTtlError>() => CommitFailure::Invalid(error.to_string()),
             Err(error) => CommitFailure::Unavailable(format!("{error:#}")),
         })
+    }
+
+    async fn change_authority(&self, change: AuthorityChange) -> Result<AuthorityChanged, CommitFailure> {
+        let changed = match change {
+            AuthorityChange::Rotate { renew_within_s, to_vault } => {
+                let trusted = self.server.rotate_authority(renew_within_s, to_vault).await;
+                trusted.map(|(root, revision)| AuthorityChanged::Trusted { root: root.id, revision })
+            }
+            AuthorityChange::Import { root_pem, key, renew_within_s } => {
+                let trusted = self.server.import_authority(&root_pem, &key, renew_within_s).await;
+                trusted.map(|(root, revision)| AuthorityChanged::Trusted { root: root.id, revision })
+            }
+            AuthorityChange::Proceed => {
+                let gone_on = self.server.proceed_with_rotation().await;
+                gone_on.map(|(root, nodes, revision)| AuthorityChanged::GivenUp { root, nodes, revision })
+            }
+            AuthorityChange::Reseal => self.server.reseal_authority().await.map(AuthorityChanged::Resealed),
+        };
+        changed.map_err(|error| match error.downcast::<Failure>() {
+            Ok(failure) => failed(failure),
+            Err(error) => CommitFailure::Invalid(format!("{error:#}")),
+        })
+    }
+
+    fn rotation_waits_for(&self) -> BTreeSet<NodeName> {
+        self.server.rotation_waits_for()
     }
 
     async fn change(&self, revision: Revision, wait: Duration, names: usize) -> Option<ChangeReport> {
@@ -169,6 +198,6 @@ impl starling_dns::CatalogReader for Catalog {
     }
 
     fn trust_domain(&self) -> &TrustDomain {
-        &self.server.root().trust_domain
+        self.server.trust_domain()
     }
 }

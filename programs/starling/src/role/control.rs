@@ -89,7 +89,7 @@ impl Control {
         let own_api = api(agent, Arc::new(AllowEverything));
         // Whoever asks through another agent is not at this one: keys do not travel.
         let for_agents = starling_http_api::stopped_by(api(None, Arc::new(FromAgents)), serving.stopping());
-        let (tls, renewing) = server_certificate::listener(&self.server, grpc_tls.local_addr()?.ip())?;
+        let (tls, renewing) = server_certificate::listener(&self.server, grpc_tls.local_addr()?.ip()).await?;
         serving.spawn_endless(renewing).await;
         serving.spawn(starling_http_api::serve(http, own_api, shares.http, serving.stopped())).await;
         let responder = Responder::new(Arc::clone(&catalog)).counted(&self.registry);
@@ -109,7 +109,7 @@ impl Control {
         let http = sockets.http.local_addr()?.to_string();
         Ok(MeshFacts {
             datacenter: self.server.datacenter().clone(),
-            trust_domain: self.server.root().trust_domain.clone(),
+            trust_domain: self.server.trust_domain().clone(),
             default_intention_action: self.default_intention_action,
             leader_address: http.clone(),
             peer_addresses: vec![http],

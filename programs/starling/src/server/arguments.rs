@@ -26,12 +26,21 @@ pub(crate) struct ServerArgs {
     #[command(flatten)]
     pub(crate) etcd: EtcdArgs,
 
+    /// The operator's keys, by which the key of the CA is sealed in the store; every server has the same. On etcd it is
+    /// needed; elsewhere the CA is in the data directory without it, and moves to the store with it
+    ///
+    /// Made by `starling ca new-seal-key`; readable by its owner alone.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) seal_key_file: Option<PathBuf>,
+
     /// Settings in TOML; flags win over them
     ///
     /// http_addr, grpc_tls_addr, dns_addr, datacenter and default_intention_policy are those of the flags.
     /// node_grace ("10s"): how long a node may be away before its services are gone everywhere.
     /// csr_max_per_second (0: no limit): certificates that are begun to be signed in a second.
-    /// csr_max_concurrent (1; 0: no limit): certificates that are signed at the same time.
+    /// csr_max_concurrent (1, with a Vault 32; 0: no limit): certificates that are signed at the same time.
+    /// [ca.vault]: a Vault whose PKI secrets engine signs, by address, mount ("pki"), role, token_file, ca_file,
+    /// roots_file, namespace and timeout ("10s").
     #[arg(long, value_name = "FILE", verbatim_doc_comment)]
     pub(crate) config: Option<PathBuf>,
 

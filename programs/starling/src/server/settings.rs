@@ -1,13 +1,14 @@
 //! The settings of a server: flags, and under them those of the file that `--config` names.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
 use starling_http_api::parse::parse_duration;
 use starling_model::Datacenter;
 use starling_server::{CsrLimits, GRACE_DEFAULT};
+use starling_vault::{Address as VaultAddress, TIMEOUT_DEFAULT as VAULT_TIMEOUT_DEFAULT, VaultConfig};
 
 use super::ServerArgs;
 use crate::outcome::usage;
@@ -15,6 +16,9 @@ use crate::role::arguments::IntentionPolicy;
 
 /// Shortest grace: a stream that breaks needs that long to be made anew.
 const GRACE_MIN: Duration = Duration::from_secs(1);
+
+/// Certificates that a Vault is asked for at the same time.
+const VAULT_CONCURRENT: u32 = 32;
 
 /// The file, as it is written.
 #[derive(Debug, Default, Deserialize)]
@@ -28,6 +32,27 @@ struct Raw {
     node_grace: Option<String>,
     csr_max_per_second: Option<u32>,
     csr_max_concurrent: Option<u32>,
+    ca: Option<RawCa>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawCa {
+    vault: Option<RawVault>,
+}
+
+/// A Vault, as the file names it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawVault {
+    address: String,
+    mount: Option<String>,
+    role: String,
+    token_file: PathBuf,
+    ca_file: Option<PathBuf>,
+    roots_file: Option<PathBuf>,
+    namespace: Option<String>,
+    timeout: Option<String>,
 }
 
 /// What holds.
@@ -40,6 +65,7 @@ pub(super) struct Settings {
     pub(super) default_intention_policy: IntentionPolicy,
     pub(super) grace: Duration,
     pub(super) csr: CsrLimits,
+    pub(super) vault: Option<VaultConfig>,
 }
 
 impl Settings {
@@ -52,6 +78,9 @@ impl Settings {
         let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let datacenter = args.datacenter.clone().or(raw.datacenter);
         let policy = args.default_intention_policy.or(raw.default_intention_policy);
+        let vault = raw.ca.and_then(|ca| ca.vault).map(|raw| vault(path, raw)).transpose()?;
+        // It signs in some milliseconds, of which it waits the most.
+        let concurrent = raw.csr_max_concurrent.or(vault.is_some().then_some(VAULT_CONCURRENT));
         Ok(Self {
             http_addr: args.http_addr.or(raw.http_addr).unwrap_or_else(|| loopback(8500)),
             grpc_tls_addr: args.grpc_tls_addr.or(raw.grpc_tls_addr).unwrap_or_else(|| loopback(8503)),
@@ -59,7 +88,8 @@ impl Settings {
             datacenter: datacenter.map_or_else(|| Datacenter::new("dc1"), Ok)?,
             default_intention_policy: policy.unwrap_or_default(),
             grace: raw.node_grace.map_or(Ok(GRACE_DEFAULT), |text| grace(path, &text))?,
-            csr: csr(raw.csr_max_per_second, raw.csr_max_concurrent),
+            csr: csr(raw.csr_max_per_second, concurrent),
+            vault,
         })
     }
 }
@@ -68,6 +98,36 @@ fn read(path: &Path) -> anyhow::Result<Raw> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| usage(format!("--config: cannot read {}: {error}", path.display())))?;
     toml::from_str(&text).map_err(|error| usage(format!("{}: {}", path.display(), error.to_string().trim_end())))
+}
+
+fn vault(path: &Path, raw: RawVault) -> anyhow::Result<VaultConfig> {
+    let wrong = |field: &str, reason: &str| usage(format!("{}: ca.vault.{field}: {reason}", path.display()));
+    let segments = |field: &str, text: &str| {
+        let letters = |part: &str| part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+        let whole = |part: &str| !matches!(part, "" | "." | "..") && letters(part);
+        let fits = text.split('/').all(whole);
+        if fits { Ok(text.to_owned()) } else { Err(wrong(field, "is letters, digits, '-', '_' and '.'")) }
+    };
+    let timeout = match raw.timeout {
+        None => VAULT_TIMEOUT_DEFAULT,
+        Some(text) => parse_duration(&text)
+            .filter(|timeout| !timeout.is_zero())
+            .ok_or_else(|| wrong("timeout", "must be a duration such as \"10s\""))?,
+    };
+    let address: VaultAddress = raw.address.parse().map_err(|error| wrong("address", &format!("{error}")))?;
+    if address.is_tls() && raw.ca_file.is_none() {
+        return Err(wrong("ca_file", "an https address needs it: the CAs whose certificates are believed, in PEM"));
+    }
+    Ok(VaultConfig {
+        address,
+        mount: segments("mount", raw.mount.as_deref().unwrap_or("pki"))?,
+        role: segments("role", &raw.role)?,
+        token_file: raw.token_file,
+        ca_file: raw.ca_file,
+        roots_file: raw.roots_file,
+        namespace: raw.namespace,
+        timeout,
+    })
 }
 
 fn grace(path: &Path, text: &str) -> anyhow::Result<Duration> {
@@ -130,6 +190,10 @@ mod tests {
             ("node_grace = \"0s\"\n", "node_grace: \"0s\" must be a duration of 1s at least"),
             ("http_addr = \"10.0.0.1\"\n", "http_addr"),
             ("csr_max_per_second = -1\n", "csr_max_per_second"),
+            ("[ca.vault]\naddress = \"vault:8200\"\nrole = \"mesh\"\ntoken_file = \"t\"\n", "ca.vault.address"),
+            ("[ca.vault]\naddress = \"https://v:8200\"\nrole = \"mesh\"\ntoken_file = \"t\"\n", "ca.vault.ca_file"),
+            ("[ca.vault]\naddress = \"http://v:8200\"\nrole = \"../mesh\"\ntoken_file = \"t\"\n", "ca.vault.role"),
+            ("[ca.vault]\nrole = \"mesh\"\ntoken_file = \"t\"\n", "address"),
         ] {
             let error = format!("{:#}", settings(file, &[]).expect_err(file));
             assert!(error.contains(expected) && error.contains("server.toml"), "{error}");
@@ -142,7 +206,7 @@ mod tests {
         let help = Line::command().render_long_help().to_string();
         let error = format!("{:#}", settings("none = 1", &[]).expect_err("unknown"));
         let names = error.split('`').skip(3).step_by(2).collect::<Vec<_>>();
-        assert_eq!(names.len(), 8, "{error}");
+        assert_eq!(names.len(), 9, "{error}");
         assert!(names.iter().all(|name| help.contains(name)), "{names:?}: {help}");
     }
 }

@@ -1,0 +1,308 @@
+//! Rotation of the CA: another root is trusted, then signs, and the one before it goes.
+//!
+//! How far a rotation has come stands in the catalog, so that any server goes on with it. Receipts are kept by each server
+//! for the nodes that are attached to it, so each says there which of its own do not trust the root yet; the steps that
+//! follow are the leader's. Each of them is decided on the catalog and excludes every other (the fence of
+//! [`AuthorityCommand`]), so that even two that both believe to lead take it once.
+//!
+//! | Step | When |
+//! |---|---|
+//! | a root comes: it is trusted | an operator asks |
+//! | it signs | every node that is not lost has applied that, and none refuses it |
+//! | the one before it goes | the last leaf under it has ended |
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use starling_catalog::{AuthorityCommand, Command, Snapshot};
+use starling_identity::IssuanceRules;
+use starling_model::{CaKeyPlace, CaKeyRecord, CaRootRecord, NodeName, Revision, RootOverlap, ServerId, TrustReport};
+use starling_tls::CertificateAuthority;
+
+use crate::liveness::{self, Presence};
+use crate::server::{Server, now};
+use crate::signer::{Signer, Signs};
+
+/// Between two looks at how far it is.
+const STEP: Duration = Duration::from_millis(500);
+
+/// Least time for which a root is trusted before it signs: what holds beside receipts, as an agent's trust in its servers,
+/// follows within a second.
+const OVERLAP_MIN: Duration = Duration::from_secs(3);
+
+/// A server that is cut off from the store may sign under the root before for that long after another signs everywhere else.
+const CUT_OFF_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// Nodes that a server names in the catalog, of those that do not trust a root yet.
+const NAMES_SAID_MAX: usize = 1_000;
+
+/// Names that a receipt is asked for: more nodes than there are.
+const NAMES_MAX: usize = 1_000_000;
+
+/// Takes the steps of rotations for as long as the server lives.
+pub(crate) async fn run(server: Weak<Server>) {
+    loop {
+        tokio::time::sleep(STEP).await;
+        let Some(server) = server.upgrade() else { return };
+        let mut steps: Vec<_> = own_step(&server).into_iter().collect();
+        if server.is_leader() {
+            steps.extend(due(&server));
+        }
+        for command in steps {
+            let (root, step) = described(&command);
+            match server.commit(&Command::Authority(command)).await {
+                Ok(_) => tracing::debug!(root, step, "a step of the CA's rotation"),
+                Err(error) => {
+                    let error = anyhow::Error::from(error);
+                    tracing::warn!(
+                        root,
+                        step,
+                        error = format!("{error:#}"),
+                        "a step of the CA's rotation was not taken"
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn described(command: &AuthorityCommand) -> (String, &'static str) {
+    match command {
+        AuthorityCommand::Report { root, .. } => (root.clone(), "it is said which nodes do not trust it yet"),
+        AuthorityCommand::AskAgain { root } => (root.clone(), "the nodes are asked again whether they trust it"),
+        AuthorityCommand::Activate { root, .. } => (root.clone(), "it signs from now on"),
+        AuthorityCommand::Remove { root, .. } => (root.clone(), "it is trusted no more"),
+        AuthorityCommand::GiveUp { root, .. } => (root.clone(), "nodes are given up"),
+        AuthorityCommand::Found { root, .. } | AuthorityCommand::Introduce { root, .. } => {
+            (root.id.clone(), "it is trusted")
+        }
+        AuthorityCommand::Keep(key) => (key.root.clone(), "its key is kept"),
+    }
+}
+
+/// What this server has to say of its own nodes, if that is news.
+fn own_step(server: &Server) -> Option<AuthorityCommand> {
+    let snapshot = server.snapshot();
+    let coming = snapshot.coming_root()?;
+    let root = coming.value.id.clone();
+    // A receipt that is not remembered here is that of a time before this server.
+    let Some(missing) = missing(server, &snapshot, coming.modified) else {
+        return Some(AuthorityCommand::AskAgain { root });
+    };
+    let me = name_of(server.id());
+    let missing = missing.into_iter().take(NAMES_SAID_MAX).collect();
+    let report = TrustReport { as_of: coming.modified, missing };
+    let said = snapshot.ca_key(&root)?.value.trusted.get(&me);
+    (said != Some(&report)).then_some(AuthorityCommand::Report { root, server: me, report })
+}
+
+/// By what a server's word is kept; there is one where the store is its own.
+fn name_of(server: Option<ServerId>) -> String {
+    server.map(|id| id.to_string()).unwrap_or_default()
+}
+
+/// The steps that are due, which are the leader's.
+fn due(server: &Server) -> Vec<AuthorityCommand> {
+    let (snapshot, now) = (server.snapshot(), now());
+    let gone = snapshot.roots().into_iter().map(|root| &root.value).filter(|root| match root.overlap {
+        Some(RootOverlap::Going { until }) => until < now,
+        Some(RootOverlap::Coming { .. }) | None => false,
+    });
+    let mut steps: Vec<_> =
+        gone.map(|root| AuthorityCommand::Remove { root: root.id.clone(), now: Some(now) }).collect();
+    if let Some(coming) = snapshot.coming_root()
+        && let Some(RootOverlap::Coming { since, given_up, .. }) = &coming.value.overlap
+        && now.since(*since) >= OVERLAP_MIN.as_secs()
+    {
+        let waits = Waits::of(server, &snapshot);
+        if waits.servers.is_empty() && waits.nodes.is_subset(given_up) {
+            let last = IssuanceRules::default().leaf_ttl() + CUT_OFF_MAX;
+            let until = now.plus(last.as_secs());
+            steps.push(AuthorityCommand::Activate { root: coming.value.id.clone(), until });
+        }
+    }
+    steps
+}
+
+/// For what a rotation waits, by what the catalog says.
+struct Waits {
+    /// Servers that have yet to say how it stands with their nodes.
+    servers: Vec<String>,
+    /// Nodes of which a server says that they do not trust the root, or whose server has ended.
+    nodes: BTreeSet<NodeName>,
+}
+
+impl Waits {
+    fn of(server: &Server, snapshot: &Snapshot) -> Self {
+        let (mut servers, mut nodes) = (Vec::new(), BTreeSet::new());
+        let Some(coming) = snapshot.coming_root() else { return Self { servers, nodes } };
+        let all: Vec<_> = match server.id() {
+            None => vec![name_of(None)],
+            Some(me) => {
+                let others = snapshot.servers().map(|server| server.value.id).filter(|id| *id != me);
+                others.chain([me]).map(|id| name_of(Some(id))).collect()
+            }
+        };
+        let said = snapshot.ca_key(&coming.value.id).map(|key| &key.value.trusted);
+        for id in all {
+            match said.and_then(|said| said.get(&id)).filter(|report| report.as_of == coming.modified) {
+                Some(report) => nodes.extend(report.missing.iter().cloned()),
+                None => servers.push(id),
+            }
+        }
+        // Of a node whose server has ended nobody speaks until it is back, or lost.
+        if server.id().is_some() {
+            let runs = |node: &NodeName| {
+                let attachment = snapshot.attachment(node);
+                attachment.is_some_and(|attachment| snapshot.server(attachment.value.server).is_some())
+            };
+            nodes.extend(liveness::alive(snapshot).filter(|node| !runs(node)));
+        }
+        Self { servers, nodes }
+    }
+}
+
+/// The nodes attached here that do not trust a root yet: those that have yet to apply it, those that refuse it, and those
+/// that are away and waited for. Lost ones are none of them. `None` if the receipt is not remembered.
+fn missing(server: &Server, snapshot: &Snapshot, revision: Revision) -> Option<BTreeSet<NodeName>> {
+    let report = server.report(revision, NAMES_MAX)?;
+    let pending = report.pending.iter().map(|reporter| reporter.node().clone());
+    let refused = report.rejected.iter().map(|(reporter, _)| reporter.node().clone());
+    let away = liveness::alive(snapshot).filter(|node| server.agents().presence(node) == Presence::WaitedFor);
+    Some(pending.chain(refused).chain(away).collect())
+}
+
+/// Why a rotation is not begun.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the CA's key is in the data directory of this server; start it with --seal-key-file, and it moves to the store: then \
+     other roots can come beside it"
+)]
+pub struct NotSealed;
+
+impl Server {
+    /// Makes another root, which signs once every node trusts it; the revision at which it is trusted. Leaves are then
+    /// renewed over the time that is given, 0 for the usual one.
+    ///
+    /// # Errors
+    /// [`NotSealed`], or [`CommitFailure`](crate::CommitFailure) inside if it is refused.
+    pub async fn rotate_authority(
+        &self,
+        renew_within_s: u32,
+        to_vault: bool,
+    ) -> anyhow::Result<(CaRootRecord, Revision)> {
+        let config = self.signer().config();
+        let (root, key) = if to_vault {
+            let vault = config.vault.as_ref().context("this server has no [ca.vault] in the file of --config")?;
+            vault.root(self.trust_domain(), now()).await?
+        } else {
+            let seal = config.seal.as_ref().ok_or(NotSealed)?;
+            let authority = CertificateAuthority::generate(self.trust_domain(), now())?;
+            let authority = self.bridged(authority);
+            (authority.root().clone(), authority.sealed(seal)?)
+        };
+        self.introduce(CaRootRecord { renew_within_s, ..root }, key).await
+    }
+
+    /// Takes a CA from elsewhere, whose key was sealed with a seal key of this server. It signs once every node trusts its
+    /// root, or at once if that is the one that signs already.
+    ///
+    /// # Errors
+    /// As [`Server::rotate_authority`], and if the key does not open or what it signs is not accepted.
+    pub async fn import_authority(
+        &self,
+        root_pem: &str,
+        key: &CaKeyRecord,
+        renew_within_s: u32,
+    ) -> anyhow::Result<(CaRootRecord, Revision)> {
+        let seal = self.signer().config().seal.as_ref().ok_or(NotSealed)?;
+        let authority = CertificateAuthority::unseal_import(root_pem, key, seal, self.trust_domain(), now())?;
+        let authority = self.bridged(authority);
+        let (root, key) = (authority.root().clone(), authority.sealed(seal)?);
+        let signs = self.snapshot().active_root().is_some_and(|active| active.value.id == root.id);
+        if signs {
+            let revision = self.commit(&Command::Authority(AuthorityCommand::Keep(key))).await?;
+            return Ok((root, revision));
+        }
+        self.introduce(CaRootRecord { renew_within_s, ..root }, key).await
+    }
+
+    async fn introduce(&self, root: CaRootRecord, key: CaKeyRecord) -> anyhow::Result<(CaRootRecord, Revision)> {
+        let in_files =
+            self.snapshot().active_root().is_some_and(|root| self.snapshot().ca_key(&root.value.id).is_none());
+        if in_files {
+            bail!(NotSealed);
+        }
+        let command = AuthorityCommand::Introduce { root: root.clone(), key, now: now() };
+        let revision = self.commit(&Command::Authority(command)).await?;
+        Ok((root, revision))
+    }
+
+    /// Seals every key anew that is sealed with another than the first of this server's seal keys; how many those were.
+    ///
+    /// # Errors
+    /// [`NotSealed`], or if one of them cannot be opened or kept.
+    pub async fn reseal_authority(&self) -> anyhow::Result<usize> {
+        let seal = self.signer().config().seal.as_ref().ok_or(NotSealed)?;
+        let snapshot = self.snapshot();
+        let mut resealed = 0;
+        for key in snapshot.ca_keys() {
+            let CaKeyPlace::Sealed(sealed) = &key.value.place else { continue };
+            if sealed.seal_key == seal.id() {
+                continue;
+            }
+            let root = snapshot.roots().into_iter().find(|root| root.value.id == key.value.root);
+            let root = root.with_context(|| format!("there is no root {}", key.value.root))?;
+            let authority = CertificateAuthority::unseal(&root.value, &key.value, seal)?;
+            self.commit(&Command::Authority(AuthorityCommand::Keep(authority.sealed(seal)?))).await?;
+            resealed += 1;
+        }
+        Ok(resealed)
+    }
+
+    /// The nodes for which a rotation waits; none if there is no rotation.
+    #[must_use]
+    pub fn rotation_waits_for(&self) -> BTreeSet<NodeName> {
+        let snapshot = self.snapshot();
+        let overlap = snapshot.coming_root().and_then(|coming| coming.value.overlap.clone());
+        match overlap {
+            Some(RootOverlap::Coming { given_up, .. }) => {
+                Waits::of(self, &snapshot).nodes.difference(&given_up).cloned().collect()
+            }
+            Some(RootOverlap::Going { .. }) | None => BTreeSet::new(),
+        }
+    }
+
+    /// Goes on with a rotation without the nodes for which it waits; which root it is, and which nodes they are.
+    ///
+    /// # Errors
+    /// [`CommitFailure`](crate::CommitFailure) inside if there is no rotation, or it cannot be stored.
+    pub async fn proceed_with_rotation(&self) -> anyhow::Result<(String, BTreeSet<NodeName>, Revision)> {
+        let root = self.snapshot().coming_root().map(|root| root.value.id.clone()).unwrap_or_default();
+        let nodes = self.rotation_waits_for();
+        let command = AuthorityCommand::GiveUp { root: root.clone(), nodes: nodes.clone() };
+        let revision = self.commit(&Command::Authority(command)).await?;
+        Ok((root, nodes, revision))
+    }
+
+    /// Certified by the root before it, for those who know only that; as it is where that one signs elsewhere.
+    fn bridged(&self, authority: CertificateAuthority) -> CertificateAuthority {
+        match &*self.signer().current() {
+            Signer::Own(older) if older.root().id != authority.root().id => authority.bridged_from(older),
+            Signer::Own(_) | Signer::Vault { .. } | Signer::Unable { .. } => authority,
+        }
+    }
+
+    /// Moves when something else signs, for those who are to show a certificate under it.
+    #[must_use]
+    pub fn signer_changes(&self) -> tokio::sync::watch::Receiver<Signs> {
+        self.signer().changes()
+    }
+}
+
+/// What the task of rotations is given.
+pub(crate) fn spawn(server: &Arc<Server>) {
+    tokio::spawn(run(Arc::downgrade(server)));
+}
