@@ -24,7 +24,7 @@ pub mod workload;
 pub use app::App;
 pub use cli::{Output, run_within};
 pub use http::{Answer, Connection, Method, request};
-pub use mesh::{Mesh, MeshOptions, Program, bare};
+pub use mesh::{Mesh, MeshOptions, Program, Seal, bare, new_seal_key};
 pub use own_proxy::OwnProxy;
 pub use ports::free_port;
 pub use process::Process;

@@ -46,6 +46,18 @@ impl Program {
     }
 }
 
+/// By which key the CA's own is sealed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Seal {
+    /// By one that all servers of this test have, where the store needs one.
+    #[default]
+    AsNeeded,
+    /// By none, whatever the store needs.
+    Never,
+    /// By that in a file.
+    File(PathBuf),
+}
+
 /// How a mesh is set up.
 #[derive(Debug, Clone, Default)]
 pub struct MeshOptions {
@@ -61,6 +73,8 @@ pub struct MeshOptions {
     pub store: Option<String>,
     /// Another server's data directory, whose CA this one has, too.
     pub authority_of: Option<PathBuf>,
+    /// `--seal-key-file`.
+    pub seal: Seal,
     /// `--data-plane native`: sidecars need no process of their own. Otherwise each of them is an Envoy.
     pub native: bool,
 }
@@ -94,10 +108,7 @@ impl Mesh {
     /// # Panics
     /// If it does not become ready.
     pub async fn start(options: MeshOptions) -> Self {
-        let data = TempDir::with_prefix("starling-e2e-data-").expect("a temporary directory");
-        if let Some(other) = &options.authority_of {
-            copy(&other.join("ca"), &data.path().join("ca"));
-        }
+        let data = data_of(&options);
         let mut attempt = 1;
         loop {
             let addresses = Addresses::choose();
@@ -118,7 +129,7 @@ impl Mesh {
     /// # Panics
     /// If it does not end by itself, or ends as if all were well.
     pub async fn start_refused(options: &MeshOptions, why: &str) -> String {
-        let data = TempDir::with_prefix("starling-e2e-data-").expect("a temporary directory");
+        let data = data_of(options);
         refused(spawn(data.path(), &Addresses::choose(), options), why).await
     }
 
@@ -181,6 +192,11 @@ impl Mesh {
     /// If it is not running.
     pub fn server(&mut self) -> &mut Process {
         self.server.as_mut().expect("a running server")
+    }
+
+    /// Has the server started with another seal key from the next time on.
+    pub fn seal_with(&mut self, seal: Seal) {
+        self.options.seal = seal;
     }
 
     /// The data directory.
@@ -338,6 +354,7 @@ fn spawn(data: &Path, addresses: &Addresses, options: &MeshOptions) -> Process {
     if let Some(folder) = &options.config_dir {
         command.arg("--config-dir").arg(folder);
     }
+    command.args(seal_key_file(options).iter().flat_map(|file| ["--seal-key-file".as_ref(), file.as_os_str()]));
     if options.enable_script_checks {
         command.arg("--enable-script-checks");
     }
@@ -348,6 +365,47 @@ fn spawn(data: &Path, addresses: &Addresses, options: &MeshOptions) -> Process {
         Program::Server(_) => {}
     }
     Process::spawn(program, command)
+}
+
+/// The file of seal keys that a server is given, if any.
+fn seal_key_file(options: &MeshOptions) -> Option<PathBuf> {
+    match (&options.seal, &options.program) {
+        (Seal::File(file), _) => Some(file.clone()),
+        (Seal::AsNeeded, Program::Server(_)) if options.store.is_some() => Some(common_seal_key()),
+        (Seal::AsNeeded | Seal::Never, _) => None,
+    }
+}
+
+/// The seal key of all servers of this test that share a store.
+fn common_seal_key() -> PathBuf {
+    static FOLDER: std::sync::OnceLock<TempDir> = std::sync::OnceLock::new();
+    let folder = FOLDER.get_or_init(|| {
+        let folder = TempDir::with_prefix("starling-e2e-seal-").expect("a temporary directory");
+        new_seal_key(&folder.path().join("seal"));
+        folder
+    });
+    folder.path().join("seal")
+}
+
+/// Makes a file with a seal key.
+///
+/// # Panics
+/// If `starling ca new-seal-key` does not.
+pub fn new_seal_key(file: &Path) {
+    let mut command = Command::new(tools::starling());
+    bare(&mut command);
+    let made = command.args(["ca", "new-seal-key"]).arg(file).output().expect("the command runs");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+}
+
+/// A data directory, with what is to be there before the first start.
+fn data_of(options: &MeshOptions) -> TempDir {
+    let data = TempDir::with_prefix("starling-e2e-data-").expect("a temporary directory");
+    // A server whose CA is in the store has none there.
+    if let Some(ca) = options.authority_of.as_ref().map(|other| other.join("ca")).filter(|ca| ca.exists()) {
+        copy(&ca, &data.path().join("ca"));
+    }
+    data
 }
 
 /// Copies a folder of files.

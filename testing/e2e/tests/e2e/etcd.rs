@@ -4,13 +4,9 @@ use serde_json::{Value, json};
 use starling_e2e::etcd::Etcd;
 use starling_e2e::{Mesh, MeshOptions, Program, eventually};
 
-async fn server(etcd: &Etcd, authority_of: Option<&Mesh>) -> Mesh {
-    let options = MeshOptions {
-        program: Program::Server(String::new()),
-        store: Some(etcd.store()),
-        authority_of: authority_of.map(|mesh| mesh.data_dir().to_owned()),
-        ..MeshOptions::default()
-    };
+async fn server(etcd: &Etcd) -> Mesh {
+    let options =
+        MeshOptions { program: Program::Server(String::new()), store: Some(etcd.store()), ..MeshOptions::default() };
     Mesh::start(options).await
 }
 
@@ -29,7 +25,7 @@ async fn nodes(server: &Mesh, query: &str) -> (Vec<String>, u64) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_server_has_acknowledged_outlives_it_and_without_etcd_it_serves_what_it_has() {
     let mut etcd = Etcd::start().await;
-    let mut server = server(&etcd, None).await;
+    let mut server = server(&etcd).await;
     let written = server.put("/v1/catalog/register", &instance("n1")).await.success().index();
     server.kill9();
     server.restart().await;
@@ -58,8 +54,8 @@ async fn what_a_server_has_acknowledged_outlives_it_and_without_etcd_it_serves_w
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_written_at_one_server_is_seen_at_the_other_under_the_same_index() {
     let etcd = Etcd::start().await;
-    let first = server(&etcd, None).await;
-    let second = server(&etcd, Some(&first)).await;
+    let first = server(&etcd).await;
+    let second = server(&etcd).await;
     let (_, before) = nodes(&second, "").await;
     let query = format!("?index={before}&wait=60s");
     let waiting = nodes(&second, &query);
@@ -71,14 +67,4 @@ async fn what_is_written_at_one_server_is_seen_at_the_other_under_the_same_index
     let removed = second.put("/v1/catalog/deregister", &json!({"Node": "n1"})).await.success().index();
     let seen = nodes(&first, &format!("?index={written}&wait=60s")).await;
     assert_eq!(seen, (Vec::new(), removed));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_without_the_ca_of_its_etcd_is_refused() {
-    let etcd = Etcd::start().await;
-    let _first = server(&etcd, None).await;
-    let options =
-        MeshOptions { program: Program::Server(String::new()), store: Some(etcd.store()), ..MeshOptions::default() };
-    let said = Mesh::start_refused(&options, "it has no CA").await;
-    assert!(said.contains("copy it from the data directory of another server"), "{said}");
 }

@@ -3,6 +3,7 @@
 //! One binary, so that tests of all kinds share the machine's cores; each test has a mesh of its own.
 
 mod apart;
+mod authority;
 mod backup;
 mod bad_input;
 mod capture;

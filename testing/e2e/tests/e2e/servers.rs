@@ -12,11 +12,10 @@ use crate::apart::{agent, connected};
 const GRACE: Duration = Duration::from_secs(3);
 const LEASE: Duration = Duration::from_secs(5);
 
-async fn server(etcd: &Etcd, first: Option<&Mesh>) -> Mesh {
+async fn server(etcd: &Etcd) -> Mesh {
     let options = MeshOptions {
         program: Program::Server(format!("node_grace = \"{}s\"\n", GRACE.as_secs())),
         store: Some(etcd.store()),
-        authority_of: first.map(|mesh| mesh.data_dir().to_owned()),
         ..MeshOptions::default()
     };
     Mesh::start(options).await
@@ -45,8 +44,8 @@ async fn is(server: &Mesh, node: &str, wanted: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_is_its_servers_business_and_the_leaders_once_that_is_gone() {
     let etcd = Etcd::start().await;
-    let mut first = server(&etcd, None).await;
-    let second = server(&etcd, Some(&first)).await;
+    let mut first = server(&etcd).await;
+    let second = server(&etcd).await;
     eventually("both know the first as leader, and each other", async || {
         for server in [&first, &second] {
             anyhow::ensure!(leader(server).await == first.addresses.http, "{}", leader(server).await);
@@ -95,8 +94,8 @@ async fn a_node_is_its_servers_business_and_the_leaders_once_that_is_gone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_lost_its_store_says_so_and_one_that_is_behind_decides_nothing_on_what_it_has() {
     let mut etcd = Etcd::start().await;
-    let first = server(&etcd, None).await;
-    let second = server(&etcd, Some(&first)).await;
+    let first = server(&etcd).await;
+    let second = server(&etcd).await;
     // What was just written at one server is what the other's condition is held against.
     let entry = |n: u64| json!({"Kind": "service-defaults", "Name": "web", "Meta": {"n": n.to_string()}});
     let mut index = 0;
