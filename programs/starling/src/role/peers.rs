@@ -144,11 +144,11 @@ impl Peers {
         clients.retain(|id, _| snapshot.server(*id).is_some());
         // Its own each time: what is shown counts only as the connection is made.
         let key = LeafKey::generate()?;
-        let leaf = self.server.issue_server(&key.csr_der()?, &[])?;
+        let leaf = self.server.issue_server(key.csr_der()?, &[]).await?;
         let shown = CredentialSlot::new(Credentials::new(&leaf.chain_pem, &key)?);
         let roots = TrustRoots::new(snapshot.roots().into_iter().map(|root| &root.value))?;
         let datacenter = self.server.datacenter().clone();
-        let server = Identity::Server { trust_domain: self.server.root().trust_domain.clone(), datacenter };
+        let server = Identity::Server { trust_domain: self.server.trust_domain().clone(), datacenter };
         let tls = Arc::new(client_config(Some(shown), &roots, server)?);
         let client = ServerClient::connect(&*peer.agents, tls, CONNECT_TIMEOUT).await?;
         clients.insert(peer.id, client.clone());
