@@ -181,7 +181,7 @@ fn fate(key: &RecordKey) -> Fate {
         RecordKey::Node(node) | RecordKey::Check(node, _) => Fate::OfNode(node.clone()),
         RecordKey::Instance(key) => Fate::OfNode(key.node.clone()),
         RecordKey::Config(_) => Fate::SetBack,
-        RecordKey::CaRoot(_) => Fate::Authority,
+        RecordKey::CaRoot(_) | RecordKey::CaKey(_) => Fate::Authority,
         RecordKey::JoinToken(_) => Fate::JoinToken,
         RecordKey::VirtualAddress(_) => Fate::VirtualAddress,
         RecordKey::Fence(_) | RecordKey::Server(_) | RecordKey::Leader | RecordKey::Attachment(_) => Fate::Ignored,
@@ -245,6 +245,7 @@ fn runtime_puts(puts: &Records) -> Vec<Record> {
         RecordKey::Instance(key) => Some((Some(key.node.clone()), 2)),
         RecordKey::Config(_)
         | RecordKey::CaRoot(_)
+        | RecordKey::CaKey(_)
         | RecordKey::JoinToken(_)
         | RecordKey::Fence(_)
         | RecordKey::Server(_)
@@ -264,6 +265,7 @@ fn runtime_deletes(deletes: &[RecordKey]) -> Vec<RecordKey> {
         RecordKey::Check(node, _) => Some((node.clone(), 2)),
         RecordKey::Config(_)
         | RecordKey::CaRoot(_)
+        | RecordKey::CaKey(_)
         | RecordKey::JoinToken(_)
         | RecordKey::Fence(_)
         | RecordKey::VirtualAddress(_)

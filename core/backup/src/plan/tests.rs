@@ -148,6 +148,8 @@ fn identity_and_addresses_are_left() {
             not_before: UnixSeconds(0),
             not_after: UnixSeconds(1),
             active: true,
+            overlap: None,
+            renew_within_s: 0,
         })
     };
     let address = |address: &str, service: &str| {
