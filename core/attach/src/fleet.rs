@@ -11,7 +11,7 @@ use bytes::Bytes;
 use starling_catalog::{Snapshot, Subject};
 use starling_model::{Change, NodeName, Revision};
 
-use crate::message::{FromServer, SUBJECTS_MAX, ServerSays, Update, Whole, encode_subject, through};
+use crate::message::{FromServer, SUBJECTS_MAX, ServerSays, Update, Whole, encode_subject, through, unsubscribed};
 use crate::projection::{ItemChange, Urgency, content, difference, encode_item};
 use crate::window::{Frame, Window};
 
@@ -147,6 +147,15 @@ struct Stream {
     due: bool,
     /// Whether its connection is gone; it is remembered for receipts only.
     away: bool,
+    /// Of how many ends of subscriptions was heard, and said; `None` if the agent does not understand it.
+    endings: Option<Endings>,
+}
+
+/// How often subscriptions were ended, and how many of these the agent was told of.
+#[derive(Debug, Clone, Copy, Default)]
+struct Endings {
+    heard: u64,
+    told: u64,
 }
 
 #[derive(Debug)]
@@ -192,7 +201,7 @@ impl Fleet {
     /// Adds a stream that has no subscriptions.
     pub fn attach(&mut self, node: NodeName) -> StreamId {
         let (subscriptions, pending) = (Vec::new(), VecDeque::new());
-        let stream = Stream { node, subscriptions, pending, due: false, away: false };
+        let stream = Stream { node, subscriptions, pending, due: false, away: false, endings: None };
         let place = self.free_places.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
             u32::try_from(self.places.len() - 1).expect("invariant: fewer streams than file descriptors")
@@ -200,6 +209,28 @@ impl Fleet {
         let kept = &mut self.places[place as usize];
         kept.stream = Some(stream);
         StreamId { place, turn: kept.turn }
+    }
+
+    /// The stream's agent wants to know of how many ended subscriptions was heard before what it is sent.
+    pub fn tell_endings(&mut self, id: StreamId) {
+        if let Some(stream) = self.stream(id) {
+            stream.endings = Some(Endings::default());
+        }
+    }
+
+    /// A `Through` is due on a stream, also where nothing else is: whoever waits for its agent to report needs one.
+    pub fn remind(&mut self, id: StreamId) {
+        if let Some(stream) = self.stream(id).filter(|stream| !stream.away) {
+            stream.due = true;
+        }
+    }
+
+    /// What a stream is subscribed to.
+    #[must_use]
+    pub fn subjects(&mut self, id: StreamId) -> BTreeSet<Subject> {
+        let subscriptions = self.stream(id).map(|stream| stream.subscriptions.as_slice()).unwrap_or_default();
+        let topics: Vec<_> = subscriptions.iter().map(|subscription| subscription.topic as usize).collect();
+        topics.into_iter().map(|topic| self.by_id[topic].subject.clone()).collect()
     }
 
     /// The stream's connection is gone: nothing is pending for it any more, but what happens still concerns it until it
@@ -224,26 +255,22 @@ impl Fleet {
         self.forget_idle();
     }
 
-    /// Subscribes a stream to subjects, each with what its agent has of it (0 for nothing). What is missing, and then a
-    /// `Through`, is there to be taken at once.
+    /// Subscribes a stream to subjects, each with what its agent has of it (0 for nothing), which may be more than is known
+    /// here yet. What is missing, and then a `Through`, is there to be taken at once.
     ///
     /// # Errors
     /// [`SubscribeError`]; nothing is subscribed then.
     pub fn subscribe(&mut self, id: StreamId, resumes: &[(Subject, Revision)]) -> Result<(), SubscribeError> {
-        let at = self.revision();
         let Some(stream) = self.stream(id) else { return Ok(()) };
         if stream.subscriptions.len() + resumes.len() > SUBJECTS_MAX {
             return Err(SubscribeError::TooMany);
         }
-        for (subject, have) in resumes {
+        for (subject, _) in resumes {
             if encode_subject(subject).is_none() {
                 return Err(SubscribeError::NotSent(subject.clone()));
             }
             if matches!(subject, Subject::Node(node) if *node != stream.node) {
                 return Err(SubscribeError::Foreign(subject.clone()));
-            }
-            if *have > at {
-                return Err(SubscribeError::Future { subject: subject.clone(), have: *have, at });
             }
         }
         let wanted: BTreeMap<_, _> = resumes.iter().map(|(subject, have)| (self.topic(subject), *have)).collect();
@@ -262,6 +289,9 @@ impl Fleet {
         let Some(stream) = self.stream(id) else { return };
         stream.subscriptions.retain(|subscription| !topics.contains(&subscription.topic));
         stream.pending.retain(|topic| !topics.contains(topic));
+        if let Some(endings) = &mut stream.endings {
+            endings.heard += 1;
+        }
         for topic in topics {
             self.leave_topic(topic, id);
         }
@@ -335,7 +365,8 @@ impl Fleet {
         while bytes < TAKE_BYTES_MAX {
             let Some(topic) = stream.pending.pop_front() else { break };
             let Some(subscription) = stream.subscription(topic) else { continue };
-            let sent = std::mem::replace(&mut subscription.sent, at);
+            let sent = subscription.sent;
+            subscription.sent = sent.max(at);
             let from = frames.len();
             self.collect(topic, sent, &mut frames);
             bytes += frames[from..].iter().map(|frame: &Taken| frame.bytes.len()).sum::<usize>();
@@ -344,6 +375,12 @@ impl Fleet {
             frames.sort_by_key(|frame| (frame.urgency, frame.revision));
         }
         let mut taken = Vec::with_capacity(frames.len() + 1);
+        if let Some(endings) = stream.endings.as_mut().filter(|endings| endings.told < endings.heard)
+            && !frames.is_empty()
+        {
+            endings.told = endings.heard;
+            taken.push(unsubscribed(endings.heard));
+        }
         taken.extend(frames.into_iter().map(|frame| frame.bytes));
         if stream.pending.is_empty() && std::mem::take(&mut stream.due) {
             taken.push(self.through(at, now_ms));

@@ -6,12 +6,14 @@
 //! | [`projection`] | what each subject looks like from afar, and what a commit changes about that |
 //! | [`fleet`] | the server's side: one window of frames per subject, one pending set per stream |
 //! | [`lineage`] | whether what an agent has heard is of the store's own past |
-//! | [`replica`] | the agent's side: what concerns its node, as a planner reads it |
+//! | [`intake`] | the agent's side of one stream: what it says, until its `Through` |
+//! | [`replica`] | the agent's side of all: what concerns its node, as a planner reads it |
 //!
 //! Cost model: a commit is projected for the keys that it touches; each item that differs is encoded once and noted as
 //! pending by name for each stream concerned; a stream that takes it copies a reference. See docs/adr/0010.
 
 pub mod fleet;
+pub mod intake;
 pub mod lineage;
 pub mod message;
 pub mod projection;
@@ -19,6 +21,7 @@ pub mod replica;
 mod window;
 
 pub use fleet::{Fleet, Published, StreamId, SubscribeError};
+pub use intake::{HandedOver, Intake};
 pub use lineage::{Epoch, Lineage};
 pub use message::{FromAgent, FromServer, MessageError};
 pub use projection::{Item, ItemChange, ItemKey};

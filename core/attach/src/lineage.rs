@@ -50,8 +50,11 @@ impl Lineage {
     /// Sees to it that what an agent says it has at a server that is at `at` is of this past. Of an agent that does not say
     /// what it has heard there is no knowing, so that it is taken to have nothing.
     ///
+    /// Several servers share a store and its present epoch, and one of them may be behind another by what has been written
+    /// a moment ago. An agent that has heard that already is not sent away.
+    ///
     /// # Errors
-    /// [`SubscribeError::OtherPast`] if it has heard of another.
+    /// [`SubscribeError::OtherPast`] if it has heard of another, [`SubscribeError::Future`] if it has what cannot be yet.
     pub fn admit(
         &self,
         resumes: &mut [(Subject, Revision)],
@@ -61,15 +64,19 @@ impl Lineage {
         if resumes.iter().all(|(_, have)| *have == Revision(0)) {
             return Ok(());
         }
-        match reached {
-            Some(reached) if self.holds(reached) => Ok(()),
-            Some(reached) => Err(SubscribeError::OtherPast { heard: Revision(reached.revision) }),
-            None => {
-                // What is from the future is refused, as it ever was.
-                resumes.iter_mut().filter(|(_, have)| *have <= at).for_each(|(_, have)| *have = Revision(0));
-                Ok(())
+        if let Some(reached) = reached.filter(|reached| !self.holds(reached)) {
+            return Err(SubscribeError::OtherPast { heard: Revision(reached.revision) });
+        }
+        let is_ahead = reached.is_some_and(|reached| reached.epoch == self.current());
+        for (subject, have) in resumes {
+            if *have > at && !is_ahead {
+                return Err(SubscribeError::Future { subject: subject.clone(), have: *have, at });
+            }
+            if reached.is_none() {
+                *have = Revision(0);
             }
         }
+        Ok(())
     }
 }
 
@@ -99,7 +106,9 @@ mod tests {
             lineage.admit(&mut resumes, reached.as_ref(), Revision(10)).map(|()| resumes)
         };
         assert_eq!(admit(5, None), Ok(had(0)));
-        assert_eq!(admit(11, None), Ok(had(11)), "left to be refused");
+        let future = SubscribeError::Future { subject: Subject::Roots, have: Revision(11), at: Revision(10) };
+        assert_eq!(admit(11, None), Err(future));
+        assert_eq!(admit(11, Some(Reached { epoch: 7, revision: 11 })), Ok(had(11)), "this server is behind another");
         assert_eq!(admit(5, Some(Reached { epoch: 7, revision: 6 })), Ok(had(5)));
         let other = Some(Reached { epoch: 8, revision: 6 });
         assert_eq!(admit(5, other), Err(SubscribeError::OtherPast { heard: Revision(6) }));

@@ -49,11 +49,15 @@ pub enum MessageError {
     },
 }
 
+/// What either end understands, told in the first frame of each. 1 adds that a server says of how many ended subscriptions it
+/// has heard, where an agent's stream should go, and that it is leaving; and that an agent has a second stream in reserve.
+pub const LEVEL: u32 = 1;
+
 /// A frame from an agent.
 #[derive(Clone, PartialEq, Message)]
 pub struct FromAgent {
     /// What it says.
-    #[prost(oneof = "AgentSays", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "AgentSays", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub says: Option<AgentSays>,
 }
 
@@ -78,6 +82,9 @@ pub enum AgentSays {
     /// It is still there, and has had nothing else to say for a while.
     #[prost(message, tag = "6")]
     Here(Here),
+    /// A stream that was in reserve is the node's primary from now on.
+    #[prost(message, tag = "7")]
+    Promote(Promote),
 }
 
 /// Who is at the other end.
@@ -89,6 +96,20 @@ pub struct Hello {
     /// The agent's version, for people.
     #[prost(string, tag = "2")]
     pub version: String,
+    /// Whether the stream is in reserve: it is told the same as any, and the node is not here by it.
+    #[prost(bool, tag = "3")]
+    pub standby: bool,
+    /// What the agent understands: [`LEVEL`] of its release.
+    #[prost(uint32, tag = "4")]
+    pub level: u32,
+}
+
+/// The stream becomes the node's primary.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Promote {
+    /// What is in force at the node, as far as this server has said `Through`.
+    #[prost(uint64, tag = "1")]
+    pub through: u64,
 }
 
 /// Subscriptions to add.
@@ -199,7 +220,7 @@ pub struct Here {}
 #[derive(Clone, PartialEq, Message)]
 pub struct FromServer {
     /// What it says.
-    #[prost(oneof = "ServerSays", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "ServerSays", tags = "1, 2, 3, 4, 6, 7, 8")]
     pub says: Option<ServerSays>,
 }
 
@@ -218,6 +239,15 @@ pub enum ServerSays {
     /// Everything up to a revision that concerns the agent has been sent.
     #[prost(message, tag = "4")]
     Through(Through),
+    /// What follows was said after so many endings of subscriptions were heard of.
+    #[prost(message, tag = "6")]
+    Unsubscribed(Unsubscribed),
+    /// The node should rather be attached elsewhere.
+    #[prost(message, tag = "7")]
+    MoveTo(MoveTo),
+    /// The server is leaving: nothing should stay attached to it.
+    #[prost(message, tag = "8")]
+    Leaving(Leaving),
 }
 
 /// Which mesh this is: what holds for all of it and is no part of the catalog.
@@ -238,7 +268,39 @@ pub struct Welcome {
     /// The present epoch of the server's store; 0 from servers that have none.
     #[prost(fixed64, tag = "5")]
     pub epoch: u64,
+    /// What the server understands: [`LEVEL`] of its release.
+    #[prost(uint32, tag = "6")]
+    pub level: u32,
+    /// Which server this is, by the id of its process; empty from those that have none.
+    #[prost(string, tag = "7")]
+    pub server: String,
+    /// The server's name, for people.
+    #[prost(string, tag = "8")]
+    pub server_name: String,
 }
+
+/// Of how many ends of subscriptions the server has heard on this stream.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Unsubscribed {
+    /// Counts the agent's [`AgentSays::Unsubscribe`].
+    #[prost(uint64, tag = "1")]
+    pub count: u64,
+}
+
+/// Where an agent's primary stream should go: it is opened there, promoted when it is current, and only then closed here.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct MoveTo {
+    /// The server, by the id of its process.
+    #[prost(string, tag = "1")]
+    pub server: String,
+    /// Where it serves agents, host and port.
+    #[prost(string, tag = "2")]
+    pub address: String,
+}
+
+/// The server is leaving.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Leaving {}
 
 /// One item of one subject, new, changed or gone.
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -394,6 +456,12 @@ pub fn decode_subject(wire: &WireSubject) -> Result<Subject, MessageError> {
 #[must_use]
 pub fn through(revision: Revision, report_within_ms: u32) -> Bytes {
     FromServer::from(ServerSays::Through(Through { revision: revision.0, report_within_ms })).to_bytes()
+}
+
+/// A frame that says that so many ends of subscriptions were heard of.
+#[must_use]
+pub fn unsubscribed(count: u64) -> Bytes {
+    FromServer::from(ServerSays::Unsubscribed(Unsubscribed { count })).to_bytes()
 }
 
 #[cfg(test)]

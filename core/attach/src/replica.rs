@@ -1,7 +1,6 @@
 //! The agent's side: what concerns its node, as a planner reads it.
 //!
-//! Frames are applied as they come; the subjects that they touched are handed out at `Through`, when everything that
-//! belongs together is there. What was never heard of is *unknown*, which is not the same as empty: no plan may be made
+//! It changes at a `Through` only, when everything that belongs together is there ([`intake`](crate::intake)). What was never heard of is *unknown*, which is not the same as empty: no plan may be made
 //! from it, or a missing denial would let calls through.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,13 +15,9 @@ use starling_model::{
     ServiceRouter, ServiceSplitter,
 };
 
-use crate::message::{
-    FromServer, MessageError, Reached, SUBJECTS_MAX, ServerSays, Whole, decode_subject, encode_subject,
-};
-use crate::projection::{Item, ItemKey, decode_item, encode_item};
-
-/// Subjects forgotten in one connection that are told apart; past this every subject counts as one of them.
-const FORGOTTEN_MAX: usize = SUBJECTS_MAX;
+use crate::intake::{HandedOver, Intake, Staged, What};
+use crate::message::{FromServer, MessageError, Reached, ServerSays, Whole, decode_subject, encode_subject};
+use crate::projection::{Item, ItemKey, encode_item};
 
 /// Why a frame cannot be applied; the stream has to end. The replica keeps what it has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,8 +25,7 @@ pub enum ReplicaError {
     /// It cannot be read.
     #[error(transparent)]
     Message(#[from] MessageError),
-    /// It is of an earlier revision than what is there: the server is behind the one before it, or was set back. Whoever
-    /// comes back has to begin anew.
+    /// It is of an earlier revision than what was said on the same stream. Whoever comes back has to begin anew.
     #[error("{subject} goes back from revision {have} to {sent}")]
     Back {
         /// The subject; the list of services for all of them.
@@ -41,6 +35,17 @@ pub enum ReplicaError {
         /// What was sent.
         sent: Revision,
     },
+    /// The server is of another store, or of another past of it, than the one that is heard beside it.
+    #[error("the server's epoch is {epoch:#x}, and what is known here is of {heard:#x}")]
+    Elsewhere {
+        /// Of what is there.
+        heard: u64,
+        /// The server's.
+        epoch: u64,
+    },
+    /// The replica has begun anew since the stream began.
+    #[error("everything has begun anew since")]
+    BegunAnew,
 }
 
 /// The part of the catalog that concerns one node. Cloning costs a reference count per subject.
@@ -49,14 +54,12 @@ pub struct Replica {
     topics: BTreeMap<Subject, Arc<Topic>>,
     /// Everything known is complete up to here, but for what is doubtful.
     through: Revision,
-    /// The furthest that was heard of, what came after the last `Through` included; epoch 0 if there is no telling of which
-    /// store all of it is.
+    /// The furthest that was heard of; epoch 0 if there is no telling of which store all of it is.
     reached: Reached,
-    /// The epoch of the server at the other end.
-    epoch: u64,
-    /// Known subjects that changed since the last `Through`.
+    /// Known subjects that changed since anybody was told.
     touched: BTreeSet<Subject>,
-    forgotten: Forgotten,
+    /// Counts how often everything was begun anew.
+    life: u64,
     local: Local,
     /// Counts changes. Servers' revisions would not do: one that was set back uses them again.
     clock: u64,
@@ -74,7 +77,7 @@ struct Topic {
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Content {
+pub(crate) struct Content {
     fronts: BTreeMap<InstanceKey, Front>,
     entry: Option<ConfigEntry>,
     /// Of `Routing` and `ProxyDefaults`, the entries beside the first.
@@ -85,28 +88,14 @@ struct Content {
     mark: bool,
 }
 
-/// Whether a `Through` speaks for a subject.
-///
-/// One that is forgotten and wanted again in the same connection may be sent frames of the ended subscription, then
-/// nothing for a while, then frames of the new one; nothing in them tells which is which. Its content is put right by the
-/// answer to the new one, but where the connection ends before, there is no knowing what was missed.
+/// Whether what is there of a subject may be relied on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Doubt {
-    /// It does.
+    /// It is complete up to the last `Through`.
     #[default]
     None,
-    /// It may not: wanted again in this connection.
-    Again,
-    /// Not until the whole was sent, which this connection began with asking for.
+    /// Not until the whole was sent: it is of another past, or may be a part.
     UntilWhole,
-}
-
-/// Subjects that were forgotten since the connection began.
-#[derive(Debug, Clone, Default)]
-struct Forgotten {
-    subjects: BTreeSet<Subject>,
-    /// Too many to name.
-    any: bool,
 }
 
 /// What the node's own agent knows better than any server: its registrations.
@@ -125,26 +114,19 @@ impl Replica {
         if self.topics.contains_key(subject) {
             return false;
         }
-        let again = self.forgotten.any || self.forgotten.subjects.contains(subject);
-        let doubt = if again { Doubt::Again } else { Doubt::None };
-        self.topics.insert(subject.clone(), Arc::new(Topic { doubt, ..Topic::default() }));
+        self.topics.insert(subject.clone(), Arc::default());
         true
     }
 
     /// Forgets a subject.
     pub fn forget(&mut self, subject: &Subject) {
         self.touched.remove(subject);
-        if self.topics.remove(subject).is_none() {
-            return;
-        }
-        if self.forgotten.subjects.len() == FORGOTTEN_MAX {
-            self.forgotten = Forgotten { subjects: BTreeSet::new(), any: true };
-        }
-        self.forgotten.subjects.insert(subject.clone());
+        self.topics.remove(subject);
     }
 
     /// Asks for everything anew, as when servers have not what was heard. What is there serves until the answer replaces it:
-    /// a plan made meanwhile must not lack a denial. The next `Through` speaks of all of it, by another count of revisions.
+    /// a plan made meanwhile must not lack a denial. The next `Through` speaks of all of it, by another count of revisions. Every
+    /// stream has to end.
     pub fn begin_anew(&mut self) {
         for (subject, topic) in &mut self.topics {
             Arc::make_mut(topic).doubt = Doubt::UntilWhole;
@@ -154,6 +136,7 @@ impl Replica {
         }
         self.through = Revision(0);
         self.reached = Reached::default();
+        self.life += 1;
     }
 
     /// Whether a subject has been heard of. Those that are not sent to agents are this node's own, and known.
@@ -167,19 +150,17 @@ impl Replica {
         self.topics.keys()
     }
 
-    /// Begins a connection: what is wanted, each with what is there of it, 0 for nothing. All of it is subscribed to at
-    /// once, before anything that is wanted later: a `Through` must not come in between.
-    #[must_use]
-    pub fn resumes(&mut self) -> Vec<(Subject, Revision)> {
-        self.forgotten = Forgotten::default();
-        let through = self.through;
-        let resume = |(subject, topic): (&Subject, &mut Arc<Topic>)| {
-            if topic.doubt == Doubt::Again {
-                Arc::make_mut(topic).doubt = Doubt::UntilWhole;
-            }
-            (subject.clone(), topic.complete_through(through))
-        };
-        self.topics.iter_mut().map(resume).collect()
+    /// What is wanted, each with what is there of it, 0 for nothing.
+    pub(crate) fn resumes(&self) -> Vec<(Subject, Revision)> {
+        let resume =
+            |(subject, topic): (&Subject, &Arc<Topic>)| (subject.clone(), topic.complete_through(self.through));
+        self.topics.iter().map(resume).collect()
+    }
+
+    /// Nothing is complete, so that it does not matter up to where that was.
+    pub(crate) fn has_nothing(&mut self) {
+        self.through = Revision(0);
+        self.reached = Reached::default();
     }
 
     /// How far was heard, for a server to hold against its store; `None` if there is no telling of which store that is.
@@ -188,13 +169,19 @@ impl Replica {
         (self.reached.epoch != 0).then_some(self.reached)
     }
 
-    /// Something was heard. What is there is of the server's past: it was admitted, or else is all replaced by the next
-    /// `Through`, `whole` being whether that is now.
-    fn reach(&mut self, revision: u64, whole: bool) {
-        self.reached.revision = self.reached.revision.max(revision);
-        if whole || self.reached.epoch != 0 {
-            self.reached.epoch = self.epoch;
-        }
+    /// Counts how often everything was begun anew: what was staged before is of another past.
+    pub(crate) fn life(&self) -> u64 {
+        self.life
+    }
+
+    /// Whether there is something to tell though no server says anything new.
+    pub(crate) fn is_to_be_told(&self, epoch: u64) -> bool {
+        !self.touched.is_empty() || self.reached.epoch != epoch
+    }
+
+    /// Whether a subject is held.
+    pub(crate) fn wants(&self, subject: &Subject) -> bool {
+        self.topics.contains_key(subject)
     }
 
     /// Everything known is complete up to here.
@@ -209,107 +196,43 @@ impl Replica {
         self.clock
     }
 
-    /// Applies what a server said. At a `Through`, answers with the subjects that have changed since the last one.
-    ///
-    /// # Errors
-    /// [`ReplicaError`]; the stream has to end then.
-    pub fn handle(&mut self, says: &ServerSays) -> Result<Option<BTreeSet<Subject>>, ReplicaError> {
-        match says {
-            ServerSays::Update(update) => {
-                let wire = update.subject.as_ref().ok_or(MessageError::Unknown)?;
-                let subject = decode_subject(wire)?;
-                let item = update.item.as_ref().ok_or(MessageError::Unknown)?;
-                let (key, item) = decode_item(&subject, item)?;
-                self.update(subject, Revision(update.revision), key, item)?;
-                self.reach(update.revision, false);
-                Ok(None)
+    /// Applies what one stream has staged, as one step.
+    pub(crate) fn apply(&mut self, staged: Vec<Staged>, through: Revision, epoch: u64) -> HandedOver {
+        let mut node_written = BTreeSet::new();
+        // Of these there was nothing to rely on, so that all that is staged of them counts.
+        let mut begun = BTreeSet::new();
+        for Staged { subject, revision, what } in staged {
+            let Some(topic) = self.topics.get_mut(&subject) else { continue };
+            let is_complete = topic.known && topic.doubt == Doubt::None && !begun.contains(&subject);
+            if is_complete && revision <= self.through {
+                continue;
             }
-            ServerSays::Whole(whole) => {
-                self.replace(whole)?;
-                self.reach(whole.revision, false);
-                Ok(None)
+            if matches!(subject, Subject::Node(_)) {
+                node_written.insert(if matches!(what, What::Whole(_)) { Revision(0) } else { revision });
             }
-            ServerSays::Through(through) => {
-                let touched = self.complete(Revision(through.revision))?;
-                self.reach(through.revision, true);
-                Ok(Some(touched))
-            }
-            ServerSays::Welcome(welcome) => {
-                self.epoch = welcome.epoch;
-                Ok(None)
-            }
-        }
-    }
-
-    fn update(
-        &mut self,
-        subject: Subject,
-        revision: Revision,
-        key: ItemKey,
-        item: Option<Item>,
-    ) -> Result<(), ReplicaError> {
-        // Said before the server heard that it is no longer wanted.
-        let Some(topic) = self.topics.get_mut(&subject) else { return Ok(()) };
-        // Of an ended subscription: a part would look like the whole, which is still to come.
-        if !topic.known {
-            return Ok(());
-        }
-        // Within one take, frames of an earlier revision may follow more urgent ones of a later; an item's own
-        // revisions never go back, since each item is taken once.
-        if revision <= self.through {
-            return Err(ReplicaError::Back { subject, have: self.through, sent: revision });
-        }
-        self.clock += 1;
-        let topic = Arc::make_mut(topic);
-        topic.changed = self.clock;
-        topic.content.put(key, item);
-        self.touched.insert(subject);
-        Ok(())
-    }
-
-    fn replace(&mut self, whole: &Whole) -> Result<(), ReplicaError> {
-        let wire = whole.subject.as_ref().ok_or(MessageError::Unknown)?;
-        let subject = decode_subject(wire)?;
-        let mut fresh = Content::default();
-        for wire in &whole.items {
-            let (key, item) = decode_item(&subject, wire)?;
-            if item.is_none() {
-                let reason = "a whole holds what is there only".to_owned();
-                return Err(MessageError::Item { subject: subject.to_string(), reason }.into());
-            }
-            fresh.put(key, item);
-        }
-        let Some(topic) = self.topics.get_mut(&subject) else { return Ok(()) };
-        // A server that has forgotten what was sent sends the whole; what turns out as it was wakes nobody. Only of a node
-        // nothing is shown but that something may have been written there.
-        let same = topic.known && topic.content == fresh && !matches!(subject, Subject::Node(_));
-        if same && topic.doubt != Doubt::UntilWhole {
-            return Ok(());
-        }
-        let topic = Arc::make_mut(topic);
-        topic.known = true;
-        if topic.doubt == Doubt::UntilWhole {
-            topic.doubt = Doubt::None;
-        }
-        if !same {
             self.clock += 1;
-            topic.changed = self.clock;
-            topic.content = fresh;
-            self.touched.insert(subject);
-        }
-        Ok(())
-    }
-
-    fn complete(&mut self, through: Revision) -> Result<BTreeSet<Subject>, ReplicaError> {
-        if through < self.through {
-            // What came with it may be older than what was there.
-            for topic in self.topics.values_mut() {
-                Arc::make_mut(topic).doubt = Doubt::Again;
+            let changed = match what {
+                What::Item(key, item) => {
+                    let topic = Arc::make_mut(topic);
+                    topic.content.put(key, item);
+                    topic.changed = self.clock;
+                    true
+                }
+                What::Whole(content) => {
+                    let changed = topic.replace(&subject, content, self.clock);
+                    if !is_complete {
+                        begun.insert(subject.clone());
+                    }
+                    changed
+                }
+            };
+            if changed {
+                self.touched.insert(subject);
             }
-            return Err(ReplicaError::Back { subject: Subject::ServiceList, have: self.through, sent: through });
         }
         self.through = through;
-        Ok(std::mem::take(&mut self.touched))
+        self.reached = Reached { epoch, revision: self.reached.revision.max(through.0) };
+        HandedOver { touched: std::mem::take(&mut self.touched), node_written }
     }
 
     /// The node's own registrations are now these. Answers with the subjects that this changes.
@@ -340,7 +263,6 @@ impl Replica {
         let known = self.topics.iter().filter(|(_, topic)| topic.known);
         let whole = |(subject, topic): (&Subject, &Arc<Topic>)| {
             let subject = encode_subject(subject)?;
-            // What came after the `Through` is in it, too.
             let complete = topic.complete_through(self.through) != Revision(0);
             let revision = if complete { self.reached.revision.max(self.through.0) } else { 0 };
             let items = topic.content.items().iter().map(|(key, item)| encode_item(key, Some(item))).collect();
@@ -357,18 +279,30 @@ impl Replica {
     /// [`ReplicaError`] if it is damaged.
     pub fn from_frames(frames: impl IntoIterator<Item = Bytes>) -> Result<Self, ReplicaError> {
         let mut replica = Self::default();
+        let (mut intake, _) = Intake::begin(&mut replica, false);
+        let (mut doubtful, mut reached) = (Vec::new(), 0);
         for frame in frames {
             let says = FromServer::from_bytes(frame)?;
             if let ServerSays::Whole(whole) = &says {
                 let subject = decode_subject(whole.subject.as_ref().ok_or(MessageError::Unknown)?)?;
-                // 0 stands for what was doubtful.
-                replica.forgotten.any = whole.revision == 0;
                 replica.want(&subject);
+                intake.want(&subject);
+                reached = reached.max(whole.revision);
+                // 0 stands for what was doubtful.
+                if whole.revision == 0 {
+                    doubtful.push(subject);
+                }
             }
-            replica.handle(&says)?;
+            if intake.hear(&replica, &says)? {
+                intake.hand_over(&mut replica);
+            }
         }
-        replica.forgotten = Forgotten::default();
-        replica.touched.clear();
+        replica.reached.revision = replica.reached.revision.max(reached);
+        for subject in doubtful {
+            if let Some(topic) = replica.topics.get_mut(&subject) {
+                Arc::make_mut(topic).doubt = Doubt::UntilWhole;
+            }
+        }
         Ok(replica)
     }
 
@@ -391,6 +325,22 @@ impl Replica {
 }
 
 impl Topic {
+    /// Replaces what is there; whether anybody has to be told. A server that has forgotten what was sent sends the whole, and
+    /// what turns out as it was wakes nobody. Only of a node nothing is shown but that something may have been written there.
+    fn replace(self: &mut Arc<Self>, subject: &Subject, content: Content, now: u64) -> bool {
+        let same = self.known && self.content == content && !matches!(subject, Subject::Node(_));
+        if same && self.doubt == Doubt::None {
+            return false;
+        }
+        let topic = Arc::make_mut(self);
+        (topic.known, topic.doubt) = (true, Doubt::None);
+        if !same {
+            topic.changed = now;
+            topic.content = content;
+        }
+        !same
+    }
+
     /// Up to where it is complete, given the last `Through`; 0 if it has to be sent whole. What came after the `Through` may
     /// be a part of what belongs together.
     fn complete_through(&self, through: Revision) -> Revision {
@@ -399,7 +349,7 @@ impl Topic {
 }
 
 impl Content {
-    fn put(&mut self, key: ItemKey, item: Option<Item>) {
+    pub(crate) fn put(&mut self, key: ItemKey, item: Option<Item>) {
         match (key, item) {
             (ItemKey::Front(key), Some(Item::Front(front))) => {
                 self.fronts.insert(key, front);

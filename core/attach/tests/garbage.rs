@@ -9,7 +9,7 @@ use starling_attach::message::{
     AgentSays, REFUSAL_RESOURCES_MAX, REFUSAL_TEXT_BYTES_MAX, Rejected, ServerSays, Through, Update, Whole, WireItem,
     WireSubject, decode_subject, encode_subject,
 };
-use starling_attach::{FromAgent, FromServer, MessageError, Replica, ReplicaError};
+use starling_attach::{FromAgent, FromServer, Intake, MessageError, Replica, ReplicaError};
 use starling_catalog::{MeshRead, Subject};
 use starling_model::Revision;
 
@@ -18,7 +18,7 @@ fn endpoints() -> Subject {
 }
 
 /// Every subject that an agent can want, of the names that the tests below use.
-fn wanting() -> Replica {
+fn wanting() -> Listening {
     let mut replica = Replica::default();
     let service = || "web".parse().unwrap();
     for subject in [
@@ -33,7 +33,29 @@ fn wanting() -> Replica {
     ] {
         replica.want(&subject);
     }
-    replica
+    let (intake, _) = Intake::begin(&mut replica, false);
+    Listening { replica, intake }
+}
+
+/// A replica that listens to one stream.
+struct Listening {
+    replica: Replica,
+    intake: Intake,
+}
+
+impl Listening {
+    fn handle(&mut self, says: &ServerSays) -> Result<(), ReplicaError> {
+        if self.intake.hear(&self.replica, says)? {
+            self.intake.hand_over(&mut self.replica);
+        }
+        Ok(())
+    }
+
+    /// Hears this and that it was all.
+    fn hear_all(&mut self, says: &ServerSays) -> Result<(), ReplicaError> {
+        self.handle(says)?;
+        self.handle(&ServerSays::Through(Through { revision: 1, ..Through::default() }))
+    }
 }
 
 fn wire_subject() -> impl Strategy<Value = Option<WireSubject>> {
@@ -107,16 +129,20 @@ proptest! {
 
     #[test]
     fn what_is_refused_changes_nothing(all in prop::collection::vec(server_says(), 1..30)) {
-        let mut replica = wanting();
+        let mut listening = wanting();
         for says in &all {
-            let (before, through) = (replica.to_frames(), replica.through());
-            match replica.handle(says) {
-                Ok(_) => prop_assert!(through <= replica.through()),
+            let (before, through) = (listening.replica.to_frames(), listening.replica.through());
+            let heard = listening.handle(says);
+            let replica = &listening.replica;
+            match heard {
+                Ok(()) => prop_assert!(through <= replica.through()),
                 Err(ReplicaError::Message(_)) => prop_assert_eq!(before, replica.to_frames()),
                 Err(ReplicaError::Back { have, sent, .. }) => {
                     prop_assert!(sent <= have);
                     prop_assert_eq!(through, replica.through());
+                    prop_assert_eq!(before, replica.to_frames());
                 }
+                Err(other) => prop_assert!(false, "{other}"),
             }
             // What was taken in can be kept and read again.
             let again = Replica::from_frames(replica.to_frames()).unwrap();
@@ -150,8 +176,8 @@ fn values_outside_the_grammar_are_errors() {
     ];
     for (subject, item) in good {
         let mut replica = wanting();
-        replica.handle(&whole_of(&subject, vec![item])).unwrap();
-        assert!(replica.knows(&subject));
+        replica.hear_all(&whole_of(&subject, vec![item])).unwrap();
+        assert!(replica.replica.knows(&subject));
     }
     let bad = [
         (endpoints(), item("i1", front())),
@@ -172,9 +198,9 @@ fn values_outside_the_grammar_are_errors() {
     ];
     for (subject, item) in bad {
         let mut replica = wanting();
-        let refused = replica.handle(&whole_of(&subject, vec![item.clone()]));
+        let refused = replica.hear_all(&whole_of(&subject, vec![item.clone()]));
         assert!(matches!(refused, Err(ReplicaError::Message(_))), "{subject} {item:?}: {refused:?}");
-        assert!(!replica.knows(&subject));
+        assert!(!replica.replica.knows(&subject));
     }
 }
 
@@ -218,7 +244,8 @@ fn an_update_of_what_was_never_heard_of_is_no_whole() {
     let mut replica = wanting();
     let subject = encode_subject(&endpoints());
     let update = Update { subject, revision: 1, item: Some(item("n1/i1", Some(front_bytes(0, 80)))) };
-    replica.handle(&ServerSays::Update(update)).unwrap();
+    replica.hear_all(&ServerSays::Update(update)).unwrap();
+    let replica = replica.replica;
     assert!(!replica.knows(&endpoints()));
     assert_eq!(replica.subject_revision(&endpoints()), Revision(0));
 }

@@ -234,7 +234,8 @@ fn heard(says: &ServerSays, touched: Option<BTreeSet<Subject>>) -> String {
             let touched = if touched.is_empty() { " nothing".to_owned() } else { touched };
             format!("< through {}: changed{touched}\n", through.revision)
         }
-        ServerSays::Welcome(_) => panic!("a fleet does not say so"),
+        ServerSays::Unsubscribed(unsubscribed) => format!("< unsubscribed {}\n", unsubscribed.count),
+        ServerSays::Welcome(_) | ServerSays::MoveTo(_) | ServerSays::Leaving(_) => panic!("a fleet does not say so"),
     }
 }
 

@@ -10,7 +10,8 @@ mod mesh;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use starling_attach::{Fleet, FromServer, Replica, StreamId};
+use starling_attach::message::{AgentSays, Resume, decode_subject};
+use starling_attach::{Fleet, FromServer, Intake, Replica, StreamId};
 use starling_catalog::{MeshRead, Snapshot};
 use starling_model::{Action, Node, NodeName, Revision};
 use starling_plan::{Planned, Planner};
@@ -23,6 +24,7 @@ struct Agent {
     node: NodeName,
     stream: StreamId,
     replica: Replica,
+    intake: Intake,
     planner: Planner,
     held: BTreeMap<starling_model::InstanceKey, Planned>,
 }
@@ -32,14 +34,28 @@ impl Agent {
         let node: NodeName = node.parse().unwrap();
         let stream = fleet.attach(node.clone());
         let planner = Planner::new(settings(Action::Deny));
-        Self { node, stream, replica: Replica::default(), planner, held: BTreeMap::new() }
+        let mut replica = Replica::default();
+        let (intake, _) = Intake::begin(&mut replica, false);
+        Self { node, stream, replica, intake, planner, held: BTreeMap::new() }
+    }
+
+    /// What it says first on another stream.
+    fn resumes(&mut self) -> Vec<(Subject, Revision)> {
+        let (intake, says) = Intake::begin(&mut self.replica, false);
+        self.intake = intake;
+        let AgentSays::Subscribe(subscribe) = says else { panic!("it subscribes") };
+        let resume = |resume: Resume| (decode_subject(&resume.subject.unwrap()).unwrap(), Revision(resume.have));
+        subscribe.resumes.into_iter().map(resume).collect()
     }
 
     /// Takes what is sent until there is no more.
     fn hear(&mut self, fleet: &mut Fleet) {
         while fleet.has_pending(self.stream) {
             for frame in fleet.take(self.stream, 0) {
-                self.replica.handle(&FromServer::from_bytes(frame).unwrap()).unwrap();
+                let says = FromServer::from_bytes(frame).unwrap();
+                if self.intake.hear(&self.replica, &says).unwrap() {
+                    self.intake.hand_over(&mut self.replica);
+                }
             }
         }
     }
@@ -71,6 +87,7 @@ impl Agent {
                 }
                 let wanted = unknown.into_iter().filter(|subject| self.replica.want(subject));
                 let wanted: Vec<_> = wanted.map(|subject| (subject, Revision(0))).collect();
+                wanted.iter().for_each(|(subject, _)| self.intake.want(subject));
                 fleet.subscribe(self.stream, &wanted).unwrap();
                 self.hear(fleet);
             };
@@ -101,7 +118,7 @@ proptest! {
                 if reconnect {
                     fleet.remove(agent.stream);
                     agent.stream = fleet.attach(agent.node.clone());
-                    fleet.subscribe(agent.stream, &agent.replica.resumes()).unwrap();
+                    fleet.subscribe(agent.stream, &agent.resumes()).unwrap();
                 }
                 // A node that is not in the catalog has an agent that is about to put it there.
                 if !plan_now || mesh.snapshot.node(&agent.node).is_none() {

@@ -3,7 +3,8 @@
 //! | Module | Owns |
 //! |---|---|
 //! | [`node`] | one node, put together |
-//! | [`uplink`] | the connection, and the calls over it |
+//! | [`uplink`] | the connections, and the calls over them |
+//! | [`servers`] | which servers there are, and which is next |
 //! | [`mirror`] | the replica, and who reads it |
 //! | [`Passage`] | the servers' HTTP API, for whoever asks this node |
 
@@ -13,6 +14,7 @@ pub mod mirror;
 pub mod node;
 mod passage;
 mod renewal;
+pub mod servers;
 pub mod uplink;
 
 pub use node::{InForce, NodeConfig, RemoteNode};

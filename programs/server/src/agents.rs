@@ -1,6 +1,9 @@
 //! The streams of agents: one lock around the pure [`Fleet`], one waker per stream, and the way of each node's reports to
 //! its receipts.
 //!
+//! A node has one primary stream, by which it is here and reports to receipts, and may have one in reserve, which is told the
+//! same and counts for nothing until it is promoted.
+//!
 //! Nobody awaits while holding the lock. It is taken before the hub's, never after. A commit notes what is pending, opens
 //! its receipt, and only then wakes the streams concerned, so that no report can come before there is something to report on.
 
@@ -10,8 +13,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use starling_attach::message::Reached;
-use starling_attach::{Fleet, Lineage, StreamId, SubscribeError};
+use starling_attach::message::{LEVEL, Leaving, MoveTo, Reached, ServerSays};
+use starling_attach::{Fleet, FromServer, Lineage, StreamId, SubscribeError};
 use starling_catalog::{Event, Refused, ReporterId, Snapshot, Subject};
 use starling_model::{Change, NodeName, Revision};
 use starling_telemetry::{Counter, Gauge, Registry};
@@ -34,8 +37,12 @@ struct State {
     fleet: Fleet,
     /// By the stream's number.
     attached: BTreeMap<StreamId, Attached>,
-    /// The newest stream of each node that is attached, or was and is not yet given up.
+    /// The newest primary stream of each node that is attached, or was and is not yet given up.
     nodes: BTreeMap<NodeName, StreamId>,
+    /// The newest stream in reserve of each node that has one here.
+    standbys: BTreeMap<NodeName, StreamId>,
+    /// Whether the server is leaving: nobody attaches any more.
+    leaving: bool,
 }
 
 impl State {
@@ -48,14 +55,31 @@ impl State {
 
 struct Attached {
     node: NodeName,
-    reporter: ReporterId,
+    /// By what it reports, once it is a primary; kept by the stream.
+    reporter: Option<ReporterId>,
     waker: Option<Waker>,
     /// Whether its connection is gone.
     away: bool,
+    /// What to say to it before anything else. Nothing to those that would not understand.
+    notices: Option<Vec<Bytes>>,
+    /// The last of them, sent or not.
+    told: Option<Bytes>,
+}
+
+/// What kind of stream is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StreamKind {
+    /// Whether it is in reserve.
+    pub standby: bool,
+    /// What the agent understands, by [`LEVEL`](starling_attach::message::LEVEL).
+    pub level: u32,
 }
 
 struct Metrics {
     attached: Gauge,
+    standbys: Gauge,
+    promotions: Counter,
+    directed: Counter,
     encoded: Counter,
     sent_frames: Counter,
     sent_bytes: Counter,
@@ -69,7 +93,13 @@ impl Agents {
         snapshot: &Snapshot,
         registry: &Registry,
     ) -> Self {
-        let state = State { fleet: Fleet::new(snapshot.clone()), attached: BTreeMap::new(), nodes: BTreeMap::new() };
+        let state = State {
+            fleet: Fleet::new(snapshot.clone()),
+            attached: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            standbys: BTreeMap::new(),
+            leaving: false,
+        };
         let (started, metrics) = (Instant::now(), Metrics::new(registry));
         Self { state: Mutex::new(state), hub, liveness, lineage, started, metrics }
     }
@@ -95,7 +125,7 @@ impl Agents {
         let before = state.fleet.encoded();
         let published = state.fleet.publish(snapshot, changes, now_ms);
         self.metrics.encoded.inc_by(state.fleet.encoded() - before);
-        let reporters = published.concerned.iter().filter_map(|id| Some(state.attached.get(id)?.reporter));
+        let reporters = published.concerned.iter().filter_map(|id| state.attached.get(id)?.reporter);
         let reporters: Vec<_> = reporters.collect();
         self.hub.publish(snapshot, events, &reporters);
         let wakers = published.woken.iter().filter_map(|id| state.attached.get_mut(id)?.waker.take());
@@ -104,26 +134,94 @@ impl Agents {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Attaches a node's stream. An earlier stream of the node ends.
-    pub(crate) fn attach(self: &Arc<Self>, node: NodeName) -> AgentStream {
+    /// Attaches a node's stream. An earlier stream of the node of the same kind ends.
+    ///
+    /// # Errors
+    /// [`IsLeaving`] if the server is.
+    pub(crate) fn attach(self: &Arc<Self>, node: NodeName, kind: StreamKind) -> Result<AgentStream, IsLeaving> {
         let mut state = self.lock();
-        self.liveness.is_here(&node);
-        let receipts = self.hub.attach_node(node.clone());
+        if state.leaving {
+            return Err(IsLeaving);
+        }
         let id = state.fleet.attach(node.clone());
-        let attached = Attached { node: node.clone(), reporter: receipts.reporter(), waker: None, away: false };
+        let notices = (kind.level >= LEVEL).then(Vec::new);
+        if notices.is_some() {
+            state.fleet.tell_endings(id);
+        }
+        let attached = Attached { node: node.clone(), reporter: None, waker: None, away: false, notices, told: None };
         state.attached.insert(id, attached);
-        if let Some(earlier) = state.nodes.insert(node, id) {
-            state.fleet.remove(earlier);
-            if let Some(Attached { away: false, waker, .. }) = state.attached.remove(&earlier) {
-                // It sees that it is no longer the current one, and ends.
-                waker.into_iter().for_each(Waker::wake);
-            } else {
-                self.metrics.attached.inc();
+        let mut receipts = None;
+        if kind.standby {
+            let earlier = state.standbys.insert(node, id);
+            if !earlier.is_some_and(|earlier| state.end(earlier)) {
+                self.metrics.standbys.inc();
             }
         } else {
+            receipts = Some(self.is_primary(&mut state, id, &node));
+        }
+        Ok(AgentStream { agents: Arc::clone(self), id, receipts: Mutex::new(receipts) })
+    }
+
+    /// A stream is its node's primary from now on, in the place of the one before it.
+    fn is_primary(&self, state: &mut State, id: StreamId, node: &NodeName) -> AttachedNode {
+        self.liveness.is_here(node);
+        let receipts = self.hub.attach_node(node.clone());
+        if let Some(attached) = state.attached.get_mut(&id) {
+            attached.reporter = Some(receipts.reporter());
+        }
+        let earlier = state.nodes.insert(node.clone(), id);
+        if !earlier.is_some_and(|earlier| state.end(earlier)) {
             self.metrics.attached.inc();
         }
-        AgentStream { agents: Arc::clone(self), id, receipts }
+        receipts
+    }
+
+    /// Whether the server is leaving.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.lock().leaving
+    }
+
+    /// The server is leaving, or is not after all. Streams that are open stay; nobody attaches any more.
+    pub(crate) fn set_leaving(&self, leaving: bool) {
+        self.lock().leaving = leaving;
+    }
+
+    /// Tells at most `max` streams that the server is leaving that were not told: those in reserve first, since who moves its
+    /// primary away would rather not do it to a server that leaves. Answers with how many there were.
+    pub(crate) fn say_leaving(&self, max: usize) -> usize {
+        let leaving = FromServer::from(ServerSays::Leaving(Leaving {})).to_bytes();
+        self.notify(max, |state| state.standbys.values().chain(state.nodes.values()).copied().collect(), &leaving)
+    }
+
+    /// Directs at most `max` primary streams to another server that were not directed anywhere yet. Answers with how many
+    /// there were.
+    pub(crate) fn direct(&self, max: usize, to: &MoveTo) -> usize {
+        let to = FromServer::from(ServerSays::MoveTo(to.clone())).to_bytes();
+        let count = self.notify(max, |state| state.nodes.values().copied().collect(), &to);
+        self.metrics.directed.inc_by(count as u64);
+        count
+    }
+
+    fn notify(&self, max: usize, whom: impl FnOnce(&State) -> Vec<StreamId>, notice: &Bytes) -> usize {
+        let mut state = self.lock();
+        let mut wakers = Vec::new();
+        let mut count = 0;
+        for id in whom(&state) {
+            if count == max {
+                break;
+            }
+            let Some(attached) = state.attached.get_mut(&id).filter(|attached| !attached.away) else { continue };
+            let Some(notices) = attached.notices.as_mut() else { continue };
+            if attached.told.as_ref() != Some(notice) {
+                attached.told = Some(notice.clone());
+                notices.push(notice.clone());
+                wakers.extend(attached.waker.take());
+                count += 1;
+            }
+        }
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        count
     }
 
     /// How it stands with a node, at one moment.
@@ -193,12 +291,29 @@ impl Agents {
     }
 }
 
-/// One agent's stream; when dropped the node counts as away.
+impl State {
+    /// A stream is over, since another has its place; whether its connection was there still.
+    fn end(&mut self, id: StreamId) -> bool {
+        self.fleet.remove(id);
+        let Some(Attached { away: false, waker, .. }) = self.attached.remove(&id) else { return false };
+        // It sees that it is no longer the current one, and ends.
+        waker.into_iter().for_each(Waker::wake);
+        true
+    }
+}
+
+/// One agent's stream; when a primary is dropped the node counts as away.
 pub struct AgentStream {
     agents: Arc<Agents>,
     id: StreamId,
-    receipts: AttachedNode,
+    /// Once it is a primary.
+    receipts: Mutex<Option<AttachedNode>>,
 }
+
+/// The server is leaving, and takes no more agents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("this server is leaving; attach to another")]
+pub struct IsLeaving;
 
 /// A later stream of the same node has taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -228,11 +343,38 @@ impl AgentStream {
             let as_of = if have == Revision(0) { at } else { have };
             by_revision.entry(as_of).or_default().insert(subject);
         }
-        for (as_of, subjects) in by_revision {
-            self.receipts.subscribed(as_of, &subjects);
+        if let Some(receipts) = &*self.receipts() {
+            for (as_of, subjects) in by_revision {
+                receipts.subscribed(as_of, &subjects);
+            }
         }
         wake(&mut state, self.id);
         Ok(())
+    }
+
+    /// The stream is its node's primary from now on; everything up to `through` is in force at the node. Answers with the
+    /// node, unless the stream was its primary already or is over.
+    pub fn promote(&self, through: Revision) -> Option<NodeName> {
+        let mut state = self.agents.lock();
+        let node = state.attached.get(&self.id).filter(|attached| attached.reporter.is_none())?.node.clone();
+        if state.standbys.get(&node) == Some(&self.id) {
+            state.standbys.remove(&node);
+        }
+        self.agents.metrics.standbys.dec();
+        self.agents.metrics.promotions.inc();
+        let receipts = self.agents.is_primary(&mut state, self.id, &node);
+        let subjects = state.fleet.subjects(self.id);
+        receipts.subscribed(through.min(state.fleet.revision()), &subjects);
+        *self.receipts() = Some(receipts);
+        // It reports on everything up to now, also where there was nothing to send.
+        state.fleet.remind(self.id);
+        wake(&mut state, self.id);
+        Some(node)
+    }
+
+    fn receipts(&self) -> MutexGuard<'_, Option<AttachedNode>> {
+        // A panic while holding the lock leaves it as it was before or after.
+        self.receipts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends subscriptions.
@@ -246,12 +388,14 @@ impl AgentStream {
     /// Everything up to `through` is in force at the node, and has been for as long as `held`; `refusals_stand` if a proxy
     /// still refuses something.
     pub fn applied(&self, through: Revision, refusals_stand: bool, held: Duration) {
-        self.receipts.applied(through, refusals_stand, held);
+        self.receipts().iter().for_each(|receipts| receipts.applied(through, refusals_stand, held));
     }
 
     /// A proxy of the node, named in `refused`, refused a resource.
     pub fn rejected(&self, refused: Refused) {
-        self.receipts.rejected(refused);
+        if let Some(receipts) = &*self.receipts() {
+            receipts.rejected(refused);
+        }
     }
 
     /// The frames to send next, in order.
@@ -262,6 +406,10 @@ impl AgentStream {
         let mut state = self.agents.lock();
         let Some(attached) = state.attached.get_mut(&self.id) else { return Poll::Ready(Err(Superseded)) };
         attached.waker = Some(context.waker().clone());
+        let notices = attached.notices.as_mut().map(std::mem::take).unwrap_or_default();
+        if !notices.is_empty() {
+            return Poll::Ready(Ok(notices));
+        }
         let before = state.fleet.encoded();
         let frames = state.fleet.take(self.id, self.agents.now_ms());
         let encoded = state.fleet.encoded() - before;
@@ -281,6 +429,16 @@ impl Drop for AgentStream {
     fn drop(&mut self) {
         let mut state = self.agents.lock();
         let Some(attached) = state.attached.get_mut(&self.id) else { return };
+        if attached.reporter.is_none() {
+            let node = attached.node.clone();
+            state.attached.remove(&self.id);
+            state.fleet.remove(self.id);
+            if state.standbys.get(&node) == Some(&self.id) {
+                state.standbys.remove(&node);
+            }
+            self.agents.metrics.standbys.dec();
+            return;
+        }
         attached.away = true;
         attached.waker = None;
         self.agents.liveness.is_away(&attached.node);
@@ -299,6 +457,13 @@ impl Metrics {
         let counter = |name, help| registry.register(name, help, Counter::default());
         Self {
             attached: registry.register("agents_attached", "Agents whose stream is open", Gauge::default()),
+            standbys: registry.register(
+                "agents_standby",
+                "Agents that have a stream open here in reserve, and are attached elsewhere",
+                Gauge::default(),
+            ),
+            promotions: counter("agent_promotions", "Streams in reserve that became their node's primary"),
+            directed: counter("agent_moves_directed", "Agents that were asked to attach to another server"),
             encoded: counter("agent_frames_encoded", "Frames encoded for agents; each is encoded once for all"),
             sent_frames: counter("agent_frames_sent", "Frames taken by agents' streams"),
             sent_bytes: counter("agent_bytes_sent", "Bytes of frames taken by agents' streams"),

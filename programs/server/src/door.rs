@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
-use starling_attach::message::{AgentSays, Hello, Resume, Subjects, Welcome, decode_subject};
+use starling_attach::message::{AgentSays, Hello, LEVEL, Resume, Subjects, Welcome, decode_subject};
 use starling_attach::{FromServer, SubscribeError};
 use starling_catalog::{
     Charge, Command, JoinTokenCommand, JoinTokenRefusal, NameHolder, Refusal, Refused, Snapshot, Subject,
@@ -19,7 +19,7 @@ use starling_model::{Change, InstanceId, InstanceKey, NodeName, Record, Revision
 use starling_rpc::{AgentDoor, AgentStream, AliasView, CallError, JoinAnswer, JoinRequest, LeafRequest, OwnRecords};
 use starling_tls::IssuedLeaf;
 
-use crate::agents::{self, Superseded};
+use crate::agents::{self, StreamKind, Superseded};
 use crate::commit::CommitFailure;
 use crate::liveness::Presence;
 use crate::server::Server;
@@ -48,6 +48,8 @@ impl Door {
             default_allow,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             epoch: server.agents().epoch(),
+            level: LEVEL,
+            ..Welcome::default()
         };
         let welcome = FromServer::from(starling_attach::message::ServerSays::Welcome(welcome)).to_bytes();
         Self { server, welcome, own_node: None }
@@ -87,10 +89,13 @@ fn refused(refusal: &Refusal) -> CallError {
 #[async_trait]
 impl AgentDoor for Door {
     fn attach(&self, node: NodeName, hello: Hello) -> Result<Arc<dyn AgentStream>, CallError> {
-        tracing::debug!(%node, version = hello.version, "agent attached");
-        let stream = self.server.agents().attach(node.clone());
-        let server = Arc::clone(&self.server);
-        tokio::spawn(async move { server.write_liveness(&node).await });
+        let Hello { version, standby, level, .. } = hello;
+        tracing::debug!(%node, version, standby, "agent attached");
+        let stream = self.server.agents().attach(node.clone(), StreamKind { standby, level });
+        let stream = stream.map_err(CallError::unavailable)?;
+        if !standby {
+            is_here(&self.server, node);
+        }
         let server = Arc::clone(&self.server);
         Ok(Arc::new(Stream { server, stream, welcome: OnceLock::new(), first: self.welcome.clone() }))
     }
@@ -213,6 +218,12 @@ impl Door {
     }
 }
 
+/// A node's primary stream is open.
+fn is_here(server: &Arc<Server>, node: NodeName) {
+    let server = Arc::clone(server);
+    tokio::spawn(async move { server.write_liveness(&node).await });
+}
+
 fn view(snapshot: &Snapshot, node: &NodeName, service: Option<&InstanceId>) -> AliasView {
     let exists = match service {
         None => snapshot.node(node).is_some(),
@@ -269,6 +280,12 @@ impl AgentStream for Stream {
                     resources: rejected.resources,
                     text: rejected.text,
                 });
+            }
+            AgentSays::Promote(promote) => {
+                if let Some(node) = self.stream.promote(Revision(promote.through)) {
+                    tracing::debug!(%node, through = promote.through, "agent's stream in reserve promoted");
+                    is_here(&self.server, node);
+                }
             }
             AgentSays::Here(_) => {}
         }

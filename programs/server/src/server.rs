@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::admission::{Admission, CsrLimits};
-use crate::agents::{AgentStream, Agents};
+use crate::agents::{AgentStream, Agents, IsLeaving, StreamKind};
 use crate::commit::CommitFailure;
 use crate::contact::{self, Contact};
 use crate::convergence::{self, Convergence};
@@ -284,10 +284,13 @@ impl Server {
     }
 
     /// Opens the stream of a node's agent; an earlier one of the same node ends.
-    pub async fn attach_agent(&self, node: NodeName) -> AgentStream {
-        let stream = self.agents.attach(node.clone());
+    ///
+    /// # Errors
+    /// [`IsLeaving`] if this server is.
+    pub async fn attach_agent(&self, node: NodeName) -> Result<AgentStream, IsLeaving> {
+        let stream = self.agents.attach(node.clone(), StreamKind { standby: false, level: 0 })?;
         self.write_liveness(&node).await;
-        stream
+        Ok(stream)
     }
 
     /// Whether a node's agent is attached.

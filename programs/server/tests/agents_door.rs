@@ -262,7 +262,7 @@ async fn the_name_of_a_node_that_is_away_for_a_moment_is_kept_for_it() {
     mesh.server.commit(&command).await.expect("committed");
     let csr = || LeafKey::generate().and_then(|key| key.csr_der()).expect("a request");
 
-    drop(mesh.server.attach_agent(name).await);
+    drop(mesh.server.attach_agent(name).await.expect("it is not leaving"));
     for id in ["", other_id] {
         let refused = mesh.join_as(&reusable, "elsewhere", id, csr()).await.expect_err("it is waited for");
         assert!(matches!(refused, CallError::Unavailable { .. }), "who asks again may be let in: {refused}");
@@ -306,10 +306,10 @@ async fn what_an_agent_reports_is_kept_within_bounds() {
 async fn the_end_of_a_superseded_stream_is_nobody_elses() {
     let mut mesh = Mesh::start().await;
     let (node, other): (NodeName, NodeName) = ("n1".parse().expect("a name"), "n2".parse().expect("a name"));
-    let lingering = mesh.server.attach_agent(node.clone()).await;
-    let current = mesh.server.attach_agent(node.clone()).await;
+    let lingering = mesh.server.attach_agent(node.clone()).await.expect("it is not leaving");
+    let current = mesh.server.attach_agent(node.clone()).await.expect("it is not leaving");
     // It may be given what the superseded one had.
-    let neighbour = mesh.server.attach_agent(other.clone()).await;
+    let neighbour = mesh.server.attach_agent(other.clone()).await.expect("it is not leaving");
     let web = Subject::Endpoints("web".parse().expect("a name"));
     neighbour.subscribe(vec![(web, Revision(0))], None).expect("subscribed");
     lingering.unsubscribe(&[Subject::Endpoints("web".parse().expect("a name"))]);

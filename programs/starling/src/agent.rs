@@ -4,6 +4,7 @@ mod arguments;
 mod directory;
 mod part;
 mod servers;
+mod streams;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -141,7 +142,8 @@ async fn start_node(
         services_of_files: definitions::services(definitions),
         clock: starling_agent::system_clock(),
     };
-    let node = RemoteNode::start(NodeConfig { servers, join_token, agent, native: None }).await?;
+    let node =
+        RemoteNode::start(NodeConfig { servers, standby: args.standby, join_token, agent, native: None }).await?;
     let theirs = &node.welcome.datacenter;
     ensure!(
         *theirs == args.datacenter.as_str(),
@@ -201,5 +203,6 @@ fn registry(node: &Arc<RemoteNode>) -> Registry {
     #[expect(clippy::cast_precision_loss, reason = "a revision beyond 2^53 is centuries away")]
     let heard = ask(|node| node.heard_through().0 as f64);
     registry.register_asked("agent_heard_revision", "Revision of the catalog up to which all has been heard", heard);
+    streams::register(&registry, node);
     registry
 }

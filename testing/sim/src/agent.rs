@@ -1,13 +1,13 @@
-//! An agent: the real `Mirror` with the real `Replica`, its proxies, and what it keeps on disk.
+//! An agent: the real `Mirror` with the real `Replica` and its streams, its proxies, and what it keeps on disk.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use starling_agent::remote::mirror::Mirror;
-use starling_attach::message::{AgentSays, Hello, ServerSays, Welcome, decode_subject};
+use starling_agent::remote::mirror::{Mirror, Role, Stream};
+use starling_attach::message::{AgentSays, Hello, LEVEL, ServerSays, Welcome};
 use starling_attach::{FromServer, Replica, ReplicaError};
 use starling_catalog::Subject;
 use starling_model::{InstanceKey, IntentionSubject, Node, NodeName, Record, Revision};
@@ -32,24 +32,35 @@ pub(crate) struct Agent {
     pub proxies: [Option<Proxy>; SIDECARS.len()],
     /// What proxies have in force whose streams have ended: they run on with it.
     away: [Option<Away>; SIDECARS.len()],
-    /// The connection of the moment.
-    pub connection: Option<ConnectionId>,
-    /// Whether the server has opened the stream.
-    pub is_open: bool,
-    /// Until there is something to tell the server.
-    outgoing: Sleep<()>,
-    /// When it has something to tell at the latest, if it has.
-    report_at: Option<Instant>,
+    /// Its connections, the primary and the one in reserve.
+    pub links: [Option<Link>; 2],
     /// The beginning of time; only what passes since matters.
     began: Instant,
     /// What is on disk.
     kept: Vec<Bytes>,
-    /// Forgotten since the connection began: a `Through` does not speak for these.
-    forgotten: BTreeSet<Subject>,
     /// What was last heard of in this life of the replica.
     through: Revision,
-    /// Of what more was heard than the last `Through` spoke for, as of which revision.
-    ahead: BTreeMap<Subject, Revision>,
+}
+
+/// The places of [`Agent::links`].
+pub(crate) const PRIMARY: usize = 0;
+pub(crate) const STANDBY: usize = 1;
+
+/// An agent's end of a connection.
+pub(crate) struct Link {
+    pub connection: ConnectionId,
+    /// Once the server has opened it.
+    open: Option<Open>,
+    /// Whether everything has been told on it.
+    pub has_heard: bool,
+}
+
+struct Open {
+    stream: Arc<Stream>,
+    /// Until there is something to tell the server.
+    outgoing: Sleep<()>,
+    /// When it has something to tell at the latest, if it has.
+    report_at: Option<Instant>,
 }
 
 impl Agent {
@@ -59,58 +70,83 @@ impl Agent {
         Self {
             name: node.name.clone(),
             node,
-            outgoing: waiting(&mirror),
             mirror,
             proxies: [None, None],
             away: [None, None],
-            connection: None,
-            is_open: false,
-            report_at: None,
+            links: [None, None],
             began: Instant::now(),
             kept: Vec::new(),
-            forgotten: BTreeSet::new(),
             through: Revision(0),
-            ahead: BTreeMap::new(),
         }
     }
 
-    pub(crate) fn hello(&self) -> AgentSays {
-        AgentSays::Hello(Hello { node: self.name.to_string(), version: String::new() })
+    pub(crate) fn hello(&self, link: usize) -> AgentSays {
+        let standby = link == STANDBY;
+        AgentSays::Hello(Hello { node: self.name.to_string(), standby, level: LEVEL, ..Hello::default() })
+    }
+
+    /// A connection is begun.
+    pub(crate) fn dials(&mut self, link: usize, connection: ConnectionId) {
+        self.links[link] = Some(Link { connection, open: None, has_heard: false });
+    }
+
+    pub(crate) fn is_open(&self, link: usize) -> bool {
+        self.links[link].as_ref().is_some_and(|link| link.open.is_some())
+    }
+
+    /// Whether everything has been told on a connection.
+    pub(crate) fn has_heard(&self, link: usize) -> bool {
+        self.links[link].as_ref().is_some_and(|link| link.has_heard)
+    }
+
+    pub(crate) fn connection(&self, link: usize) -> Option<ConnectionId> {
+        self.links[link].as_ref().map(|link| link.connection)
     }
 
     /// The stream is open: what to say first.
-    pub(crate) fn opened(&mut self) -> AgentSays {
-        self.is_open = true;
-        self.forgotten.clear();
-        self.mirror.resume()
+    pub(crate) fn opened(&mut self, link: usize) -> AgentSays {
+        let role = if link == PRIMARY { Role::Primary } else { Role::Standby };
+        let (stream, says) = self.mirror.open(role);
+        let stream = Arc::new(stream);
+        let open = Open { outgoing: waiting(&stream), stream, report_at: None };
+        self.links[link].as_mut().expect("it was begun").open = Some(open);
+        says
     }
 
     /// The connection is over.
-    pub(crate) fn hang_up(&mut self) {
-        self.connection = None;
-        self.is_open = false;
-        self.report_at = None;
+    pub(crate) fn hang_up(&mut self, link: usize) {
+        self.links[link] = None;
+    }
+
+    /// The stream in reserve takes the primary's place: what to say first.
+    pub(crate) fn promote(&mut self) -> AgentSays {
+        self.links.swap(PRIMARY, STANDBY);
+        let open = self.links[PRIMARY].as_ref().and_then(|link| link.open.as_ref()).expect("it was heard on");
+        open.stream.promote()
     }
 
     pub(crate) fn begin_anew(&mut self) {
         self.mirror.begin_anew();
         self.through = Revision(0);
-        self.ahead.clear();
     }
 
     /// Whether there is something to tell the server; asked once for each telling.
-    pub(crate) fn is_woken(&mut self, now_ms: u64) -> bool {
-        let woken = self.outgoing.look().is_some();
+    pub(crate) fn is_woken(&mut self, link: usize, now_ms: u64) -> bool {
+        let now = self.at(now_ms);
+        let Some(open) = self.links[link].as_mut().and_then(|link| link.open.as_mut()) else { return false };
+        let woken = open.outgoing.look().is_some();
         if woken {
-            self.outgoing = waiting(&self.mirror);
+            open.outgoing = waiting(&open.stream);
         }
-        woken || self.report_at.is_some_and(|at| at <= self.at(now_ms))
+        woken || open.report_at.is_some_and(|at| at <= now)
     }
 
     /// What there is to tell the server now.
-    pub(crate) fn outgoing(&mut self, now_ms: u64) -> Vec<AgentSays> {
-        let outgoing = self.mirror.take_outgoing(self.at(now_ms));
-        self.report_at = outgoing.next;
+    pub(crate) fn outgoing(&mut self, link: usize, now_ms: u64) -> Vec<AgentSays> {
+        let now = self.at(now_ms);
+        let Some(open) = self.links[link].as_mut().and_then(|link| link.open.as_mut()) else { return Vec::new() };
+        let outgoing = open.stream.take_outgoing(now);
+        open.report_at = outgoing.next;
         outgoing.says
     }
 
@@ -121,7 +157,8 @@ impl Agent {
 
     /// Whether there is something to tell at a later time.
     pub(crate) fn reports_later(&self) -> bool {
-        self.is_open && self.report_at.is_some()
+        let open = self.links[PRIMARY].as_ref().and_then(|link| link.open.as_ref());
+        open.is_some_and(|open| open.report_at.is_some())
     }
 
     fn at(&self, now_ms: u64) -> Instant {
@@ -164,11 +201,7 @@ impl Agent {
 
     /// Forgets what nobody wants any more.
     pub(crate) fn sweep(&mut self) {
-        let before: BTreeSet<_> = self.mirror.replica().subjects().cloned().collect();
         self.mirror.sweep();
-        let replica = self.mirror.replica();
-        let after: BTreeSet<_> = replica.subjects().collect();
-        self.forgotten.extend(before.iter().filter(|subject| !after.contains(subject)).cloned());
     }
 
     /// Writes what it has heard to disk.
@@ -176,21 +209,18 @@ impl Agent {
         let replica = self.mirror.replica();
         if replica.through() > Revision(0) {
             let epoch = replica.reached().map_or(0, |reached| reached.epoch);
-            let welcome = FromServer::from(ServerSays::Welcome(Welcome { epoch, ..Welcome::default() }));
+            let welcome = FromServer::from(ServerSays::Welcome(Welcome { epoch, level: LEVEL, ..Welcome::default() }));
             self.kept = std::iter::once(welcome.to_bytes()).chain(replica.to_frames()).collect();
         }
     }
 
     /// Ends, and comes back with what is on disk.
     pub(crate) fn restart(&mut self) -> Result<()> {
-        self.hang_up();
+        self.links = [None, None];
         self.proxies = [None, None];
         // What these have in force an agent that restarts does not know.
         self.away = [None, None];
         self.mirror = mirror(&self.node, self.on_disk()?);
-        self.outgoing = waiting(&self.mirror);
-        self.forgotten.clear();
-        self.ahead.clear();
         self.through = self.mirror.replica().through();
         Ok(())
     }
@@ -199,41 +229,25 @@ impl Agent {
         Replica::from_frames(self.kept.iter().cloned()).context("what is on disk cannot be read")
     }
 
-    /// Hears what a server says; whether it was a `Through`.
-    pub(crate) fn hear(&mut self, says: &ServerSays) -> Result<bool, ReplicaError> {
-        let heard = match says {
-            ServerSays::Update(update) => Some((update.subject.as_ref(), update.revision)),
-            ServerSays::Whole(whole) => Some((whole.subject.as_ref(), whole.revision)),
-            ServerSays::Welcome(_) | ServerSays::Through(_) => None,
-        };
-        if let Some((Some(subject), revision)) = heard {
-            let newest = self.ahead.entry(decode_subject(subject)?).or_default();
-            *newest = (*newest).max(Revision(revision));
-        }
-        Ok(self.mirror.handle(says)?.is_some())
+    /// Hears what a server says on a connection; whether something was new.
+    pub(crate) fn hear(&mut self, link: usize, says: &ServerSays) -> Result<bool, ReplicaError> {
+        let Some(link) = &mut self.links[link] else { return Ok(false) };
+        let Some(open) = &link.open else { return Ok(false) };
+        let heard = open.stream.handle(says)?;
+        link.has_heard |= matches!(says, ServerSays::Through(_));
+        Ok(heard.is_some())
     }
 
-    /// Everything up to its `Through` is heard: it has what the catalog was then, and has not gone back.
+    /// It has what the catalog was at one moment, no part of what came later, and has not gone back.
     pub(crate) fn check_heard(&mut self, store: &Store) -> Result<()> {
         let replica = self.mirror.replica();
         let through = replica.through();
         ensure!(through >= self.through, "{} goes back from {} to {through}", self.name, self.through);
         self.through = through;
-        // A server that is behind another may have spoken; what it has not yet is not taken back.
-        self.ahead.retain(|_, revision| *revision > through);
         let then = store.at(through).with_context(|| format!("{} heard of {through}", self.name))?;
         for subject in replica.subjects().filter(|subject| replica.knows(subject)) {
-            let seen = Seen::of(&*replica, subject);
-            if self.forgotten.contains(subject) {
-                // Late perhaps, but never a part.
-                ensure!(store.showed(subject, &seen, Revision(0)), "{subject} was never as {} has it", self.name);
-            } else if self.ahead.contains_key(subject) {
-                let is_later = store.showed_each(subject, &seen, through);
-                ensure!(is_later, "{subject} of {} at {through} is earlier: {seen:?}", self.name);
-            } else {
-                let should = Seen::of(then, subject);
-                ensure!(seen == should, "{subject} of {} at {through} is {seen:?}, and was {should:?}", self.name);
-            }
+            let (seen, should) = (Seen::of(&*replica, subject), Seen::of(then, subject));
+            ensure!(seen == should, "{subject} of {} at {through} is {seen:?}, and was {should:?}", self.name);
         }
         Ok(())
     }
@@ -243,12 +257,12 @@ impl Agent {
         for (subject, seen) in
             self.away.iter().flatten().filter_map(|away| away.in_force.as_ref()).flat_map(|plan| &plan.seen)
         {
-            let applied = self.forgotten.contains(subject) || store.showed_each(subject, seen, through);
+            let applied = store.showed_each(subject, seen, through);
             ensure!(applied, "{} reports {through}, and {subject} is in force, away, as {seen:?}", self.name);
         }
         for proxy in self.proxies.iter().flatten().filter(|proxy| proxy.is_served()) {
             let Some(in_force) = proxy.in_force() else { continue };
-            for (subject, seen) in in_force.filter(|(subject, _)| !self.forgotten.contains(subject)) {
+            for (subject, seen) in in_force {
                 let applied = store.showed_each(subject, seen, through);
                 ensure!(applied, "{} reports {through}, and {subject} is in force as {seen:?}", self.name);
             }
@@ -289,7 +303,7 @@ fn mirror(node: &Node, replica: Replica) -> Arc<Mirror> {
     Mirror::new(replica, own)
 }
 
-fn waiting(mirror: &Arc<Mirror>) -> Sleep<()> {
-    let mirror = Arc::clone(mirror);
-    Sleep::new(async move { mirror.outgoing().await })
+fn waiting(stream: &Arc<Stream>) -> Sleep<()> {
+    let stream = Arc::clone(stream);
+    Sleep::new(async move { stream.outgoing().await })
 }

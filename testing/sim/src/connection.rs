@@ -34,7 +34,7 @@ pub(crate) struct Connection {
     pub up: VecDeque<AgentSays>,
     pub down: VecDeque<Down>,
     /// The server's end, once it has opened it.
-    pub stream: Option<StreamHandle>,
+    pub stream: Option<StreamId>,
     /// The server has let go of its end.
     pub server_gone: bool,
     /// The agent has let go of its end.
@@ -43,14 +43,6 @@ pub(crate) struct Connection {
     pub cut: bool,
     /// Frames that may be under way to the agent before the server waits; a slow reader's are few.
     pub room: usize,
-}
-
-/// The server's end of a stream, as `AgentStream` is in the product.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct StreamHandle {
-    pub id: StreamId,
-    /// What it reports counts while this is its node's newest.
-    pub attachment: u64,
 }
 
 impl Connection {

@@ -39,6 +39,8 @@ pub enum Step {
     SetBack(usize),
     /// An agent that has no connection opens one to a server; the second number is how much may be under way to it.
     Dials(usize, usize, usize),
+    /// The same for the connection in reserve, if the agent has heard everything over its first.
+    DialsStandby(usize, usize, usize),
     /// A server reads a frame, on the nth connection that has one.
     ServerReads(usize),
     /// A server puts on the nth connection what there is room for.
@@ -47,10 +49,14 @@ pub enum Step {
     ServerNotices(usize),
     /// An agent reads so many frames.
     AgentReads(usize, usize),
+    /// The same on the connection in reserve.
+    StandbyReads(usize, usize),
     /// An agent says what it has to say.
     AgentTells(usize),
-    /// An agent gives its connection up, dead or not.
+    /// An agent gives its connection up, dead or not; the one in reserve takes its place.
     AgentGivesUp(usize),
+    /// An agent gives its connection in reserve up.
+    StandbyEnds(usize),
     /// The nth connection breaks unnoticed; so many frames still arrive each way.
     Breaks(usize, usize, usize),
     /// An agent writes what it has heard to disk.
@@ -95,7 +101,9 @@ pub fn steps(seed: u64) -> Vec<Step> {
     let rare = random.u32(..4);
     while steps.len() < wanted {
         match random.u32(..8) {
-            0..3 => steps.push(any(&mut random, &mut writer, rare)),
+            0..2 => steps.push(any(&mut random, &mut writer, rare)),
+            2 if random.bool() => steps.extend(asked_of_two(&mut random, &mut writer)),
+            2 => steps.extend(promotion(&mut random, &mut writer)),
             3 => steps.extend(to_a_server_behind(&mut random, &mut writer)),
             4 => steps.extend(wanted_again(&mut random, &mut writer)),
             5 => {
@@ -111,7 +119,7 @@ pub fn steps(seed: u64) -> Vec<Step> {
 fn any(random: &mut Rng, writer: &mut Writer, rare: u32) -> Step {
     let (server, agent, nth) = (random.usize(..SERVERS), random.usize(..AGENTS), random.usize(..8));
     let proxy = random.usize(..SIDECARS.len());
-    match random.u32(..60 + 2 * rare) {
+    match random.u32(..65 + 2 * rare) {
         0..10 => Step::Commit(writer.commit(random)),
         10..14 => Step::Follows(server, random.usize(1..4)),
         14..17 => Step::Dials(agent, server, random.usize(..20)),
@@ -135,6 +143,9 @@ fn any(random: &mut Rng, writer: &mut Writer, rare: u32) -> Step {
         57 => Step::Passes(random.u64(..PASS_MS_MAX)),
         58 => Step::Reloads(server),
         59 => Step::ServerRestarts(server),
+        60..62 => Step::DialsStandby(agent, server, random.usize(..20)),
+        62..64 => Step::StandbyReads(agent, random.usize(1..6)),
+        64 => Step::StandbyEnds(agent),
         _ => match random.u32(..3) {
             0 => Step::AgentRestarts(agent),
             1 => Step::ServerRestarts(server),
@@ -150,6 +161,7 @@ fn exchange(random: &mut Rng, agent: usize) -> Vec<Step> {
         steps.extend((0..3).map(Step::ServerReads));
         steps.extend((0..3).map(Step::ServerSends));
         steps.push(Step::AgentReads(agent, random.usize(1..12)));
+        steps.push(Step::StandbyReads(agent, random.usize(..12)));
         for proxy in 0..SIDECARS.len() {
             steps.push(Step::ProxyPlans(agent, proxy, random.usize(..5)));
             steps.push(Step::ProxyApplies(agent, proxy));
@@ -157,6 +169,57 @@ fn exchange(random: &mut Rng, agent: usize) -> Vec<Step> {
         steps.push(Step::AgentTells(agent));
     }
     steps.retain(|_| random.u32(..8) > 0);
+    steps
+}
+
+/// An agent has a connection in reserve, which is sent what the first is or something else, and the first is lost.
+fn promotion(random: &mut Rng, writer: &mut Writer) -> Vec<Step> {
+    let (agent, server) = (random.usize(..AGENTS), random.usize(..SERVERS));
+    let mut steps = exchange(random, agent);
+    steps.push(Step::DialsStandby(agent, server, random.usize(..20)));
+    steps.extend(exchange(random, agent));
+    for _ in 0..random.usize(1..4) {
+        steps.extend([Step::Commit(writer.commit(random)), Step::Commit(writer.commit(random))]);
+        steps.extend((0..SERVERS).map(|server| Step::Follows(server, random.usize(..4))));
+        steps.extend((0..4).map(|_| Step::ServerSends(random.usize(..6))));
+        steps.push(Step::ProxyReads(agent, 0, subjects(random)));
+        steps.push(Step::ProxyPlans(agent, 0, 2));
+        steps.push(Step::AgentTells(agent));
+        steps.extend((0..3).map(|_| Step::ServerReads(random.usize(..6))));
+        steps.push(Step::StandbyReads(agent, random.usize(1..6)));
+        steps.push(Step::AgentReads(agent, random.usize(..6)));
+    }
+    steps.push(match random.u32(..4) {
+        0 => Step::ServerRestarts(1 - server),
+        1 => Step::Breaks(random.usize(..6), random.usize(..3), random.usize(..4)),
+        _ => Step::AgentGivesUp(agent),
+    });
+    steps.extend(exchange(random, agent));
+    steps.retain(|_| random.u32(..12) > 0);
+    steps
+}
+
+/// An agent with a connection in reserve depends on something anew, and one of its servers answers before the other has heard
+/// the question, while what was asked changes.
+fn asked_of_two(random: &mut Rng, writer: &mut Writer) -> Vec<Step> {
+    let (agent, server) = (random.usize(..AGENTS), random.usize(..SERVERS));
+    let mut steps = vec![Step::DialsStandby(agent, server, 20)];
+    steps.extend(exchange(random, agent));
+    for reads in [BTreeSet::new(), subjects(random)] {
+        steps.extend([Step::ProxyReads(agent, 0, reads), Step::ProxyPlans(agent, 0, 2), Step::AgentTells(agent)]);
+        steps.extend([Step::Sweeps(agent), Step::Sweeps(agent)]);
+        steps.extend((0..random.usize(..4)).map(|_| Step::ServerReads(random.usize(..6))));
+        steps.extend((0..6).map(Step::ServerSends));
+        steps.extend([Step::AgentReads(agent, 9), Step::StandbyReads(agent, random.usize(..9))]);
+    }
+    for _ in 0..3 {
+        steps.extend([Step::Commit(writer.commit(random)), Step::Commit(writer.commit(random))]);
+        steps.extend((0..SERVERS).map(|server| Step::Follows(server, random.usize(..4))));
+        steps.extend((0..6).map(Step::ServerSends));
+        steps.extend([Step::StandbyReads(agent, random.usize(..9)), Step::AgentReads(agent, random.usize(..9))]);
+        steps.push(Step::ServerReads(random.usize(..6)));
+    }
+    steps.retain(|_| random.u32(..16) > 0);
     steps
 }
 
@@ -263,6 +326,11 @@ impl fmt::Display for Step {
             Self::GivesUp(server, agent) => write!(f, "server {server} gives up agent {agent}"),
             Self::SetBack(by) => write!(f, "the store is set back by {by}"),
             Self::Dials(agent, server, room) => write!(f, "agent {agent} dials server {server} with room for {room}"),
+            Self::DialsStandby(agent, server, room) => {
+                write!(f, "agent {agent} dials server {server} in reserve with room for {room}")
+            }
+            Self::StandbyReads(agent, count) => write!(f, "agent {agent} reads {count} frames in reserve"),
+            Self::StandbyEnds(agent) => write!(f, "agent {agent} gives its connection in reserve up"),
             Self::ServerReads(nth) => write!(f, "a frame arrives on connection {nth} of those that have one"),
             Self::ServerSends(nth) => write!(f, "what there is is sent on open connection {nth}"),
             Self::ServerNotices(nth) => write!(f, "dead connection {nth} is noticed by its server"),

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use starling_attach::FromServer;
 use starling_attach::message::AgentSays;
+use starling_attach::{FromServer, ReplicaError};
 use starling_catalog::Snapshot;
 use starling_model::Revision;
 
-use crate::agent::Agent;
+use crate::agent::{Agent, PRIMARY, STANDBY};
 use crate::changes::NODES;
 use crate::connection::{Connection, ConnectionId, Down, End};
 use crate::server::{Server, Taken};
@@ -57,7 +57,12 @@ impl World {
             Step::ServerRestarts(server) => self.restart_server(*server),
             Step::GivesUp(server, agent) => self.servers[*server].give_up(&self.agents[*agent].name),
             Step::SetBack(by) => self.set_back(*by),
-            Step::Dials(agent, server, room) => self.dial(*agent, *server, *room),
+            Step::Dials(agent, server, room) => self.dial(*agent, PRIMARY, *server, *room),
+            Step::DialsStandby(agent, server, room) => {
+                if self.agents[*agent].has_heard(PRIMARY) {
+                    self.dial(*agent, STANDBY, *server, *room);
+                }
+            }
             Step::ServerReads(nth) => self.server_reads(*nth)?,
             Step::ServerSends(nth) => {
                 if let Some(id) = self.nth(*nth, |connection| connection.stream.is_some() && !connection.server_gone) {
@@ -73,15 +78,19 @@ impl World {
             }
             Step::AgentReads(agent, count) => {
                 for _ in 0..*count {
-                    self.agent_reads(*agent)?;
+                    self.agent_reads(*agent, PRIMARY)?;
+                }
+            }
+            Step::StandbyReads(agent, count) => {
+                for _ in 0..*count {
+                    self.agent_reads(*agent, STANDBY)?;
                 }
             }
             Step::AgentTells(agent) => {
-                if self.agents[*agent].is_open && self.agents[*agent].is_woken(self.now_ms) {
-                    self.agent_tells(*agent)?;
-                }
+                self.agent_tells_if_woken(*agent)?;
             }
-            Step::AgentGivesUp(agent) => self.agent_lets_go(*agent),
+            Step::AgentGivesUp(agent) => self.primary_is_lost(*agent),
+            Step::StandbyEnds(agent) => self.agent_lets_go(*agent, STANDBY),
             Step::Breaks(nth, up, down) => {
                 if let Some(id) = self.nth(*nth, |connection| !connection.cut)
                     && let Some(connection) = self.connections.get_mut(&id)
@@ -91,7 +100,8 @@ impl World {
             }
             Step::Keeps(agent) => self.agents[*agent].keep(),
             Step::AgentRestarts(agent) => {
-                self.agent_lets_go(*agent);
+                self.agent_lets_go(*agent, STANDBY);
+                self.agent_lets_go(*agent, PRIMARY);
                 self.agents[*agent].restart()?;
             }
             Step::Sweeps(agent) => self.sweep(*agent)?,
@@ -184,14 +194,14 @@ impl World {
         some.get(nth.checked_rem(some.len())?).copied()
     }
 
-    fn dial(&mut self, agent: usize, server: usize, room: usize) {
-        if self.agents[agent].connection.is_some() {
+    fn dial(&mut self, agent: usize, link: usize, server: usize, room: usize) {
+        if self.agents[agent].connection(link).is_some() {
             return;
         }
         self.dialled += 1;
-        let hello = self.agents[agent].hello();
+        let hello = self.agents[agent].hello(link);
         self.connections.insert(self.dialled, Connection::new(agent, server, room, hello));
-        self.agents[agent].connection = Some(self.dialled);
+        self.agents[agent].dials(link, self.dialled);
     }
 
     fn server_reads(&mut self, nth: usize) -> Result<()> {
@@ -201,7 +211,8 @@ impl World {
         let Some(says) = connection.up.pop_front() else { return Ok(()) };
         let server = &mut self.servers[connection.server];
         let Some(stream) = connection.stream else {
-            connection.stream = Some(server.attach(&self.agents[connection.agent].name));
+            let standby = matches!(&says, AgentSays::Hello(hello) if hello.standby);
+            connection.stream = Some(server.attach(&self.agents[connection.agent].name, standby));
             connection.send([Down::Opened, Down::Frame(server.welcome())]);
             return Ok(());
         };
@@ -233,29 +244,41 @@ impl World {
         connection.server_ends(end);
     }
 
-    fn agent_lets_go(&mut self, agent: usize) {
-        let connection = self.agents[agent].connection.and_then(|id| self.connections.get_mut(&id));
+    fn agent_lets_go(&mut self, agent: usize, link: usize) {
+        let connection = self.agents[agent].connection(link).and_then(|id| self.connections.get_mut(&id));
         if let Some(connection) = connection {
             connection.agent_gone = true;
             connection.down.clear();
         }
-        self.agents[agent].hang_up();
+        self.agents[agent].hang_up(link);
     }
 
-    /// An agent reads what comes next; whether anything does.
-    fn agent_reads(&mut self, agent: usize) -> Result<bool> {
-        let connection = self.agents[agent].connection.and_then(|id| self.connections.get_mut(&id));
+    /// What is in reserve takes its place if everything has been told there; otherwise it is given up, too, as
+    /// `programs/agent/src/remote/uplink/keeper.rs` does.
+    fn primary_is_lost(&mut self, agent: usize) {
+        self.agent_lets_go(agent, PRIMARY);
+        if self.agents[agent].has_heard(STANDBY) {
+            let says = self.agents[agent].promote();
+            self.say(agent, PRIMARY, says);
+        } else {
+            self.agent_lets_go(agent, STANDBY);
+        }
+    }
+
+    /// An agent reads what comes next on a connection; whether anything does.
+    fn agent_reads(&mut self, agent: usize, link: usize) -> Result<bool> {
+        let connection = self.agents[agent].connection(link).and_then(|id| self.connections.get_mut(&id));
         let Some(connection) = connection else { return Ok(false) };
         let Some(down) = connection.down.pop_front() else { return Ok(false) };
         let is_asked_to_wait = connection.asks_to_wait();
         match down {
             Down::Opened => {
-                let resume = self.agents[agent].opened();
-                self.say(agent, resume);
+                let resume = self.agents[agent].opened(link);
+                self.say(agent, link, resume);
             }
             Down::Frame(frame) => {
                 let says = FromServer::from_bytes(frame)?;
-                match self.agents[agent].hear(&says) {
+                match self.agents[agent].hear(link, &says) {
                     Ok(false) => {}
                     Ok(true) => {
                         self.agents[agent].check_heard(&self.store)?;
@@ -263,38 +286,52 @@ impl World {
                             self.agents[agent].hold_report(self.now_ms, self.now_ms + HOLD_MS);
                         }
                     }
-                    Err(error) => {
-                        // What the product does with it, and the only error that an honest server is the cause of.
-                        anyhow::ensure!(matches!(error, starling_attach::ReplicaError::Back { .. }), "{error}");
-                        self.agent_lets_go(agent);
-                        self.agents[agent].begin_anew();
+                    // What the product does with it, and the only error that an honest server is the cause of.
+                    Err(ReplicaError::Elsewhere { .. }) if link == STANDBY => {
+                        self.agent_lets_go(agent, link);
                         return Ok(true);
                     }
+                    Err(error) => anyhow::bail!("{error}"),
                 }
                 self.agent_tells(agent)?;
             }
-            Down::End(end) => {
-                self.agent_lets_go(agent);
-                if matches!(end, End::Anew) {
+            Down::End(end) if link == PRIMARY => {
+                self.primary_is_lost(agent);
+                // A server that has another past is not believed while another is heard.
+                if matches!(end, End::Anew) && self.agents[agent].connection(PRIMARY).is_none() {
                     self.agents[agent].begin_anew();
                 }
             }
+            Down::End(_) => self.agent_lets_go(agent, link),
         }
         Ok(true)
     }
 
+    /// Whether there was anything.
+    fn agent_tells_if_woken(&mut self, agent: usize) -> Result<bool> {
+        let now_ms = self.now_ms;
+        let woken = [PRIMARY, STANDBY].map(|link| self.agents[agent].is_woken(link, now_ms));
+        if woken.contains(&true) {
+            self.agent_tells(agent)?;
+        }
+        Ok(woken.contains(&true))
+    }
+
     fn agent_tells(&mut self, agent: usize) -> Result<()> {
-        for says in self.agents[agent].outgoing(self.now_ms) {
-            if let AgentSays::Applied(applied) = &says {
-                self.agents[agent].check_applied(Revision(applied.through), &self.store)?;
+        for link in [PRIMARY, STANDBY] {
+            for says in self.agents[agent].outgoing(link, self.now_ms) {
+                if let AgentSays::Applied(applied) = &says {
+                    anyhow::ensure!(link == PRIMARY, "a server in reserve is told what is in force");
+                    self.agents[agent].check_applied(Revision(applied.through), &self.store)?;
+                }
+                self.say(agent, link, says);
             }
-            self.say(agent, says);
         }
         Ok(())
     }
 
-    fn say(&mut self, agent: usize, says: AgentSays) {
-        let connection = self.agents[agent].connection.and_then(|id| self.connections.get_mut(&id));
+    fn say(&mut self, agent: usize, link: usize, says: AgentSays) {
+        let connection = self.agents[agent].connection(link).and_then(|id| self.connections.get_mut(&id));
         if let Some(connection) = connection {
             connection.say(says);
         }
@@ -302,7 +339,7 @@ impl World {
 
     /// As in the product this is not done while no server is there to bring back what goes.
     fn sweep(&mut self, agent: usize) -> Result<()> {
-        if self.agents[agent].is_open {
+        if self.agents[agent].is_open(PRIMARY) {
             self.agents[agent].sweep();
             self.agent_tells(agent)?;
         }
@@ -316,9 +353,15 @@ impl World {
     pub fn heal(&mut self) -> Result<()> {
         for agent in 0..AGENTS {
             self.agents[agent].bring_back_proxies();
-            let current = self.agents[agent].connection.and_then(|id| self.connections.get(&id));
-            if current.is_some_and(|connection| connection.cut) {
-                self.agent_lets_go(agent);
+            let is_cut = |world: &Self, link| {
+                let connection = world.agents[agent].connection(link).and_then(|id| world.connections.get(&id));
+                connection.is_some_and(|connection: &Connection| connection.cut)
+            };
+            if is_cut(self, STANDBY) {
+                self.agent_lets_go(agent, STANDBY);
+            }
+            if is_cut(self, PRIMARY) {
+                self.primary_is_lost(agent);
             }
         }
         for _ in 0..HEALING_ROUNDS_MAX {
@@ -344,8 +387,13 @@ impl World {
             }
         }
         for agent in 0..AGENTS {
-            if self.agents[agent].connection.is_none() {
-                self.dial(agent, agent % SERVERS, 0);
+            if self.agents[agent].connection(PRIMARY).is_none() {
+                self.dial(agent, PRIMARY, agent % SERVERS, 0);
+                busy = true;
+            }
+            // One agent ends with a single stream.
+            if agent > 0 && self.agents[agent].has_heard(PRIMARY) && self.agents[agent].connection(STANDBY).is_none() {
+                self.dial(agent, STANDBY, (agent + 1) % SERVERS, 0);
                 busy = true;
             }
         }
@@ -359,7 +407,7 @@ impl World {
             }
         }
         for agent in 0..AGENTS {
-            while self.agent_reads(agent)? {
+            while self.agent_reads(agent, STANDBY)? || self.agent_reads(agent, PRIMARY)? {
                 busy = true;
             }
             for proxy in self.agents[agent].proxies.iter_mut().flatten() {
@@ -368,10 +416,7 @@ impl World {
                     busy = true;
                 }
             }
-            if self.agents[agent].is_open && self.agents[agent].is_woken(self.now_ms) {
-                self.agent_tells(agent)?;
-                busy = true;
-            }
+            busy |= self.agent_tells_if_woken(agent)?;
         }
         // As late as anybody was asked to report.
         busy |= self.agents.iter().any(Agent::reports_later);
@@ -392,8 +437,9 @@ impl World {
             let of_here = |connection: &&Connection| connection.server == number && !connection.server_gone;
             let connected = self.connections.values().filter(of_here).count();
             anyhow::ensure!(
-                connected == here.len(),
-                "server {number} has {connected} connections, and {here:?} attached"
+                connected == server.open(),
+                "server {number} has {connected} connections, and {} streams, of {here:?}",
+                server.open()
             );
             server.check_settled().with_context(|| format!("server {number}"))?;
         }

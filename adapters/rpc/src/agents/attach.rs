@@ -58,7 +58,8 @@ impl Attached {
             says @ (AgentSays::Subscribe(_)
             | AgentSays::Unsubscribe(_)
             | AgentSays::Applied(_)
-            | AgentSays::Rejected(_)) => Ok(self.stream()?.handle(says)?),
+            | AgentSays::Rejected(_)
+            | AgentSays::Promote(_)) => Ok(self.stream()?.handle(says)?),
         }
     }
 
@@ -107,12 +108,12 @@ pub(super) async fn begin(
         },
         () = stopped(&mut stopping) => return Err(stopping_status()),
     };
-    let Hello { node: named, version } = &hello;
+    let Hello { node: named, version, standby, level: _ } = &hello;
     if *named != node.as_str() {
         let reason = format!("the certificate is of node {node}, and the hello of node {named:?}");
         return Err(CallError::refused(reason).into());
     }
-    tracing::debug!(%node, version, "agent attaches");
+    tracing::debug!(%node, version, standby, "agent attaches");
     let stream = door.attach(node, hello)?;
     let attached = Arc::new(Attached { state: Mutex::new(State::Open(stream)), sender: AtomicWaker::new() });
     let reader = tokio::spawn(read(Arc::clone(&attached), frames, stopping));

@@ -6,9 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
-use starling_attach::message::{Reached, ServerSays, Welcome, Whole, decode_subject, encode_subject};
+use starling_attach::message::{
+    AgentSays, LEVEL, Reached, ServerSays, Subscribe, Welcome, Whole, decode_subject, encode_subject,
+};
 use starling_attach::projection::{content, encode_item};
-use starling_attach::{Epoch, Fleet, FromServer, Lineage, Published, Replica, ReplicaError, StreamId, SubscribeError};
+use starling_attach::{
+    Epoch, Fleet, FromServer, Intake, Lineage, Published, Replica, ReplicaError, StreamId, SubscribeError,
+};
 use starling_catalog::{Snapshot, Subject};
 use starling_model::{Change, ConfigKind, IntentionSubject, NodeName, Revision};
 
@@ -25,6 +29,8 @@ pub type Heard = (ServerSays, Option<BTreeSet<Subject>>);
 pub struct Agent {
     pub node: NodeName,
     pub replica: Replica,
+    /// What it has heard on its stream and not handed over.
+    pub intake: Option<Intake>,
     pub stream: Option<StreamId>,
     pub up: VecDeque<Asks>,
     pub down: VecDeque<Bytes>,
@@ -95,10 +101,14 @@ impl World {
             self.fleet.remove(earlier);
         }
         agent.hang_up();
-        agent.stream = Some(self.fleet.attach(agent.node.clone()));
-        let resumes = agent.replica.resumes();
-        agent.up.push_back(Asks::Subscribe(resumes, agent.replica.reached()));
-        agent.replica.handle(&ServerSays::Welcome(Welcome { epoch, ..Welcome::default() })).unwrap();
+        let stream = self.fleet.attach(agent.node.clone());
+        self.fleet.tell_endings(stream);
+        agent.stream = Some(stream);
+        let (mut intake, says) = Intake::begin(&mut agent.replica, false);
+        let welcome = ServerSays::Welcome(Welcome { epoch, level: LEVEL, ..Welcome::default() });
+        assert!(!intake.hear(&agent.replica, &welcome).unwrap());
+        agent.intake = Some(intake);
+        agent.asks(vec![says]);
     }
 
     /// The connection is gone, with all that was under way.
@@ -155,25 +165,50 @@ impl World {
 impl Agent {
     pub fn new(node: &str) -> Self {
         let (up, down) = (VecDeque::new(), VecDeque::new());
-        Self { node: node.parse().unwrap(), replica: Replica::default(), stream: None, up, down }
+        Self { node: node.parse().unwrap(), replica: Replica::default(), intake: None, stream: None, up, down }
     }
 
     pub fn hang_up(&mut self) {
         self.stream = None;
+        self.intake = None;
         self.up.clear();
         self.down.clear();
     }
 
     pub fn wants(&mut self, subject: &Subject) {
-        if self.replica.want(subject) && self.stream.is_some() {
-            self.up.push_back(Asks::Subscribe(vec![(subject.clone(), Revision(0))], None));
+        if self.replica.want(subject)
+            && let Some(intake) = &mut self.intake
+        {
+            intake.want(subject);
+            let says = intake.requests();
+            self.asks(says);
         }
     }
 
     pub fn forgets(&mut self, subject: &Subject) {
         self.replica.forget(subject);
-        if self.stream.is_some() {
-            self.up.push_back(Asks::Unsubscribe(vec![subject.clone()]));
+        if let Some(intake) = &mut self.intake {
+            intake.forget(subject);
+            let says = intake.requests();
+            self.asks(says);
+        }
+    }
+
+    fn asks(&mut self, says: Vec<AgentSays>) {
+        for says in says {
+            self.up.push_back(match says {
+                AgentSays::Subscribe(Subscribe { resumes, reached }) => {
+                    let resumes = resumes.iter().map(|resume| {
+                        let subject = decode_subject(resume.subject.as_ref().unwrap()).unwrap();
+                        (subject, Revision(resume.have))
+                    });
+                    Asks::Subscribe(resumes.collect(), reached)
+                }
+                AgentSays::Unsubscribe(subjects) => Asks::Unsubscribe(
+                    subjects.subjects.iter().map(|subject| decode_subject(subject).unwrap()).collect(),
+                ),
+                other => panic!("no request: {other:?}"),
+            });
         }
     }
 
@@ -189,8 +224,11 @@ impl Agent {
     pub fn reads(&mut self) -> Result<Option<Heard>, ReplicaError> {
         let Some(frame) = self.down.pop_front() else { return Ok(None) };
         let says = FromServer::from_bytes(frame)?;
-        let touched = self.replica.handle(&says)?;
-        Ok(Some((says, touched)))
+        let intake = self.intake.as_mut().unwrap();
+        let is_news = intake.hear(&self.replica, &says)?;
+        let is_through = matches!(says, ServerSays::Through(_));
+        let touched = is_news.then(|| intake.hand_over(&mut self.replica).touched);
+        Ok(Some((says, touched.or(is_through.then(BTreeSet::new)))))
     }
 
     /// What is known of each subject, as it would be sent.
@@ -198,7 +236,7 @@ impl Agent {
         let frames = self.replica.to_frames().into_iter().map(|frame| FromServer::from_bytes(frame).unwrap());
         let wholes = frames.filter_map(|says| match says {
             ServerSays::Whole(whole) => Some((decode_subject(whole.subject.as_ref().unwrap()).unwrap(), items(&whole))),
-            ServerSays::Welcome(_) | ServerSays::Update(_) | ServerSays::Through(_) => None,
+            _ => None,
         });
         wholes.collect()
     }

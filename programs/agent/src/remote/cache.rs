@@ -111,6 +111,7 @@ fn write(path: &Path, welcome: Welcome, replica: &Replica) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use starling_attach::Intake;
     use starling_attach::message::{Reached, Through, Whole, encode_subject};
     use starling_catalog::{MeshRead, Subject};
 
@@ -122,12 +123,18 @@ mod tests {
         let path = directory.path().join(FILE);
         assert!(read(&path).is_none());
         let mut replica = Replica::default();
-        replica.handle(&ServerSays::Welcome(Welcome { epoch: 5, ..Welcome::default() })).expect("heard");
         replica.want(&Subject::ProxyDefaults);
+        let (mut intake, _) = Intake::begin(&mut replica, false);
+        let mut hear = |says: ServerSays| {
+            if intake.hear(&replica, &says).expect("heard") {
+                intake.hand_over(&mut replica);
+            }
+        };
+        hear(ServerSays::Welcome(Welcome { epoch: 5, ..Welcome::default() }));
         let subject = encode_subject(&Subject::ProxyDefaults);
         let whole = Whole { subject, revision: 7, items: Vec::new() };
-        replica.handle(&ServerSays::Whole(whole)).expect("applied");
-        replica.handle(&ServerSays::Through(Through { revision: 9, ..Through::default() })).expect("applied");
+        hear(ServerSays::Whole(whole));
+        hear(ServerSays::Through(Through { revision: 9, ..Through::default() }));
         let welcome = Welcome { trust_domain: "t.consul".to_owned(), ..Welcome::default() };
         write(&path, welcome.clone(), &replica).expect("written");
         let kept = read(&path).expect("readable");

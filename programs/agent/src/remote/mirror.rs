@@ -1,6 +1,6 @@
-//! The replica of what concerns this node, shared by the stream that feeds it and the feeds that plan from it.
+//! The replica of what concerns this node, shared by the streams that feed it and the feeds that plan from it.
 //!
-//! Knows what every local proxy is subscribed to, asks the server for the union, wakes exactly those whom a `Through`
+//! Knows what every local proxy is subscribed to, asks servers for the union, wakes exactly those whom a `Through`
 //! concerns, and knows up to which revision all of them have applied everything. One short lock; nobody awaits under it.
 //! Cost model: a frame costs its own decoding; a `Through` one wake-up per proxy concerned.
 
@@ -10,10 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use starling_attach::message::{
-    AgentSays, Applied, Rejected, Resume, ServerSays, Subjects, Subscribe, WireSubject, encode_subject,
-};
-use starling_attach::{Replica, ReplicaError};
+use starling_attach::Replica;
+use starling_attach::message::{AgentSays, Rejected};
 use starling_catalog::{Event, FanOut, MeshRead, Refused, Subject, SubscriberId};
 use starling_model::{InstanceKey, Node, Revision, ServiceInstance};
 use tokio::sync::{Notify, watch};
@@ -21,8 +19,12 @@ use tokio::time::Instant;
 
 use crate::proxies::{MeshView, ProxyNext, ProxyWatch};
 use refusals::Refusals;
+use stream::{Feed, StreamNumber};
 
 mod refusals;
+mod stream;
+
+pub use stream::{Role, Stream};
 
 /// Revisions of writes that are kept until somebody looks; past this one only knows that there were others.
 const WRITTEN_MAX: usize = 256;
@@ -30,8 +32,6 @@ const WRITTEN_MAX: usize = 256;
 /// The replica and those who read it.
 pub struct Mirror {
     state: Mutex<State>,
-    /// There is something to tell the server.
-    outgoing: Notify,
     /// Something that was unknown has become known.
     known: Notify,
     /// The revisions at which the node's own records were written, by whomever, since somebody looked; 0 among them if
@@ -53,13 +53,16 @@ struct State {
     wanted: BTreeMap<Subject, usize>,
     /// What nobody wants since before the last sweep, and since after it.
     idle: [BTreeSet<Subject>; 2],
-    subscribe: BTreeSet<Subject>,
-    unsubscribe: BTreeSet<Subject>,
-    /// What was last told to the server.
+    streams: BTreeMap<StreamNumber, Feed>,
+    /// How many there ever were.
+    opened: StreamNumber,
+    /// The stream whose server is told what is in force.
+    primary: Option<StreamNumber>,
+    /// What was last told to it.
     told: Option<Standing>,
     /// What is in force, and since when.
     standing: (Standing, Instant),
-    /// Until when the server wishes not to be told what is in force.
+    /// Until when a server wishes not to be told what is in force.
     hold_until: Option<Instant>,
     /// When a server last said something.
     heard_at: Instant,
@@ -131,8 +134,9 @@ impl Mirror {
             left: BTreeMap::new(),
             native: BTreeSet::new(),
             wanted: BTreeMap::new(),
-            subscribe: BTreeSet::new(),
-            unsubscribe: BTreeSet::new(),
+            streams: BTreeMap::new(),
+            opened: 0,
+            primary: None,
             told: None,
             standing: (Standing::default(), Instant::now()),
             hold_until: None,
@@ -141,12 +145,7 @@ impl Mirror {
         for subject in own {
             state.want(&subject);
         }
-        Arc::new(Self {
-            state: Mutex::new(state),
-            outgoing: Notify::new(),
-            known: Notify::new(),
-            written: watch::Sender::default(),
-        })
+        Arc::new(Self { state: Mutex::new(state), known: Notify::new(), written: watch::Sender::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -166,22 +165,7 @@ impl Mirror {
         self.lock().heard_at.elapsed()
     }
 
-    /// What to say first on a new stream: every subject, each with what is there of it.
-    #[must_use]
-    pub fn resume(&self) -> AgentSays {
-        let mut state = self.lock();
-        // What waited to be asked for is among them.
-        state.subscribe.clear();
-        state.unsubscribe.clear();
-        state.told = None;
-        state.hold_until = None;
-        state.refusals().for_each(Refusals::tell_anew);
-        let replica = Arc::make_mut(&mut state.replica);
-        let (resumes, reached) = (replica.resumes(), replica.reached());
-        AgentSays::Subscribe(Subscribe { resumes: resumes.iter().filter_map(resume).collect(), reached })
-    }
-
-    /// The server knows nothing of what this mirror has: everything is asked for anew.
+    /// Servers know nothing of what this mirror has: everything is asked for anew, on another stream.
     pub fn begin_anew(&self) {
         let mut state = self.lock();
         Arc::make_mut(&mut state.replica).begin_anew();
@@ -193,73 +177,12 @@ impl Mirror {
         state.left.values_mut().for_each(|left| left.owes = Owes::default());
     }
 
-    /// Waits until there is something to tell the server. Safe to drop.
-    pub async fn outgoing(&self) {
-        self.outgoing.notified().await;
-    }
-
-    /// The server wishes not to be told before `until` what is in force.
+    /// A server wishes not to be told before `until` what is in force.
     pub fn hold_report(&self, now: Instant, until: Instant) {
         let mut state = self.lock();
         // Who is told more meanwhile reports when the first was due.
         let held = state.hold_until.filter(|held| *held > now);
         state.hold_until = held.or(Some(until));
-    }
-
-    /// What there is to tell the server now.
-    #[must_use]
-    pub fn take_outgoing(&self, now: Instant) -> Outgoing {
-        let mut state = self.lock();
-        let mut says = Vec::new();
-        let leave = mem::take(&mut state.unsubscribe);
-        if !leave.is_empty() {
-            let subjects = leave.iter().filter_map(encode_subject).collect();
-            says.push(AgentSays::Unsubscribe(Subjects { subjects }));
-        }
-        let join = mem::take(&mut state.subscribe);
-        if !join.is_empty() {
-            let resumes = join.into_iter().filter_map(|subject| resume(&(subject, Revision(0)))).collect();
-            says.push(AgentSays::Subscribe(Subscribe { resumes, reached: None }));
-        }
-        let mut refused: Vec<_> = state.refusals().flat_map(Refusals::take_untold).collect();
-        refused.sort_by_key(|rejected| rejected.revision);
-        says.extend(refused.into_iter().map(AgentSays::Rejected));
-        let standing = state.standing();
-        if state.standing.0 != standing {
-            state.standing = (standing, now);
-        }
-        if state.told == Some(standing) || standing.through == 0 {
-            return Outgoing { says, next: None };
-        }
-        if let Some(until) = state.hold_until.filter(|until| *until > now) {
-            return Outgoing { says, next: Some(until) };
-        }
-        state.hold_until = None;
-        state.told = Some(standing);
-        let held = now.saturating_duration_since(state.standing.1).as_micros();
-        says.push(AgentSays::Applied(Applied {
-            through: standing.through,
-            refusals_stand: standing.refusals_stand,
-            held_us: u64::try_from(held).unwrap_or(u64::MAX),
-        }));
-        Outgoing { says, next: None }
-    }
-
-    /// Applies what the server said. At a `Through` everyone concerned is woken, and the subjects that changed are
-    /// answered; [`Mirror::take_outgoing`] may have something then.
-    ///
-    /// # Errors
-    /// [`ReplicaError`]; the stream has to end then.
-    pub fn handle(&self, says: &ServerSays) -> Result<Option<BTreeSet<Subject>>, ReplicaError> {
-        self.note_written(says);
-        let mut state = self.lock();
-        state.heard_at = Instant::now();
-        let before = state.replica.through();
-        let Some(touched) = Arc::make_mut(&mut state.replica).handle(says)? else { return Ok(None) };
-        state.announce(&touched, Revision(before.0.saturating_add(1)));
-        drop(state);
-        self.known.notify_waiters();
-        Ok(Some(touched))
     }
 
     /// Moves when somebody has written records of this node.
@@ -280,19 +203,15 @@ impl Mirror {
         taken
     }
 
-    /// Of nodes, a server speaks of the agent's own only.
-    fn note_written(&self, says: &ServerSays) {
-        let (subject, revision) = match says {
-            ServerSays::Update(update) => (&update.subject, update.revision),
-            ServerSays::Whole(whole) => (&whole.subject, 0),
-            ServerSays::Welcome(_) | ServerSays::Through(_) => return,
-        };
-        if subject.as_ref().is_some_and(WireSubject::is_node) {
-            self.written.send_modify(|written| {
-                let revision = if written.len() < WRITTEN_MAX { revision } else { 0 };
-                written.insert(Revision(revision));
-            });
+    fn note_written(&self, revisions: &BTreeSet<Revision>) {
+        if revisions.is_empty() {
+            return;
         }
+        self.written.send_modify(|written| {
+            for revision in revisions {
+                written.insert(if written.len() < WRITTEN_MAX { *revision } else { Revision(0) });
+            }
+        });
     }
 
     /// The node's own registrations are now these. Answers with the subjects that this changes.
@@ -320,15 +239,8 @@ impl Mirror {
     /// goes at once; and nothing may go while no server is there to bring it back, so this is not called then.
     pub fn sweep(&self) {
         let mut state = self.lock();
-        let later = mem::take(&mut state.idle[1]);
-        for subject in mem::replace(&mut state.idle[0], later) {
-            Arc::make_mut(&mut state.replica).forget(&subject);
-            if !state.subscribe.remove(&subject) {
-                state.unsubscribe.insert(subject);
-            }
-        }
-        drop(state);
-        self.outgoing.notify_one();
+        state.sweep();
+        state.wake();
     }
 
     /// The native data plane depends on these now.
@@ -341,8 +253,7 @@ impl Mirror {
         for subject in left.difference(&subjects) {
             state.unwant(subject);
         }
-        drop(state);
-        self.outgoing.notify_one();
+        state.wake();
     }
 
     fn next(&self, id: SubscriberId) -> Option<ProxyNext> {
@@ -358,8 +269,7 @@ impl Mirror {
         let mut state = self.lock();
         if state.watches.contains_key(&id) {
             record(&mut state);
-            drop(state);
-            self.outgoing.notify_one();
+            state.wake();
         }
     }
 }
@@ -374,8 +284,7 @@ impl State {
             idle.remove(subject);
         }
         if Arc::make_mut(&mut self.replica).want(subject) {
-            // One that waits to be unsubscribed is told so first: what was sent under it is forgotten here.
-            self.subscribe.insert(subject.clone());
+            self.ask_for(subject);
         }
     }
 
@@ -474,10 +383,6 @@ impl Watched {
             self.owes.add(first, last);
         }
     }
-}
-
-fn resume((subject, have): &(Subject, Revision)) -> Option<Resume> {
-    Some(Resume { subject: Some(encode_subject(subject)?), have: have.0 })
 }
 
 /// The mirror as feeds of proxies see it.
@@ -587,8 +492,9 @@ impl ProxyWatch for Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.mirror.lock().end(self.id);
-        self.mirror.outgoing.notify_one();
+        let mut state = self.mirror.lock();
+        state.end(self.id);
+        state.wake();
     }
 }
 

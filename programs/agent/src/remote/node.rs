@@ -24,7 +24,8 @@ use crate::remote::join::{PATIENCE, join};
 use crate::remote::mirror::{Mirror, View};
 use crate::remote::passage::Passage;
 use crate::remote::renewal::Renewal;
-use crate::remote::uplink::{Listener, RemoteLink, Uplink, UplinkConfig, run};
+use crate::remote::servers::Servers;
+use crate::remote::uplink::{Figures, Listener, RemoteLink, Uplink, UplinkConfig, run};
 use crate::roots::follow_roots;
 
 /// From a write of the node's own records by somebody else until the agent looks, at most.
@@ -32,8 +33,10 @@ const HEAL_AFTER: Duration = Duration::from_secs(4);
 
 /// How a node is set up.
 pub struct NodeConfig {
-    /// The servers' TLS addresses, host and port, tried in turn.
+    /// The servers' TLS addresses, host and port: those by which the node finds the mesh.
     pub servers: Vec<String>,
+    /// Whether a second stream is kept in reserve where there are several servers.
+    pub standby: bool,
     /// What lets a node in that has no certificate yet.
     pub join_token: Option<String>,
     /// The agent's own settings.
@@ -94,8 +97,10 @@ impl RemoteNode {
             in_force: config.native.clone(),
         });
         let mut tasks = JoinSet::new();
-        let api = Arc::new(Passage::new(config.servers.clone(), tls.subscribe()));
-        let uplink_config = UplinkConfig { servers: config.servers, node: node.name.clone(), tls: tls.subscribe() };
+        let servers = Arc::new(Servers::new(node.name.clone(), config.servers));
+        let api = Arc::new(Passage::new(Arc::clone(&servers), tls.subscribe()));
+        let uplink_config =
+            UplinkConfig { servers, standby: config.standby, node: node.name.clone(), tls: tls.subscribe() };
         let listener = Arc::clone(&hub) as Arc<dyn Listener>;
         tasks.spawn(run(uplink_config, Arc::clone(&uplink), Arc::clone(&mirror), listener));
         let mut welcomed = hub.welcome.subscribe();
@@ -129,6 +134,12 @@ impl RemoteNode {
     #[must_use]
     pub fn away_for(&self) -> Duration {
         self.mirror.silent_for()
+    }
+
+    /// What has happened to the streams from servers.
+    #[must_use]
+    pub fn streams(&self) -> Figures {
+        self.uplink.figures()
     }
 
     /// What is known of the catalog here.

@@ -1,6 +1,6 @@
 //! The way to the servers' HTTP API, for what is asked of this node and only a server can answer.
 //!
-//! It has a connection of its own, made when something is asked: whoever reads an answer slowly must not hold up the
+//! It has a connection of its own, made when something is asked, rather to the server that the node is attached to: whoever reads an answer slowly must not hold up the
 //! agent's stream. Each request goes to one server; only one that was certainly not sent is tried at the next.
 
 use std::sync::Arc;
@@ -11,17 +11,18 @@ use http_body_util::Full;
 use starling_rpc::{ApiBody, CallError, ServerClient};
 use tokio::sync::{Mutex, watch};
 
+use crate::remote::servers::Servers;
 use crate::remote::uplink::CONNECT_TIMEOUT;
 
 /// The connection, and how another is made.
 pub struct Passage {
-    servers: Vec<String>,
+    servers: Arc<Servers>,
     tls: watch::Receiver<Arc<rustls::ClientConfig>>,
     client: Mutex<Option<ServerClient>>,
 }
 
 impl Passage {
-    pub(crate) fn new(servers: Vec<String>, tls: watch::Receiver<Arc<rustls::ClientConfig>>) -> Self {
+    pub(crate) fn new(servers: Arc<Servers>, tls: watch::Receiver<Arc<rustls::ClientConfig>>) -> Self {
         Self { servers, tls, client: Mutex::default() }
     }
 
@@ -47,9 +48,9 @@ impl Passage {
             return Ok(client.clone());
         }
         let mut last = CallError::unavailable("no server was named");
-        for server in &self.servers {
+        for server in self.servers.in_order() {
             let tls = Arc::clone(&self.tls.borrow());
-            match ServerClient::connect(server, tls, CONNECT_TIMEOUT).await {
+            match ServerClient::connect(&*server, tls, CONNECT_TIMEOUT).await {
                 Ok(client) => return Ok(held.insert(client).clone()),
                 Err(error) => last = error.into(),
             }

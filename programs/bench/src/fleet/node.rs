@@ -95,8 +95,13 @@ impl NodeSpec {
             services_of_files: BTreeSet::new(),
             clock: system_clock(),
         };
-        let config =
-            NodeConfig { servers: vec![self.server], join_token: Some(self.token), agent, native: Some(self.in_force) };
+        let config = NodeConfig {
+            servers: vec![self.server],
+            standby: false,
+            join_token: Some(self.token),
+            agent,
+            native: Some(self.in_force),
+        };
         let started = tokio::time::timeout(STEP_DEADLINE, RemoteNode::start(config)).await;
         let node = started.with_context(|| format!("{name} did not join within {STEP_DEADLINE:?}"))?;
         let node = node.with_context(|| format!("{name} did not join"))?;

@@ -125,7 +125,7 @@ impl World {
     }
 
     async fn attach(&self) -> AgentStream {
-        self.server.attach_agent(self.node.clone()).await
+        self.server.attach_agent(self.node.clone()).await.expect("it is not leaving")
     }
 
     fn status(&self) -> Option<(CheckStatus, Revision)> {
@@ -225,7 +225,7 @@ async fn a_node_is_written_as_lost_as_soon_as_its_grace_is_over_and_not_before()
         let Some(record) = world.server.snapshot().node(&world.node).map(|node| node.value.clone()) else { panic!() };
         let changes = vec![Change::Put(Record::Node(Node { name: node.clone(), ..record }))];
         world.server.commit(&Command::Node { name: node.clone(), changes }).await.expect("committed");
-        streams.push(world.server.attach_agent(node).await);
+        streams.push(world.server.attach_agent(node).await.expect("it is not leaving"));
     }
     let before = asked.borrow_and_update().1;
     world.store.failures.store(1, Ordering::SeqCst);

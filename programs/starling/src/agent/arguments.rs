@@ -22,9 +22,13 @@ const TOKEN_FILE_BYTES_MAX: u64 = 4096;
 /// gone. Ready when `GET /v1/agent/self` answers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AgentArgs {
-    /// Servers, at the port for agents (8503 unless given); tried in turn
+    /// Servers by which this node finds the mesh, at the port for agents (8503 unless given); any of them tells of the others
     #[arg(long, value_name = "ADDR", value_delimiter = ',', required = true)]
     server: Vec<String>,
+
+    /// Keep a second stream, to another server, in reserve: the loss of a server then costs nothing. `--standby=false` turns it off
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub(super) standby: bool,
 
     /// Name of this node; without it, the host's name up to the first dot
     #[arg(long, value_name = "NAME")]

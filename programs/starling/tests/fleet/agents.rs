@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use starling_agent::remote::mirror::Mirror;
+use starling_agent::remote::servers::Servers;
 use starling_agent::remote::uplink::{Listener, Uplink, UplinkConfig, run};
 use starling_attach::Replica;
 use starling_attach::message::Welcome;
@@ -72,7 +73,8 @@ impl Agents {
             ];
             assert_eq!(own.len(), SUBJECTS);
             let mirror = Mirror::new(Replica::default(), own);
-            let config = UplinkConfig { servers: vec![relay.address.clone()], node, tls: tls.subscribe() };
+            let servers = Arc::new(Servers::new(node.clone(), vec![relay.address.clone()]));
+            let config = UplinkConfig { servers, standby: true, node, tls: tls.subscribe() };
             let ear = Ear { mirror: Arc::clone(&mirror), newest: AtomicU64::new(0), witness: Arc::clone(&witness) };
             running.spawn(run(config, Uplink::new(), Arc::clone(&mirror), Arc::new(ear)));
             mirrors.push(mirror);

@@ -42,9 +42,9 @@ impl Refusals {
         self.kept.push(Kept { rejected, told: false });
     }
 
-    /// What the server has not been told. It counts as told from now on.
-    pub(super) fn take_untold(&mut self) -> Vec<Rejected> {
-        let untold = self.kept.iter_mut().filter(|kept| !kept.told);
+    /// What the server has not been told, of what it has told itself by `said`. It counts as told from now on.
+    pub(super) fn take_untold(&mut self, said: u64) -> Vec<Rejected> {
+        let untold = self.kept.iter_mut().filter(|kept| !kept.told && kept.rejected.revision <= said);
         let untold = untold.map(|kept| {
             kept.told = true;
             kept.rejected.clone()

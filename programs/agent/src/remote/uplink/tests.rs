@@ -6,12 +6,12 @@ use std::task::{Context, Poll};
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use starling_attach::message::AgentSays;
+use starling_attach::message::{AgentSays, Hello, ServerSays};
 use starling_attach::{FromServer, Replica};
 use starling_identity::{ClusterId, Identity, IssuanceRules};
 use starling_model::{Datacenter, UnixSeconds};
 use starling_rpc::{
-    AgentDoor, AgentStream, AliasView as WireView, CONNECTIONS_MAX, Doors, JoinAnswer, JoinRequest,
+    AgentDoor, AgentStream, AliasView as WireView, CONNECTIONS_MAX, CallError, Doors, JoinAnswer, JoinRequest,
     OwnRecords as WireRecords,
 };
 use starling_tls::{
@@ -21,21 +21,10 @@ use starling_tls::{
 use tokio::task::JoinSet;
 
 use super::*;
+use crate::remote::mirror::Mirror;
 
 /// Longer than anything here takes; reached only when a test fails.
 const DEADLINE: Duration = Duration::from_secs(20);
-
-#[test]
-fn only_a_stream_that_was_good_for_a_while_is_followed_at_once() {
-    let mut retries = Retries::default();
-    // Opened and welcomed, then turned away; or superseded as soon as all was told.
-    let pauses: Vec<_> = [None, Some(Duration::ZERO), None, Some(GOOD_AFTER / 2), None, None, None]
-        .map(|heard| retries.after(heard).as_millis())
-        .into();
-    assert_eq!(pauses, [0, 100, 200, 400, 800, 1600, 2000]);
-    assert_eq!(retries.after(Some(GOOD_AFTER)), Duration::ZERO);
-    assert_eq!(retries.after(None), RETRY_FIRST);
-}
 
 /// A server that is compared with: it notes since when, and fails as often as it is told to.
 #[derive(Default)]
@@ -135,7 +124,8 @@ async fn connected(script: &Arc<Script>, tasks: &mut JoinSet<()>) -> Arc<Uplink>
     let credentials = Credentials::new(&leaf.chain_pem, &key).expect("it fits");
     let server = Identity::Server { trust_domain: domain, datacenter };
     let tls = watch::Sender::new(Arc::new(agent_client_config(credentials, &roots, server).expect("a configuration")));
-    let config = UplinkConfig { servers: vec![address], node, tls: tls.subscribe() };
+    let servers = Arc::new(Servers::new(node.clone(), vec![address]));
+    let config = UplinkConfig { servers, standby: true, node, tls: tls.subscribe() };
     let uplink = Uplink::new();
     let mut up = uplink.client.subscribe();
     let mirror = Mirror::new(Replica::default(), []);

@@ -1,0 +1,329 @@
+//! Keeps a node attached: which connections there are, what each is for, and what takes whose place.
+//!
+//! Nothing is closed before what takes its place has told everything. Where the primary is lost without warning the standby
+//! has told everything long since, so it is promoted at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use starling_attach::message::MoveTo;
+use starling_rpc::ServerClient;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::line::{Ended, Line, LineNumber, Report};
+use super::retries::{Retries, jittered};
+use super::{Listener, Uplink, UplinkConfig};
+use crate::remote::mirror::{Mirror, Role};
+
+/// Between two sweeps of what nobody wants any more.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Keeps the node attached until dropped.
+pub async fn run(config: UplinkConfig, uplink: Arc<Uplink>, mirror: Arc<Mirror>, listener: Arc<dyn Listener>) {
+    let (reports, mut reported) = mpsc::unbounded_channel();
+    let mut keeper = Keeper {
+        config,
+        uplink,
+        mirror,
+        listener,
+        reports,
+        begun: 0,
+        lines: BTreeMap::new(),
+        primary: Attempts::default(),
+        standby: Attempts::default(),
+        without_primary_since: None,
+    };
+    let mut changed = keeper.config.servers.changed();
+    let mut sweeps = tokio::time::interval(SWEEP_INTERVAL.mul_f64(0.75 + fastrand::f64() / 2.0));
+    sweeps.tick().await;
+    loop {
+        let due = keeper.seek();
+        keeper.tell();
+        tokio::select! {
+            report = reported.recv() => match report {
+                Some((number, report)) => keeper.take(number, report),
+                None => return,
+            },
+            () = sleep_until(due) => {}
+            _ = changed.changed() => {}
+            _ = sweeps.tick() => if keeper.heard(Purpose::Primary).is_some() {
+                keeper.mirror.sweep();
+            },
+        }
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Keeper {
+    config: UplinkConfig,
+    uplink: Arc<Uplink>,
+    mirror: Arc<Mirror>,
+    listener: Arc<dyn Listener>,
+    reports: mpsc::UnboundedSender<(LineNumber, Report)>,
+    /// Counts connections.
+    begun: LineNumber,
+    /// At most one for each purpose.
+    lines: BTreeMap<LineNumber, Kept>,
+    primary: Attempts,
+    standby: Attempts,
+    /// Since the last one was lost; `None` before the first.
+    without_primary_since: Option<Instant>,
+}
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Primary,
+    Standby,
+    /// To become the primary once it has told everything.
+    Successor,
+}
+
+/// A connection that is kept, or is being made.
+struct Kept {
+    purpose: Purpose,
+    address: String,
+    /// The server's id, once it has said it.
+    server: String,
+    client: Option<ServerClient>,
+    heard_at: Option<Instant>,
+    is_leaving: bool,
+    promote: Arc<Notify>,
+    /// Ends with this.
+    _task: JoinSet<()>,
+}
+
+/// When one may be made, and how often it was in vain.
+#[derive(Default)]
+struct Attempts {
+    retries: Retries,
+    not_before: Option<Instant>,
+}
+
+impl Attempts {
+    fn ended(&mut self, heard_at: Option<Instant>) -> Duration {
+        let pause = self.retries.after(heard_at.map(|at| at.elapsed()));
+        self.not_before = Some(Instant::now() + jittered(pause));
+        pause
+    }
+
+    fn are_due(&self) -> bool {
+        self.not_before.is_none_or(|at| at <= Instant::now())
+    }
+}
+
+impl Keeper {
+    /// Begins what is missing; answers with when to look again.
+    fn seek(&mut self) -> Option<Instant> {
+        let Some(primary) = self.find(Purpose::Primary) else {
+            if self.primary.are_due()
+                && let Some(address) = self.config.servers.next(&BTreeSet::new())
+            {
+                self.begin(Purpose::Primary, address);
+            }
+            return self.primary.not_before;
+        };
+        let primary = &self.lines[&primary];
+        if primary.heard_at.is_none() {
+            return None;
+        }
+        let missing = if primary.is_leaving { Purpose::Successor } else { Purpose::Standby };
+        let is_wanted = missing == Purpose::Successor || self.config.standby;
+        if !is_wanted || self.find(missing).is_some() || self.find(Purpose::Successor).is_some() {
+            return None;
+        }
+        let taken: BTreeSet<_> = self.lines.values().map(|line| line.address.as_str()).collect();
+        let Some(address) = self.config.servers.next(&taken) else { return None };
+        if self.standby.are_due() {
+            self.begin(missing, address);
+        }
+        self.standby.not_before
+    }
+
+    fn begin(&mut self, purpose: Purpose, address: String) {
+        self.begun += 1;
+        let promote = Arc::new(Notify::new());
+        let line = Line {
+            number: self.begun,
+            address: address.clone(),
+            role: if purpose == Purpose::Primary { Role::Primary } else { Role::Standby },
+            node: self.config.node.clone(),
+            tls: Arc::clone(&self.config.tls.borrow()),
+            mirror: Arc::clone(&self.mirror),
+            listener: Arc::clone(&self.listener),
+            reports: self.reports.clone(),
+            promote: Arc::clone(&promote),
+        };
+        let mut task = JoinSet::new();
+        task.spawn(line.run());
+        let (server, client, heard_at, is_leaving) = (String::new(), None, None, false);
+        let kept = Kept { purpose, address, server, client, heard_at, is_leaving, promote, _task: task };
+        self.lines.insert(self.begun, kept);
+    }
+
+    fn find(&self, purpose: Purpose) -> Option<LineNumber> {
+        self.lines.iter().find(|(_, line)| line.purpose == purpose).map(|(number, _)| *number)
+    }
+
+    /// The line for a purpose, if it has told everything.
+    fn heard(&self, purpose: Purpose) -> Option<LineNumber> {
+        self.find(purpose).filter(|number| self.lines[number].heard_at.is_some())
+    }
+
+    fn take(&mut self, number: LineNumber, report: Report) {
+        // What has been let go may have reported before.
+        let Some(line) = self.lines.get_mut(&number) else { return };
+        match report {
+            Report::Open(client) => {
+                line.client = Some(client.clone());
+                if line.purpose == Purpose::Primary {
+                    let address = line.address.clone();
+                    self.is_attached(&address, client);
+                }
+            }
+            Report::Is(server) => {
+                line.server = server;
+                self.check_apart(number);
+            }
+            Report::Heard => {
+                line.heard_at = Some(Instant::now());
+                self.config.servers.heard(&line.address);
+                if line.purpose == Purpose::Successor {
+                    self.promote(number);
+                    self.uplink.count(|figures| figures.moves += 1);
+                }
+            }
+            Report::MoveTo(to) => self.move_to(number, to),
+            Report::Leaving => self.is_leaving(number),
+            Report::Ended(ended) => self.ended(number, &ended),
+        }
+    }
+
+    /// Two addresses may be of one server, and a second stream to it is of no use.
+    fn check_apart(&mut self, number: LineNumber) {
+        let line = &self.lines[&number];
+        let is_same = |(other, kept): (&LineNumber, &Kept)| *other != number && kept.server == line.server;
+        if line.purpose != Purpose::Primary && self.lines.iter().any(is_same) {
+            tracing::debug!(address = line.address, server = line.server, "another address of the same server");
+            self.ended(number, &Ended::Lost("another address of the same server".to_owned()));
+        }
+    }
+
+    fn ended(&mut self, number: LineNumber, ended: &Ended) {
+        let Some(line) = self.lines.remove(&number) else { return };
+        let server = &*line.address;
+        self.config.servers.failed(server);
+        let (Ended::Lost(reason) | Ended::Anew(reason)) = ended;
+        match line.purpose {
+            Purpose::Standby => {
+                let pause = self.standby.ended(line.heard_at);
+                tracing::debug!(server, reason, ?pause, "the stream in reserve ended");
+            }
+            Purpose::Successor => {
+                let pause = self.standby.ended(line.heard_at);
+                self.uplink.count(|figures| figures.moves_failed += 1);
+                tracing::info!(server, reason, ?pause, "the stream stays where it is");
+            }
+            Purpose::Primary => {
+                self.without_primary_since = line.client.is_some().then(Instant::now).or(self.without_primary_since);
+                if let Some(standby) = self.heard(Purpose::Standby) {
+                    tracing::info!(
+                        server,
+                        reason,
+                        to = self.lines[&standby].address,
+                        "the stream in reserve takes over"
+                    );
+                    self.promote(standby);
+                    self.uplink.count(|figures| figures.promotions += 1);
+                    return;
+                }
+                self.lines.clear();
+                self.config.servers.set_primary(None);
+                self.uplink.goes_over(None);
+                let pause = self.primary.ended(line.heard_at);
+                match ended {
+                    Ended::Anew(reason) => {
+                        tracing::warn!(server, reason, "the server has not what this agent heard; it begins anew");
+                        self.mirror.begin_anew();
+                    }
+                    Ended::Lost(reason) if line.heard_at.is_some() => {
+                        tracing::info!(server, reason, "the stream ended")
+                    }
+                    Ended::Lost(reason) => tracing::debug!(server, reason, ?pause, "no server is reached"),
+                }
+            }
+        }
+    }
+
+    /// A line that has told everything becomes the primary; what was it until now is closed.
+    fn promote(&mut self, number: LineNumber) {
+        self.lines.retain(|_, line| line.purpose != Purpose::Primary);
+        let Some(line) = self.lines.get_mut(&number) else { return };
+        line.purpose = Purpose::Primary;
+        line.promote.notify_one();
+        let (address, client) = (line.address.clone(), line.client.clone());
+        client.into_iter().for_each(|client| self.is_attached(&address, client));
+        self.standby.not_before = None;
+    }
+
+    fn is_attached(&mut self, address: &str, client: ServerClient) {
+        self.config.servers.set_primary(Some(address));
+        self.uplink.goes_over(Some(client));
+        if let Some(since) = self.without_primary_since.take() {
+            self.uplink.count(|figures| figures.gap(since.elapsed()));
+        }
+    }
+
+    fn move_to(&mut self, number: LineNumber, to: MoveTo) {
+        if self.lines[&number].purpose != Purpose::Primary || self.lines[&number].server == to.server {
+            return;
+        }
+        let standby = self.heard(Purpose::Standby).filter(|standby| self.lines[standby].server == to.server);
+        if let Some(standby) = standby {
+            tracing::info!(to = to.address, "the server wishes this node elsewhere, where a stream is open already");
+            self.promote(standby);
+            self.uplink.count(|figures| figures.moves += 1);
+        } else if self.find(Purpose::Successor).is_none() && !to.address.is_empty() {
+            tracing::info!(to = to.address, "the server wishes this node elsewhere");
+            // One that is being made there would be the second of this node.
+            self.lines.retain(|_, line| line.purpose != Purpose::Standby || line.address != to.address);
+            self.begin(Purpose::Successor, to.address);
+        }
+    }
+
+    fn is_leaving(&mut self, number: LineNumber) {
+        let Some(line) = self.lines.get_mut(&number) else { return };
+        line.is_leaving = true;
+        self.config.servers.failed(&line.address);
+        self.standby.not_before = None;
+        if line.purpose != Purpose::Primary {
+            self.lines.remove(&number);
+        } else if let Some(standby) = self.heard(Purpose::Standby) {
+            tracing::info!(
+                to = self.lines[&standby].address,
+                "the server is leaving; the stream in reserve takes over"
+            );
+            self.promote(standby);
+            self.uplink.count(|figures| figures.moves += 1);
+        } else {
+            // One that has yet to tell everything may be taken for the successor.
+            let standby = self.find(Purpose::Standby).and_then(|standby| self.lines.get_mut(&standby));
+            standby.into_iter().for_each(|standby| standby.purpose = Purpose::Successor);
+        }
+    }
+
+    fn tell(&self) {
+        let primary = self.find(Purpose::Primary).is_some_and(|number| self.lines[&number].client.is_some());
+        let standby = self.heard(Purpose::Standby).is_some();
+        self.uplink.count(|figures| (figures.primary, figures.standby) = (primary, standby));
+    }
+}
