@@ -115,6 +115,22 @@ pub trait CatalogPort: Send + Sync + 'static {
     fn receive_snapshot(&self) -> Result<Box<dyn IncomingSnapshot>, SnapshotFailure> {
         Err(SnapshotFailure::NotHere)
     }
+
+    /// How far this server is with leaving, which it begins with if it is to; `None` if it is none of several.
+    fn leaving(&self, begin: bool) -> Option<Leaving>;
+}
+
+/// How far a server is with leaving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Leaving {
+    /// Whether it has begun.
+    pub begun: bool,
+    /// Agents that are attached to it.
+    pub attached: u32,
+    /// Agents that have a stream in reserve here.
+    pub standby: u32,
+    /// Whether it has left, and ends.
+    pub done: bool,
 }
 
 /// What is to become of the CA.

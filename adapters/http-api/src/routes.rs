@@ -120,6 +120,8 @@ fn own_routes() -> Vec<Route> {
         Route::new("PUT", "/starling/v1/ca/proceed", P::OperatorWrite, B::NONE, "Go on with a rotation without the nodes that have not applied it; names them", |a, c| Box::pin(authority::proceed(a, c))),
         Route::new("PUT", "/starling/v1/ca/reseal", P::OperatorWrite, B::NONE, "Seal every key of the CA anew, with the first seal key of this server", |a, c| Box::pin(authority::reseal(a, c))),
         Route::new("DELETE", "/starling/v1/ca/roots/{id}", P::OperatorWrite, B::NONE, "Trust a root no more that does not sign; one that has leaves only with `now`", |a, c| Box::pin(authority::remove(a, c))),
+        Route::new("GET", "/starling/v1/server/leave", P::OperatorRead, B::NONE, "How far this server is with leaving: agents that are attached to it, and in reserve", |a, c| Box::pin(starling::leaving(a, c))),
+        Route::new("PUT", "/starling/v1/server/leave", P::OperatorWrite, B::NONE, "Have this server leave: its agents go to the others, and it ends", |a, c| Box::pin(starling::leave(a, c))),
         Route::new("GET", "/metrics", P::AgentRead, B::NONE, "Metrics in the OpenMetrics text form", |a, c| Box::pin(status::metrics(a, c))),
     ]
 }

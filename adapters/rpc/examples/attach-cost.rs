@@ -128,7 +128,7 @@ async fn fleet(address: SocketAddr, folder: &Path, agents: usize) -> Result<(), 
         running.spawn(async move {
             let turn = opening.acquire_owned().await?;
             let client = ServerClient::connect(address, tls, Duration::from_secs(60)).await?;
-            let hello = Hello { node: "n1".to_owned(), version: String::new() };
+            let hello = Hello { node: "n1".to_owned(), ..Hello::default() };
             let (sender, mut frames) = client.attach(hello).await?;
             drop(turn);
             while let Some(says) = frames.next().await {

@@ -21,7 +21,7 @@ use support::{DEADLINE, Mesh, Server};
 use tokio::net::TcpStream;
 
 fn hello(node: &str) -> Hello {
-    Hello { node: node.to_owned(), version: "test".to_owned() }
+    Hello { node: node.to_owned(), version: "test".to_owned(), ..Hello::default() }
 }
 
 async fn attach(server: &Server, node: &str) -> (AgentSender, ServerFrames) {

@@ -20,7 +20,7 @@ use support::{DEADLINE, Mesh, Server, now};
 const DAY: u64 = 24 * 60 * 60;
 
 fn hello(node: &str) -> Hello {
-    Hello { node: node.to_owned(), version: "test".to_owned() }
+    Hello { node: node.to_owned(), version: "test".to_owned(), ..Hello::default() }
 }
 
 /// Somebody who is attached, and goes on hearing what is said.

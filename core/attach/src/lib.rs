@@ -5,6 +5,7 @@
 //! | [`message`] | what is said on the stream, and its bytes |
 //! | [`projection`] | what each subject looks like from afar, and what a commit changes about that |
 //! | [`fleet`] | the server's side: one window of frames per subject, one pending set per stream |
+//! | [`balance`] | how many agents a server directs to another |
 //! | [`lineage`] | whether what an agent has heard is of the store's own past |
 //! | [`intake`] | the agent's side of one stream: what it says, until its `Through` |
 //! | [`replica`] | the agent's side of all: what concerns its node, as a planner reads it |
@@ -12,6 +13,7 @@
 //! Cost model: a commit is projected for the keys that it touches; each item that differs is encoded once and noted as
 //! pending by name for each stream concerned; a stream that takes it copies a reference. See docs/adr/0010.
 
+pub mod balance;
 pub mod fleet;
 pub mod intake;
 pub mod lineage;

@@ -422,8 +422,8 @@ pub fn encode_subject(subject: &Subject) -> Option<WireSubject> {
         Subject::Roots => (6, String::new()),
         Subject::Node(node) => (KIND_NODE, node.to_string()),
         Subject::Destinations(source) => (8, source.to_string()),
+        Subject::Servers => (9, String::new()),
         Subject::Instance(_)
-        | Subject::Servers
         | Subject::ServiceList
         | Subject::NodeList
         | Subject::CheckList
@@ -443,11 +443,12 @@ pub fn decode_subject(wire: &WireSubject) -> Result<Subject, MessageError> {
         2 => Subject::Service(service()?),
         3 => Subject::Routing(service()?),
         4 => Subject::Intentions(wire.name.parse::<IntentionSubject>()?),
-        5 | 6 if !wire.name.is_empty() => return Err(MessageError::Named(wire.kind)),
+        5 | 6 | 9 if !wire.name.is_empty() => return Err(MessageError::Named(wire.kind)),
         5 => Subject::ProxyDefaults,
         6 => Subject::Roots,
         KIND_NODE => Subject::Node(wire.name.parse()?),
         8 => Subject::Destinations(service()?),
+        9 => Subject::Servers,
         other => return Err(MessageError::Subject(other)),
     })
 }

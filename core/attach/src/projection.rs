@@ -16,7 +16,7 @@ use prost::Message;
 use starling_catalog::{Front, Marks, MeshRead, Snapshot, Subject};
 use starling_model::{
     CaRootRecord, Change, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceKey, Locality, NameError,
-    NodeName, Port, RecordKey, ServiceName, Weights,
+    NodeName, Port, RecordKey, ServerId, ServerRecord, ServiceName, Weights,
 };
 
 use crate::message::{MessageError, WireItem};
@@ -34,6 +34,8 @@ pub enum ItemKey {
     Front(InstanceKey),
     /// A root, by its identifier.
     Root(String),
+    /// A server.
+    Server(ServerId),
 }
 
 /// An item of a subject.
@@ -45,6 +47,8 @@ pub enum Item {
     Entry(ConfigEntry),
     /// Of `Roots`.
     Root(CaRootRecord),
+    /// Of `Servers`.
+    Server(ServerRecord),
     /// Of `Routing`.
     VirtualAddress(Ipv4Addr),
     /// Of `Destinations`, in order.
@@ -77,6 +81,10 @@ pub fn content(snapshot: &Snapshot, subject: &Subject) -> Vec<(ItemKey, Item)> {
     if *subject == Subject::Roots {
         let roots = snapshot.roots().into_iter();
         return roots.map(|root| (ItemKey::Root(root.value.id.clone()), Item::Root(root.value.clone()))).collect();
+    }
+    if *subject == Subject::Servers {
+        let servers = snapshot.servers();
+        return servers.map(|it| (ItemKey::Server(it.value.id), Item::Server(it.value.clone()))).collect();
     }
     let keys: &[ItemKey] = if let Subject::Routing(_) = subject {
         &ROUTING_ITEMS
@@ -112,7 +120,7 @@ fn named(snapshot: &Snapshot, subject: &Subject, key: &ItemKey) -> Option<Item> 
         Subject::Routing(service) => match key {
             ItemKey::Entry(kind) => entry(*kind, service.to_string()),
             ItemKey::VirtualAddress => snapshot.virtual_address(service).map(Item::VirtualAddress),
-            ItemKey::Sole | ItemKey::Front(_) | ItemKey::Root(_) => {
+            ItemKey::Sole | ItemKey::Front(_) | ItemKey::Root(_) | ItemKey::Server(_) => {
                 entry(ConfigKind::ServiceDefaults, service.to_string())
             }
         },
@@ -124,9 +132,12 @@ fn named(snapshot: &Snapshot, subject: &Subject, key: &ItemKey) -> Option<Item> 
             (!destinations.is_empty()).then_some(Item::Services(destinations))
         }
         Subject::Node(_) => Some(Item::Mark),
+        Subject::Servers => {
+            let ItemKey::Server(id) = key else { return None };
+            snapshot.server(*id).map(|server| Item::Server(server.value.clone()))
+        }
         Subject::Endpoints(_)
         | Subject::Roots
-        | Subject::Servers
         | Subject::Instance(_)
         | Subject::ServiceList
         | Subject::NodeList
@@ -238,10 +249,12 @@ impl Touched {
                 let service = snapshot.virtual_address_of(*address).cloned();
                 self.named.extend(service.map(|service| (Subject::Routing(service), ItemKey::VirtualAddress)));
             }
+            RecordKey::Server(id) => {
+                self.named.insert((Subject::Servers, ItemKey::Server(*id)));
+            }
             RecordKey::CaKey(_)
             | RecordKey::Fence(_)
             | RecordKey::JoinToken(_)
-            | RecordKey::Server(_)
             | RecordKey::Leader
             | RecordKey::Attachment(_) => {}
         }
@@ -305,12 +318,14 @@ pub fn encode_item(key: &ItemKey, item: Option<&Item>) -> WireItem {
         ItemKey::VirtualAddress => VIRTUAL_ADDRESS.to_owned(),
         ItemKey::Front(key) => format!("{}/{}", key.node, key.id),
         ItemKey::Root(id) => id.clone(),
+        ItemKey::Server(id) => id.to_string(),
     };
     let json = "invariant: records have string keys only and always serialise";
     let value = item.map(|item| match item {
         Item::Front(front) => encode_front(front).encode_to_vec(),
         Item::Entry(entry) => serde_json::to_vec(entry).expect(json),
         Item::Root(root) => serde_json::to_vec(root).expect(json),
+        Item::Server(server) => serde_json::to_vec(server).expect(json),
         Item::VirtualAddress(address) => address.octets().to_vec(),
         Item::Services(services) => serde_json::to_vec(services).expect(json),
         Item::Mark => Vec::new(),
@@ -361,6 +376,15 @@ pub fn decode_item(subject: &Subject, wire: &WireItem) -> Result<(ItemKey, Optio
                 root => Ok((ItemKey::Root(wire.key.clone()), root.map(Item::Root))),
             }
         }
+        Subject::Servers => {
+            let id = wire.key.parse().map_err(|error: starling_model::ServerIdError| wrong(error.to_string()))?;
+            let server: Option<ServerRecord> =
+                value.map(|value| serde_json::from_slice(value)).transpose().map_err(|e| wrong(e.to_string()))?;
+            match server {
+                Some(server) if server.id != id => Err(wrong("it is another server".to_owned())),
+                server => Ok((ItemKey::Server(id), server.map(Item::Server))),
+            }
+        }
         Subject::Routing(_) if wire.key == VIRTUAL_ADDRESS => {
             let address = value.map(|value| <[u8; 4]>::try_from(&value[..])).transpose();
             let address = address.map_err(|_| wrong("it is no IPv4 address".to_owned()))?;
@@ -388,7 +412,6 @@ pub fn decode_item(subject: &Subject, wire: &WireItem) -> Result<(ItemKey, Optio
         }
         Subject::Service(_) | Subject::Node(_) => Ok((ItemKey::Sole, value.map(|_| Item::Mark))),
         Subject::Instance(_)
-        | Subject::Servers
         | Subject::ServiceList
         | Subject::NodeList
         | Subject::CheckList
@@ -471,7 +494,7 @@ impl ItemChange {
             (_, Some(Item::Front(front))) if front.health == CheckStatus::Critical => Urgency::Restricts,
             (_, Some(Item::Front(_))) => Urgency::Extends,
             (_, Some(Item::VirtualAddress(_) | Item::Services(_))) => Urgency::Extends,
-            (_, Some(Item::Entry(_) | Item::Root(_) | Item::Mark)) => Urgency::Adjusts,
+            (_, Some(Item::Entry(_) | Item::Root(_) | Item::Server(_) | Item::Mark)) => Urgency::Adjusts,
         }
     }
 }

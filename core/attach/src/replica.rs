@@ -11,8 +11,8 @@ use bytes::Bytes;
 use starling_catalog::{Front, MeshRead, Subject};
 use starling_model::{
     CaRootRecord, ConfigEntry, ConfigKind, IngressGateway, InstanceKey, IntentionSubject, MeshEntry, Node, NodeName,
-    ProxyDefaults, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver,
-    ServiceRouter, ServiceSplitter,
+    ProxyDefaults, Revision, ServerId, ServerRecord, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName,
+    ServiceResolver, ServiceRouter, ServiceSplitter,
 };
 
 use crate::intake::{HandedOver, Intake, Staged, What};
@@ -85,6 +85,7 @@ pub(crate) struct Content {
     virtual_address: Option<Ipv4Addr>,
     roots: BTreeMap<String, CaRootRecord>,
     services: Vec<ServiceName>,
+    servers: BTreeMap<ServerId, ServerRecord>,
     mark: bool,
 }
 
@@ -315,6 +316,11 @@ impl Replica {
         roots
     }
 
+    /// The servers of the mesh, by identifier; none where the store has one server.
+    pub fn servers(&self) -> impl Iterator<Item = &ServerRecord> {
+        self.topics.get(&Subject::Servers).into_iter().flat_map(|topic| topic.content.servers.values())
+    }
+
     fn entry(&self, subject: &Subject) -> Option<&ConfigEntry> {
         self.topics.get(subject)?.content.entry.as_ref()
     }
@@ -363,6 +369,12 @@ impl Content {
             (ItemKey::Root(id), _) => {
                 self.roots.remove(&id);
             }
+            (ItemKey::Server(id), Some(Item::Server(server))) => {
+                self.servers.insert(id, server);
+            }
+            (ItemKey::Server(id), _) => {
+                self.servers.remove(&id);
+            }
             (ItemKey::Entry(kind), Some(Item::Entry(entry))) => {
                 self.others.insert(kind, entry);
             }
@@ -385,9 +397,18 @@ impl Content {
         let others = self.others.iter().map(|(kind, entry)| (ItemKey::Entry(*kind), Item::Entry(entry.clone())));
         let mark = self.mark.then_some((ItemKey::Sole, Item::Mark));
         let address = self.virtual_address.map(|address| (ItemKey::VirtualAddress, Item::VirtualAddress(address)));
+        let servers = self.servers.iter().map(|(id, server)| (ItemKey::Server(*id), Item::Server(server.clone())));
         let services = Some(&self.services).filter(|services| !services.is_empty());
         let services = services.map(|services| (ItemKey::Sole, Item::Services(services.clone())));
-        fronts.chain(roots).chain(entry).chain(others).chain(mark).chain(address).chain(services).collect()
+        fronts
+            .chain(roots)
+            .chain(entry)
+            .chain(others)
+            .chain(mark)
+            .chain(address)
+            .chain(services)
+            .chain(servers)
+            .collect()
     }
 }
 

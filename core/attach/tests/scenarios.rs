@@ -251,6 +251,7 @@ fn item_text(subject: &Subject, wire: &WireItem) -> String {
             format!("{} {address}:{port} {:?}{marks}", front.key, front.health).to_lowercase()
         }
         Some(Item::Root(root)) => root.id,
+        Some(Item::Server(server)) => server.name.to_string(),
         Some(Item::VirtualAddress(address)) => address.to_string(),
         Some(Item::Services(services)) => format!("{services:?}"),
         Some(Item::Entry(ConfigEntry::ServiceIntentions(entry))) => match entry.sources[0].decision {

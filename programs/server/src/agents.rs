@@ -181,9 +181,9 @@ impl Agents {
         self.lock().leaving
     }
 
-    /// The server is leaving, or is not after all. Streams that are open stay; nobody attaches any more.
-    pub(crate) fn set_leaving(&self, leaving: bool) {
-        self.lock().leaving = leaving;
+    /// The server is leaving: streams that are open stay, and nobody attaches any more. Whether it was not before.
+    pub(crate) fn begin_leaving(&self) -> bool {
+        !std::mem::replace(&mut self.lock().leaving, true)
     }
 
     /// Tells at most `max` streams that the server is leaving that were not told: those in reserve first, since who moves its
@@ -269,6 +269,11 @@ impl Agents {
     /// How many agents are attached.
     pub(crate) fn attached(&self) -> u32 {
         u32::try_from(self.metrics.attached.get()).unwrap_or_default()
+    }
+
+    /// How many agents have a stream in reserve here.
+    pub(crate) fn standby(&self) -> u32 {
+        u32::try_from(self.metrics.standbys.get()).unwrap_or_default()
     }
 
     /// Whether a node's agent is attached.

@@ -49,7 +49,8 @@ impl Door {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             epoch: server.agents().epoch(),
             level: LEVEL,
-            ..Welcome::default()
+            server: server.id().map(|id| id.to_string()).unwrap_or_default(),
+            server_name: server.name().to_string(),
         };
         let welcome = FromServer::from(starling_attach::message::ServerSays::Welcome(welcome)).to_bytes();
         Self { server, welcome, own_node: None }

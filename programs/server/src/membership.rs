@@ -162,6 +162,12 @@ impl Server {
         self.membership().id()
     }
 
+    /// What this server is called among those that share its store.
+    #[must_use]
+    pub fn name(&self) -> &NodeName {
+        &self.config().advertised.name
+    }
+
     /// Whether this server has the duties of which there is only one. Whatever it writes as such must have the condition
     /// that it still leads.
     #[must_use]

@@ -30,6 +30,7 @@ use crate::convergence::{self, Convergence};
 use crate::hub::{AttachedNode, Hub, ProxySubscription, Subscription};
 use crate::liveness::{self, Liveness};
 use crate::membership::{self, Advertised, Membership};
+use crate::moves;
 use crate::opening::Opening;
 use crate::rotation;
 use crate::signer::{AuthorityConfig, CurrentSigner, SignFailure, Signer};
@@ -100,6 +101,8 @@ pub struct Server {
     admission: Admission,
     membership: Arc<Membership>,
     contact: Arc<Contact>,
+    /// Whether it has left.
+    left: watch::Sender<bool>,
     metrics: Metrics,
     /// Whose turn it is among those whose writes were beaten by another.
     beaten: tokio::sync::Mutex<()>,
@@ -155,6 +158,7 @@ impl Server {
             admission,
             membership: Arc::new(membership),
             contact: Contact::new(registry),
+            left: watch::Sender::new(false),
             metrics: Metrics::new(registry),
             beaten: tokio::sync::Mutex::default(),
             restoring: tokio::sync::Mutex::default(),
@@ -167,6 +171,7 @@ impl Server {
             tokio::spawn(contact::keep(Arc::downgrade(&server)));
         }
         rotation::spawn(&server);
+        tokio::spawn(moves::balance(Arc::downgrade(&server)));
         Ok(server)
     }
 
@@ -456,6 +461,14 @@ impl Server {
 
     pub(crate) fn contact(&self) -> &Arc<Contact> {
         &self.contact
+    }
+
+    pub(crate) fn left_sender(&self) -> &watch::Sender<bool> {
+        &self.left
+    }
+
+    pub(crate) fn config(&self) -> &ServerConfig {
+        &self.config
     }
 
     pub(crate) fn membership(&self) -> &Arc<Membership> {

@@ -74,7 +74,7 @@ impl Mesh {
     }
 
     async fn attach(&self, node: &str) -> (AgentSender, ServerFrames) {
-        let hello = Hello { node: node.to_owned(), version: String::new() };
+        let hello = Hello { node: node.to_owned(), ..Hello::default() };
         self.connect(node).await.attach(hello).await.expect("a stream")
     }
 

@@ -319,7 +319,7 @@ async fn the_end_of_an_earlier_stream_of_a_node_is_not_the_end_of_another_nodes(
     let server = start(directory.path()).await;
     let door = Door::new(Arc::clone(&server), false);
     let attach = |name: &str| {
-        let hello = Hello { node: name.to_owned(), version: String::new() };
+        let hello = Hello { node: name.to_owned(), ..Hello::default() };
         door.attach(name.parse().expect("a name"), hello).expect("attached")
     };
     let earlier = attach("n1");

@@ -58,6 +58,10 @@ const LOG_OF_PROGRAMS: &str = "info";
 /// What commands log unless told otherwise: their output is their answer.
 const LOG_OF_COMMANDS: &str = "warn";
 
+/// Why flags of a client do not go before a program that runs on.
+const API_FLAGS_IN_FRONT: &str =
+    "flags in front of `dev`, `server` and `agent` are a client's; write `dev --http-addr …`";
+
 /// Time for writes to files that are under way at the end; whoever asked for them was answered, or is gone.
 const LAST_WRITES: Duration = Duration::from_secs(1);
 
@@ -78,13 +82,14 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let log = surroundings.environment.log.as_deref();
     match &command {
         Command::Dev(args) => args.log.start(),
-        Command::Server(args) => args.log.start(),
+        Command::Server(args) if args.command.is_none() => args.log.start(),
         Command::Agent(args) => args.log.start(),
         Command::Proxy(args) => args.log.start(),
         Command::FakeService | Command::Bench(_) | Command::Load(_) => {
             start_log(log.unwrap_or(LOG_OF_PROGRAMS), LogFormat::Text)
         }
-        Command::Services(_)
+        Command::Server(_)
+        | Command::Services(_)
         | Command::Nodes(_)
         | Command::Servers(_)
         | Command::Operator(_)
@@ -127,15 +132,14 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 
 async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Result<ExitCode> {
     let outcome = match command {
-        Command::Dev(_) | Command::Server(_) | Command::Agent(_) if surroundings.api != ApiArgs::default() => {
-            return Err(usage(
-                "flags in front of `dev`, `server` and `agent` are a client's; write `dev --http-addr …`",
-            ));
+        Command::Dev(_) | Command::Agent(_) if surroundings.api != ApiArgs::default() => {
+            return Err(usage(API_FLAGS_IN_FRONT));
+        }
+        Command::Server(args) if args.command.is_none() && surroundings.api != ApiArgs::default() => {
+            return Err(usage(API_FLAGS_IN_FRONT));
         }
         Command::Dev(args) => return dev::run(*args).await.map(|()| ExitCode::SUCCESS),
-        Command::Server(args) => {
-            return server::run(*args, &surroundings.environment).await.map(|()| ExitCode::SUCCESS);
-        }
+        Command::Server(args) => return server::run(*args, surroundings).await,
         Command::Agent(args) => {
             return agent::run(*args, &surroundings.environment).await.map(|()| ExitCode::SUCCESS);
         }

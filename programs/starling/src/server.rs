@@ -2,28 +2,38 @@
 
 mod arguments;
 pub(crate) mod etcd;
+mod leave;
 mod settings;
 
 use std::net::SocketAddr;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use starling_model::NodeName;
-use starling_server::{Advertised, AuthorityConfig, Opening, ServerConfig, StoreKind};
+use starling_server::{Advertised, AuthorityConfig, LEAVE_WITHIN, Opening, ServerConfig, StoreKind};
 use starling_telemetry::Registry;
 
 pub(crate) use arguments::ServerArgs;
-use arguments::Store;
+use arguments::{ServerCommand, Store};
 use settings::Settings;
 
+use crate::arguments::Surroundings;
 use crate::descriptors::Shares;
 use crate::environment::Environment;
 use crate::memory;
 use crate::outcome::usage;
 use crate::role::control::{Control, ServerSockets, failed};
-use crate::role::{self, Interrupts, Role, Serving, doors, node};
+use crate::role::{self, Interrupts, Role, STOP_WITHIN, Serving, doors, node};
 
-/// Runs until interrupted.
-pub(crate) async fn run(args: ServerArgs, environment: &Environment) -> anyhow::Result<()> {
+/// Runs until interrupted, or does what is asked of a server that runs.
+pub(crate) async fn run(args: ServerArgs, surroundings: &Surroundings) -> anyhow::Result<ExitCode> {
+    if let Some(ServerCommand::Leave(args)) = &args.command {
+        return Ok(leave::run(args, surroundings).await?.into());
+    }
+    serve(args, &surroundings.environment).await.map(|()| ExitCode::SUCCESS)
+}
+
+async fn serve(args: ServerArgs, environment: &Environment) -> anyhow::Result<()> {
     let interrupts = Interrupts::listen()?;
     if args.grpc_addr.is_some() {
         tracing::warn!(
@@ -38,7 +48,8 @@ pub(crate) async fn run(args: ServerArgs, environment: &Environment) -> anyhow::
         grpc_tls: doors::grpc_tls(settings.grpc_tls_addr)?,
         dns: doors::dns(settings.dns_addr).await?,
     };
-    role::run(interrupts, Running::start(args, settings, (store, authority), sockets)).await
+    let starting = Running::start(args, settings, (store, authority), sockets);
+    role::run_within(interrupts, LEAVE_WITHIN + STOP_WITHIN, starting).await
 }
 
 /// Where the catalog is, by the flags.
@@ -78,7 +89,7 @@ impl Running {
         (store, authority): (StoreKind, AuthorityConfig),
         sockets: ServerSockets,
     ) -> anyhow::Result<Self> {
-        let data_dir = role::data_dir(&args.data_dir)?;
+        let data_dir = role::data_dir(args.data_dir())?;
         let name = node::name(args.node_name.as_ref())?;
         let advertised = advertised(&args, &name, &sockets)?;
         let Settings { datacenter, grace, csr, .. } = settings;
@@ -101,10 +112,19 @@ impl Role for Running {
     const FINISHES_START: bool = false;
 
     async fn serve(&mut self) -> anyhow::Result<()> {
-        Err(failed(&Arc::clone(&self.control.server)).await)
+        let server = Arc::clone(&self.control.server);
+        tokio::select! {
+            error = failed(&server) => Err(error),
+            () = server.left() => Ok(()),
+        }
     }
 
     async fn stop(self) {
+        let server = Arc::clone(&self.control.server);
+        if server.id().is_some() {
+            server.leave();
+            server.left().await;
+        }
         self.serving.stop().await;
         self.control.server.resign().await;
     }

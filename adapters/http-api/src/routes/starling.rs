@@ -15,12 +15,30 @@ use crate::barrier::Wanted;
 use crate::call::Call;
 use crate::error::ApiError;
 use crate::limits::{CHANGES_LISTED_MAX, RECEIPT_NAMES_DEFAULT, RECEIPT_NAMES_MAX, RECEIPT_WAIT_DEFAULT};
+use crate::ports::Leaving;
 use crate::router::{Api, Outcome};
 
 pub(super) async fn changes(api: Arc<Api>, _: Call) -> Outcome {
     let revision = api.catalog.snapshot().revision();
     let changes: Vec<Value> = api.catalog.changes(CHANGES_LISTED_MAX).iter().map(change_form).collect();
     Ok(Answer::json(json!({"revision": revision.0, "changes": changes})))
+}
+
+pub(super) async fn leaving(api: Arc<Api>, _: Call) -> Outcome {
+    leaving_form(api.catalog.leaving(false))
+}
+
+pub(super) async fn leave(api: Arc<Api>, _: Call) -> Outcome {
+    leaving_form(api.catalog.leaving(true))
+}
+
+fn leaving_form(leaving: Option<Leaving>) -> Outcome {
+    let alone = || {
+        let reason = "this server shares its store with no other, so nobody would take its agents; stop it instead";
+        ApiError::bad_request(reason.to_owned())
+    };
+    let Leaving { begun, attached, standby, done } = leaving.ok_or_else(alone)?;
+    Ok(Answer::json(json!({"leaving": begun, "attached": attached, "standby": standby, "done": done})))
 }
 
 pub(super) async fn change(api: Arc<Api>, call: Call) -> Outcome {

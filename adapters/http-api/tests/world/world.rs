@@ -314,6 +314,10 @@ impl CatalogPort for World {
         }
     }
 
+    fn leaving(&self, begin: bool) -> Option<starling_http_api::Leaving> {
+        Some(starling_http_api::Leaving { begun: begin, attached: 3, standby: 2, done: false })
+    }
+
     fn metrics_text(&self) -> String {
         "# TYPE starling_commits counter\nstarling_commits_total 1\n# EOF\n".to_owned()
     }

@@ -107,7 +107,7 @@ fn serve(revisions: std::ops::Range<u64>, pipe: DuplexStream) -> (Arc<Talker>, w
 }
 
 fn hello() -> Hello {
-    Hello { node: "n1".to_owned(), version: String::new() }
+    Hello { node: "n1".to_owned(), ..Hello::default() }
 }
 
 async fn client(pipe: DuplexStream) -> ServerClient {

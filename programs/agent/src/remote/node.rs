@@ -24,7 +24,7 @@ use crate::remote::join::{PATIENCE, join};
 use crate::remote::mirror::{Mirror, View};
 use crate::remote::passage::Passage;
 use crate::remote::renewal::Renewal;
-use crate::remote::servers::Servers;
+use crate::remote::servers::{Member, Servers};
 use crate::remote::uplink::{Figures, Listener, RemoteLink, Uplink, UplinkConfig, run};
 use crate::roots::follow_roots;
 
@@ -82,12 +82,15 @@ impl RemoteNode {
             Subject::ProxyDefaults,
             Subject::Intentions(IntentionSubject::Any),
             Subject::Node(node.name.clone()),
+            Subject::Servers,
         ];
         let path = cache::path(&data_dir);
         let (welcome, replica) = match cache::read(&path) {
             Some(kept) => (Some(kept.welcome), kept.replica),
             None => (None, Replica::default()),
         };
+        let servers = Arc::new(Servers::new(node.name.clone(), config.servers));
+        set_members(&servers, &replica);
         let mirror = Mirror::new(replica, own);
         let uplink = Uplink::new();
         let hub = Arc::new(Switch {
@@ -95,9 +98,9 @@ impl RemoteNode {
             welcome: watch::Sender::new(welcome),
             native: Mutex::new(None),
             in_force: config.native.clone(),
+            servers: Arc::clone(&servers),
         });
         let mut tasks = JoinSet::new();
-        let servers = Arc::new(Servers::new(node.name.clone(), config.servers));
         let api = Arc::new(Passage::new(Arc::clone(&servers), tls.subscribe()));
         let uplink_config =
             UplinkConfig { servers, standby: config.standby, node: node.name.clone(), tls: tls.subscribe() };
@@ -186,6 +189,13 @@ struct Switch {
     welcome: watch::Sender<Option<Welcome>>,
     native: Mutex<Option<NativePlane>>,
     in_force: Option<Arc<dyn InForce>>,
+    servers: Arc<Servers>,
+}
+
+/// What a replica says of the servers of the mesh, as far as they stay.
+fn set_members(servers: &Servers, replica: &Replica) {
+    let stay = replica.servers().filter(|server| !server.leaving && !server.agents.is_empty());
+    servers.set_members(stay.map(|server| Member { id: server.id.to_string(), address: server.agents.clone() }));
 }
 
 impl Switch {
@@ -223,6 +233,9 @@ impl Listener for Switch {
     }
 
     fn heard(&self, touched: &BTreeSet<Subject>) {
+        if touched.contains(&Subject::Servers) {
+            set_members(&self.servers, &self.mirror.replica());
+        }
         self.apply(touched);
     }
 }

@@ -158,7 +158,8 @@ async fn a_node_that_is_back_while_it_is_written_as_lost_counts_as_alive() {
     drop(first);
     world.until("the loss is being written", |world| world.store.waiting.load(Ordering::SeqCst) == 1).await;
     // Nothing more is written of anybody until the loss is.
-    let _second = world.server.agents().attach(world.node.clone());
+    let kind = crate::agents::StreamKind { standby: false, level: 0 };
+    let _second = world.server.agents().attach(world.node.clone(), kind).expect("it is not leaving");
     let server = Arc::clone(&world.server);
     let node = world.node.clone();
     let noted = tokio::spawn(async move { server.write_liveness(&node).await });

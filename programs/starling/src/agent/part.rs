@@ -11,7 +11,9 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use starling_agent::remote::RemoteNode;
 use starling_attach::Replica;
 use starling_catalog::{Barrier, ChangeReport, Command, MeshRead, NodeReport, ProxyReport, Snapshot, Subject, Until};
-use starling_http_api::{CatalogPort, CommitFailure, Currency, DiagnosticRow, MeshFacts, NewJoinToken, ServersPort};
+use starling_http_api::{
+    CatalogPort, CommitFailure, Currency, DiagnosticRow, Leaving, MeshFacts, NewJoinToken, ServersPort,
+};
 use starling_identity::JoinToken;
 use starling_model::{Change, ConfigEntry, InstanceKey, Record, Revision, ServerId, UnixSeconds};
 use starling_telemetry::Registry;
@@ -132,5 +134,9 @@ impl CatalogPort for Part {
 
     fn metrics_text(&self) -> String {
         self.registry.encode()
+    }
+
+    fn leaving(&self, _: bool) -> Option<Leaving> {
+        None
     }
 }

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use starling_agent::Proxies;
 use starling_catalog::{Barrier, ChangeReport, Command, NodeReport, ProxyReport, Snapshot, Subject, Until};
 use starling_http_api::{
-    AuthorityChange, AuthorityChanged, CatalogPort, CommitFailure, Currency, DiagnosticRow, IncomingSnapshot,
+    AuthorityChange, AuthorityChanged, CatalogPort, CommitFailure, Currency, DiagnosticRow, IncomingSnapshot, Leaving,
     MeshFacts, NewJoinToken, OutgoingSnapshot, SnapshotFailure,
 };
 use starling_identity::{JoinToken, JoinTokenTtlError};
@@ -161,6 +161,13 @@ impl CatalogPort for Catalog {
         let own_node = self.proxies.is_some().then(|| self.facts.node_name.clone());
         let server = Arc::clone(&self.server);
         Ok(Box::new(snapshot::Receiving { server, own_node, incoming: Incoming::default() }))
+    }
+
+    fn leaving(&self, begin: bool) -> Option<Leaving> {
+        self.server.id()?;
+        let starling_server::Leaving { begun, attached, standby, done } =
+            if begin { self.server.leave() } else { self.server.leaving() };
+        Some(Leaving { begun, attached, standby, done })
     }
 }
 

@@ -1,21 +1,26 @@
 //! The arguments of `starling server`.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use starling_model::{Datacenter, NodeName};
 
 use super::etcd::{self, EtcdAddress, EtcdArgs};
+use super::leave;
 use crate::role::arguments::{IntentionPolicy, LogArgs};
 
 /// Run a server: the catalog, the CA, the API and DNS, for agents of other nodes to join
 ///
 /// Ready when `GET /v1/status/leader` answers with an address. Nodes join with a token of `starling token create --join`.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct ServerArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<ServerCommand>,
+
     /// Where the store and the CA are kept, over restarts
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data_dir: PathBuf,
+    #[arg(long, value_name = "DIR", required = true)]
+    data_dir: Option<PathBuf>,
 
     /// Where the catalog is kept: embedded, in the data directory, or etcd://HOST:PORT,HOST:PORT/PREFIX
     ///
@@ -78,6 +83,19 @@ pub(crate) struct ServerArgs {
 
     #[command(flatten)]
     pub(crate) log: LogArgs,
+}
+
+impl ServerArgs {
+    /// `--data-dir`.
+    pub(crate) fn data_dir(&self) -> &Path {
+        self.data_dir.as_deref().expect("invariant: required unless there is a command")
+    }
+}
+
+/// What is asked of a server that runs.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum ServerCommand {
+    Leave(leave::LeaveArgs),
 }
 
 /// Where the catalog is kept.

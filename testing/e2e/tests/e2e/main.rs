@@ -37,6 +37,7 @@ mod refusal;
 mod restart;
 mod servers;
 mod state_of_the_world;
+mod streams;
 mod traces;
 mod traffic;
 mod writes;
