@@ -1,0 +1,2 @@
+pub mod linearizability;
+pub mod register;
