@@ -221,7 +221,12 @@ fn a_register_as_it_is_never_fails_while_nothing_is_falsified() {
                 let value = |n| round * 3 + n;
                 let write = |n, called, returned| wrote(from + called, from + returned, value(n), index + n);
                 let read = found(from + 60, from + 61, value(2), index + 2);
-                [write(0, random.u64(0..10), 40), write(1, random.u64(0..10), 50), write(2, random.u64(0..10), 50), read]
+                [
+                    write(0, random.u64(0..10), 40),
+                    write(1, random.u64(0..10), 50),
+                    write(2, random.u64(0..10), 50),
+                    read,
+                ]
             })
             .collect();
         assert!(is_linearizable(&one_key), "seed {seed}");
