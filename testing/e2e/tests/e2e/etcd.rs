@@ -36,6 +36,9 @@ async fn what_a_server_has_acknowledged_outlives_it_and_without_etcd_it_serves_w
     let refused = server.put("/v1/catalog/register", &instance("n2")).await;
     assert_eq!(refused.status, 500);
     assert!(refused.text().starts_with("No cluster leader"), "{}", refused.text());
+    // What is there already is not written again; whether it still is there only a quorum knows.
+    let again = server.put("/v1/catalog/register", &instance("n1")).await;
+    assert_eq!(again.status, 500, "{}", again.text());
     let leader = server.get("/v1/status/leader").await;
     assert_eq!((leader.status, nodes(&server, "").await), (200, found), "reads go on");
     etcd.restart().await;
