@@ -1,5 +1,8 @@
 //! What a run proves, and what it disproves.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -10,7 +13,7 @@ use crate::faults::Harm;
 use crate::history::{Event, Key, Kind, Mode, Outcome, Promise};
 use crate::linearizability::{Operation, Verdict, check};
 use crate::register::{Answer, Call, Register};
-use crate::run::{Remains, Struck, node_names};
+use crate::run::{Entered, Remains, Struck, node_names};
 
 /// Longest search for an order of one key's operations.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(60);
@@ -151,9 +154,9 @@ fn judge_ledger(remains: &mut Remains) {
             Err(error) => remains.findings.add(Promise::NothingLost, format!("server {server}: {error:#}")),
             Ok(names) => {
                 let lost: Vec<_> = remains.ledger.iter().filter(|(name, _)| !names.contains(*name)).collect();
-                if let Some((name, index)) = lost.first() {
+                if let Some((name, entered)) = lost.first() {
                     let text = format!(
-                        "server {server} lacks {} registrations that were acknowledged, such as {name} at {index}",
+                        "server {server} lacks {} registrations that were acknowledged, such as {name}: {entered:?}",
                         lost.len()
                     );
                     remains.findings.add(Promise::NothingLost, text);
@@ -176,18 +179,22 @@ fn judge_agreement(remains: &mut Remains) {
 }
 
 fn judge_leader_deaths(events: &[Event], remains: &mut Remains, figures: &mut Figures) {
-    let mut acknowledged: Vec<(u64, u64)> = events
-        .iter()
-        .filter(|event| matches!(event.outcome, Outcome::Answered { answer: Answer::Written(_), .. }))
-        .filter(|event| event.mode == Mode::Write)
-        .map(|event| (event.called, event.returned))
-        .collect();
-    acknowledged.sort_unstable_by_key(|(_, returned)| *returned);
+    let written = events.iter().filter_map(|event| match (&event.outcome, event.mode) {
+        (Outcome::Answered { answer: Answer::Written(index), .. }, Mode::Write) => {
+            Some(Entered { index: *index, called: event.called, returned: event.returned })
+        }
+        _ => None,
+    });
+    let mut acknowledged: Vec<_> = written.chain(remains.ledger.values().copied()).collect();
+    acknowledged.sort_unstable_by_key(|entered| entered.returned);
     let deaths: Vec<_> =
         remains.faults.iter().filter(|struck| struck.was_leader && struck.fault.harm == Harm::Kill).cloned().collect();
     for death in deaths {
-        let next = acknowledged.iter().find(|(called, _)| *called > death.begun);
-        let Some((_, returned)) = next else { continue };
+        // What changes nothing is taken without etcd: a write counts if it made a new index.
+        let before = acknowledged.iter().filter(|entered| entered.returned < death.begun);
+        let newest = before.map(|entered| entered.index).max().unwrap_or_default();
+        let next = acknowledged.iter().find(|entered| entered.called > death.begun && entered.index > newest);
+        let Some(Entered { returned, .. }) = next else { continue };
         let back = Duration::from_micros(returned - death.begun);
         let is_alone = !remains.faults.iter().any(|other| is_beside(other, &death, *returned));
         figures.leader_deaths.push((back, is_alone));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use self::board::Board;
+use self::board::{Board, Entered};
 use self::request::{Client, Reply, query_of};
 use self::session::Session;
 use crate::cluster::COUNT;
@@ -48,6 +48,10 @@ const CONSISTENT_READERS: usize = 3;
 
 /// Sessions that take their index from server to server.
 const MOVING_SESSIONS: usize = 3;
+
+/// Time between two registrations at one server, and how many may wait for their answers.
+const REGISTRATION_INTERVAL: Duration = Duration::from_millis(250);
+const REGISTRATIONS_MAX: usize = 64;
 
 /// Starts all clients. They end soon after [`Board::end`].
 pub(crate) fn start(board: &Arc<Board>, seed: u64) -> JoinSet<()> {
@@ -251,23 +255,34 @@ async fn read_on(caller: &mut Caller, session: &mut Session, server: usize, key:
     }
 }
 
-/// Registers nodes that are never written again: each that was acknowledged must be there in the end.
+/// Registers nodes that are never written again: each that was acknowledged must be there in the end. One is begun after the
+/// other whether or not the one before was answered, so that it is seen when writes are taken again.
 async fn register(mut caller: Caller) {
+    let mut under_way = JoinSet::new();
     for number in 0_u64.. {
         if caller.board.has_ended() {
-            return;
+            break;
         }
-        let server = caller.choose_server();
+        let (server, board) = (caller.choose_server(), Arc::clone(&caller.board));
         let name = format!("{}-{number}", caller.name);
-        let key = Key { kind: Kind::Node, name: name.clone() };
-        let (falls, _) = caller.board.standing(server);
-        let reply = caller.clients[server].call(falls, &key, Call::Write(number), "", WRITE_TIME_MAX).await;
-        match reply {
-            Reply::Answered { index, .. } => caller.board.enter(name, index),
-            Reply::Unknown(_) => {}
-            Reply::NotSent(_) => tokio::time::sleep(NOT_SENT_PAUSE).await,
-            Reply::Broken(reason) => caller.board.recorder.find(Promise::OneContent, format!("{name}: {reason}")),
+        while under_way.try_join_next().is_some() {}
+        if under_way.len() < REGISTRATIONS_MAX {
+            under_way.spawn(register_one(board, server, name, number));
         }
-        tokio::time::sleep(Duration::from_millis(caller.random.u64(PAUSE_MS) * 3)).await;
+        tokio::time::sleep(REGISTRATION_INTERVAL).await;
+    }
+    under_way.join_all().await;
+}
+
+async fn register_one(board: Arc<Board>, server: usize, name: String, number: u64) {
+    let mut client = Client::new(&board.addresses[server]);
+    let key = Key { kind: Kind::Node, name: name.clone() };
+    let (called, (falls, _)) = (board.recorder.now(), board.standing(server));
+    match client.call(falls, &key, Call::Write(number), "", WRITE_TIME_MAX).await {
+        Reply::Answered { index, .. } => {
+            board.enter(name, Entered { index, called, returned: board.recorder.now() });
+        }
+        Reply::Unknown(_) | Reply::NotSent(_) => {}
+        Reply::Broken(reason) => board.recorder.find(Promise::OneContent, format!("{name}: {reason}")),
     }
 }

@@ -16,6 +16,7 @@ use crate::cluster::{COUNT, Cluster, Programs, Role};
 use crate::faults::{Blow, Fault, Harm, Target, cuts, plan};
 use crate::history::{Event, Findings, Key, Kind, Mode};
 use crate::load::board::Board;
+pub use crate::load::board::Entered;
 use crate::load::request::query_of;
 use crate::load::{self, Caller};
 use crate::network::CutId;
@@ -73,8 +74,8 @@ pub struct Remains {
     pub events: Vec<Event>,
     /// The faults, in the order of their ends.
     pub faults: Vec<Struck>,
-    /// Registrations that were acknowledged, with their indexes.
-    pub ledger: BTreeMap<String, u64>,
+    /// Registrations that were acknowledged and never written again.
+    pub ledger: BTreeMap<String, Entered>,
     /// The answers about everything, of each server; of each its index and its text.
     pub dumps: Vec<Vec<(u64, String)>>,
     /// Promises found broken.
@@ -91,6 +92,12 @@ pub struct Remains {
 pub struct Folder(Option<Cluster>);
 
 impl Folder {
+    /// That of a run that never was.
+    #[cfg(test)]
+    pub(crate) fn of_nothing() -> Self {
+        Self(None)
+    }
+
     /// Ends the cluster and keeps its logs and data.
     #[must_use]
     pub fn keep(mut self) -> PathBuf {

@@ -21,9 +21,19 @@ pub(crate) struct Board {
     /// Every key ever used.
     keys: Mutex<Vec<Arc<Key>>>,
     standing: Mutex<[Standing; COUNT]>,
-    /// The registrations that were acknowledged, by name, with the index.
-    ledger: Mutex<BTreeMap<String, u64>>,
+    ledger: Mutex<BTreeMap<String, Entered>>,
     ended: AtomicBool,
+}
+
+/// A registration that was acknowledged and is never written again.
+#[derive(Clone, Copy, Debug)]
+pub struct Entered {
+    /// Its index.
+    pub index: u64,
+    /// When it was begun, in microseconds since the run began.
+    pub called: u64,
+    /// When it was acknowledged.
+    pub returned: u64,
 }
 
 #[derive(Clone)]
@@ -92,12 +102,12 @@ impl Board {
     }
 
     /// Notes a registration that was acknowledged.
-    pub(crate) fn enter(&self, name: String, index: u64) {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner).insert(name, index);
+    pub(crate) fn enter(&self, name: String, entered: Entered) {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner).insert(name, entered);
     }
 
     /// The registrations that were acknowledged.
-    pub(crate) fn ledger(&self) -> BTreeMap<String, u64> {
+    pub(crate) fn ledger(&self) -> BTreeMap<String, Entered> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
