@@ -449,14 +449,6 @@ impl Server {
         &*self.store
     }
 
-    /// Whether other servers may write into its store, too.
-    pub(crate) fn shares_store(&self) -> bool {
-        match &self.config.store {
-            StoreKind::Embedded => false,
-            StoreKind::Etcd(_) => true,
-        }
-    }
-
     pub(crate) fn hub(&self) -> &Arc<Hub> {
         &self.hub
     }
