@@ -28,8 +28,9 @@ pub(crate) async fn view(catalog: &dyn CatalogPort, call: &Call, subjects: &[Sub
     let mut snapshot = catalog.snapshot();
     let Some(asked) = asked else { return Ok(answer(snapshot, subjects)) };
     if asked > snapshot.revision() {
-        // Another server may be ahead of this one. What it answered must not be taken back, if that can be helped.
-        let _ = call.stopping.cuts_short(catalog.catch_up()).await;
+        // Another server may be ahead of this one, and what it answered must not be taken back: a server that cannot find
+        // that out leaves the answer to others.
+        call.stopping.cuts_short(catalog.catch_up()).await.unwrap_or(Ok(()))?;
         snapshot = catalog.snapshot();
     }
     // An index from the future is from another history of this store: the client must start over.

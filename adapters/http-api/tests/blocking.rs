@@ -179,4 +179,8 @@ async fn without_the_store_reads_go_on_and_say_how_old_they_may_be_and_consisten
     }
     let (refused, text) = world.send("GET", &format!("{target}?consistent"), "").await;
     assert_eq!((refused.status().as_u16(), text.as_str()), (500, "No cluster leader: etcd has no leader"));
+    // An index that it has not come to is another server's: an older answer would take that one's back.
+    let ahead = format!("{target}?index=1000000&wait=1s");
+    let (refused, text) = world.send("GET", &ahead, "").await;
+    assert_eq!((refused.status().as_u16(), text.as_str()), (500, "No cluster leader: etcd has no leader"));
 }
