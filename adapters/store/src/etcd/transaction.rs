@@ -38,7 +38,9 @@ pub(super) fn request(
         .chain(conditions.clone().map(|condition| compare(space, numbering, condition)))
         .collect();
     let seen = conditions.map(|condition| range(space.key(&condition.key), true));
-    let failure = std::iter::once(range(space.meta.clone(), false)).chain(seen).collect();
+    // Without conditions there is but one reason to fail, and nothing to look at.
+    let found = (!transaction.conditions.is_empty()).then(|| range(space.meta.clone(), false));
+    let failure = found.into_iter().chain(seen).collect();
     TxnRequest { compare, success: transaction.writes.iter().map(|write| operation(space, write)).collect(), failure }
 }
 
