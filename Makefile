@@ -32,6 +32,10 @@ REPORTS ?= $(TARGET)/bench
 FUZZED := request response body first_bytes path proxy_protocol trace snapshot
 FUZZ_SECONDS ?= 60
 
+# What `make chaos` does, and from which seed; without one, a new one, which it tells.
+FAULTS ?= 300
+SEED ?=
+
 # What the tests and the demo run against; a path in the environment wins.
 export STARLING_ENVOY ?= $(TOOLS)/bin/envoy
 export STARLING_ETCD ?= $(TOOLS)/bin/etcd
@@ -39,7 +43,7 @@ export STARLING_PYTHON ?= $(TOOLS)/venv/bin/python
 export STARLING_BIN ?= $(TARGET)/debug/starling
 export PATH := $(TOOLS)/bin:$(PATH)
 
-.PHONY: help demo test check fmt bench bench-published bench-fleet bench-proxy agreement conformance fuzz golden install clean machine
+.PHONY: help demo test chaos check fmt bench bench-published bench-fleet bench-proxy bench-store agreement conformance fuzz golden install clean machine
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -53,6 +57,11 @@ test: machine ## install Envoy, etcd, grpcio and nft, then run every test
 	@# as in the tests and are compiled once.
 	$(CARGO) build --locked --workspace --bins
 	$(CARGO) test --locked --workspace
+
+chaos: machine ## three servers on three members of etcd under load and $(FAULTS) faults (some 25 minutes; needs root), then a judgement
+	@$(XTASK) install etcd nftables
+	$(CARGO) build --locked --workspace --bins
+	$(TARGET)/debug/chaos --faults $(FAULTS) $(if $(SEED),--seed $(SEED))
 
 check: machine ## formatting, house rules, licences and bans, lints, documentation; warnings are errors
 	$(CARGO) fmt --all --check
@@ -87,6 +96,12 @@ bench-proxy: machine ## release build, then the native data plane against Envoy 
 	$(CARGO) build --locked --release --bin starling
 	@mkdir -p $(REPORTS)
 	$(TARGET)/release/starling bench proxy --json $(REPORTS)/proxy.json
+
+bench-store: machine ## release build, then durable writes through three members of etcd beside etcd's own benchmark (needs Go)
+	@$(XTASK) install etcd etcd-benchmark
+	$(CARGO) build --locked --release --bin starling
+	@mkdir -p $(REPORTS)
+	STARLING_ETCD_BENCHMARK=$(TOOLS)/bin/etcd-benchmark $(TARGET)/release/starling bench store --json $(REPORTS)/store.json
 
 agreement: machine ## release build, then `starling load` beside Fortio (needs Go) and wrk (needs to be there), on one echo server
 	@$(XTASK) install fortio

@@ -14,6 +14,7 @@ mod cargo_deny;
 mod cargo_fuzz;
 mod envoy;
 mod etcd;
+mod etcd_benchmark;
 mod fortio;
 mod h2spec;
 mod nftables;
@@ -32,6 +33,8 @@ pub(crate) enum Tool {
     CargoFuzz,
     /// etcd, on which several servers keep their catalog: `.tools/bin/etcd`.
     Etcd,
+    /// etcd's own benchmark, beside which our writes are held: `.tools/bin/etcd-benchmark`.
+    EtcdBenchmark,
     /// Fortio, which sends load too: `.tools/bin/fortio`.
     Fortio,
     /// h2spec, which asks servers about HTTP/2: `.tools/bin/h2spec`.
@@ -66,6 +69,7 @@ pub(crate) fn run(root: &Path, tools: &[Tool]) -> anyhow::Result<()> {
             Tool::CargoDeny => cargo_deny::install(&place).context("install cargo-deny")?,
             Tool::CargoFuzz => cargo_fuzz::install(&place).context("install cargo-fuzz")?,
             Tool::Etcd => etcd::install(&place).context("install etcd")?,
+            Tool::EtcdBenchmark => etcd_benchmark::install(&place).context("install etcd-benchmark")?,
             Tool::Fortio => fortio::install(&place).context("install Fortio")?,
             Tool::H2spec => h2spec::install(&place).context("install h2spec")?,
             Tool::Nftables => nftables::install(),

@@ -38,6 +38,7 @@ mod report;
 mod scale;
 mod shape;
 mod stop;
+mod store;
 mod suite;
 mod table;
 mod verdict;
@@ -77,6 +78,8 @@ enum Scenario {
     Faults(propagation::faults::FaultArgs),
     /// Measure the native data plane against Envoy: requests, CPU, latency, memory, and changes under load
     Proxy(proxy::Args),
+    /// Measure durable writes through three members of etcd, beside etcd's own benchmark
+    Store(store::Args),
     /// Measure the latency that proxies add, by connections and by rate
     Latency(cost::Args),
     /// Measure the CPU time that proxies take, by rate
@@ -135,6 +138,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             Scenario::Churn(churn::ChurnArgs::Requests(args)) => cost::run(CostScenario::Churn, *args).await,
             Scenario::Faults(args) => propagation::faults::run(args).await,
             Scenario::Proxy(args) => proxy::run(args).await,
+            Scenario::Store(args) => store::run(args).await,
             Scenario::Latency(args) => cost::run(CostScenario::Latency, args).await,
             Scenario::Cpu(args) => cost::run(CostScenario::Cpu, args).await,
             Scenario::Throughput(args) => cost::run(CostScenario::Throughput, args).await,

@@ -110,7 +110,11 @@ const TABLE: &[Row] = &[
     },
     Row { folder: "programs/fake-service", may_use: &["adapters/telemetry"] },
     // Nodes of its fleets are the agent's own code: what runs on ten thousand machines is what is measured.
-    Row { folder: "programs/bench", may_use: &["core/model", "core/catalog", "core/http1", "programs/agent"] },
+    // The store is measured bare, beside etcd's own benchmark.
+    Row {
+        folder: "programs/bench",
+        may_use: &["core/model", "core/catalog", "core/http1", "adapters/store", "programs/agent"],
+    },
     Row {
         folder: "programs/starling",
         may_use: &[
@@ -140,6 +144,8 @@ const TABLE: &[Row] = &[
     Row { folder: "testing/sim", may_use: &["core/model", "core/catalog", "core/attach", "programs/agent"] },
     // Black box: it runs the binary and speaks its public protocols, so a wrong type cannot be right on both sides.
     Row { folder: "testing/e2e", may_use: &[] },
+    // The same, from several machines: it borrows the HTTP client.
+    Row { folder: "testing/chaos", may_use: &["testing/e2e"] },
     Row { folder: "xtask", may_use: &[] },
 ];
 
