@@ -136,9 +136,14 @@ impl Cluster {
         self.data(role).with_extension("log")
     }
 
-    /// Gives a server what it needs to be one of several on one etcd: the CA of the first one.
+    /// Gives a server what it needs to be one of several on one etcd: the seal key of the CA that is in common, or, of a
+    /// release that has none, the CA of the first server.
     async fn share_authority(&mut self, number: usize) -> anyhow::Result<()> {
         if number == 0 {
+            let made = Command::new(&self.programs.starling).args(["ca", "new-seal-key"]).arg(self.seal_key()).output();
+            made.with_context(|| format!("cannot run {}", self.programs.starling.display()))?;
+        }
+        if number == 0 || self.seal_key().exists() {
             return Ok(());
         }
         self.await_server(0).await?;
@@ -149,6 +154,10 @@ impl Cluster {
             std::fs::copy(file.path(), to.join(file.file_name())).context("a file of the CA")?;
         }
         Ok(())
+    }
+
+    fn seal_key(&self) -> PathBuf {
+        self.directory.path().join("seal-key")
     }
 
     fn slot(&mut self, role: Role) -> &mut Slot {
@@ -190,6 +199,9 @@ impl Cluster {
         command.arg("server").arg("--data-dir").arg(self.data(role));
         command.args(["--store", &format!("etcd://{}", members.join(",")), "--node-name", &format!("s{number}")]);
         command.args(["--http-addr", &listens(8500), "--grpc-tls-addr", &listens(8503)]);
+        if self.seal_key().exists() {
+            command.arg("--seal-key-file").arg(self.seal_key());
+        }
         command.args(["--dns-addr", &listens(8600), "--log-format", "text"]);
         bare(&mut command);
         command

@@ -42,8 +42,14 @@ impl Writes {
         load: Load,
     ) -> anyhow::Result<Self> {
         let (http, agents, dns) = (ports.loopback()?, ports.loopback()?, ports.loopback()?);
-        let mut command = command(&own_program()?);
+        let (program, seal_key) = (own_program()?, directory.join("seal-key"));
+        // A release that has no such command needs no such key.
+        command(&program).args(["ca", "new-seal-key"]).arg(&seal_key).output().context("cannot make a seal key")?;
+        let mut command = command(&program);
         command.arg("server").arg("--data-dir").arg(directory.join("server"));
+        if seal_key.exists() {
+            command.arg("--seal-key-file").arg(&seal_key);
+        }
         // Beside the data of the bare commits: a server takes no keys that it does not know.
         command.args(["--store", &format!("etcd://{}{}server", members.endpoints().join(","), "/starling-bench-")]);
         command.args(["--http-addr", &http.to_string(), "--grpc-tls-addr", &agents.to_string()]);
