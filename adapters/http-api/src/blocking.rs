@@ -39,7 +39,10 @@ pub(crate) async fn view(catalog: &dyn CatalogPort, call: &Call, subjects: &[Sub
         return Ok(answer(snapshot, subjects));
     }
     let waited = call.stopping.cuts_short(catalog.wait(subjects, asked, jittered(wait))).await;
-    Ok(answer(waited.unwrap_or_else(|| catalog.snapshot()), subjects))
+    let view = answer(waited.unwrap_or_else(|| catalog.snapshot()), subjects);
+    // A server that was started anew no longer knows when what is gone has gone, and gives a later index than others do for
+    // the same. Everything up to what was asked is in this answer, too.
+    Ok(View { index: view.index.max(asked), ..view })
 }
 
 /// The end of serving, at which nobody waits any longer. By default it never comes.

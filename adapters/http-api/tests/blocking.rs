@@ -184,3 +184,14 @@ async fn without_the_store_reads_go_on_and_say_how_old_they_may_be_and_consisten
     let (refused, text) = world.send("GET", &ahead, "").await;
     assert_eq!((refused.status().as_u16(), text.as_str()), (500, "No cluster leader: etcd has no leader"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_index_that_was_given_is_not_taken_back_where_nothing_has_changed_since() {
+    let world = World::new();
+    let web = register(&world, "web", 80).await;
+    // As a server gives it that was started anew after the last change.
+    let later = register(&world, "api", 81).await;
+    assert!(later > web);
+    let (answer, text) = ask(&world, &format!("/v1/catalog/service/web?index={later}&wait=1s")).await.unwrap();
+    assert_eq!((answer.status().as_u16(), index(&answer)), (200, later), "{text}");
+}

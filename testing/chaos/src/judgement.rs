@@ -3,8 +3,8 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +20,9 @@ const CHECK_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Longest time from the death of etcd's leader to the next write that is taken: the bar.
 const WRITES_BACK: Duration = Duration::from_secs(5);
+
+/// Time in which a server is back after a fault: it may have ended for want of etcd and be started again.
+const SERVER_STARTS: Duration = Duration::from_secs(10);
 
 /// Operations of one key that are told when there is no order of them.
 const TOLD_OPERATIONS: usize = 6;
@@ -40,7 +43,7 @@ pub struct Figures {
     /// Keys of which it was not found out in time.
     pub undecided: usize,
     /// From each death of etcd's leader to the first acknowledgement of a write that was begun after it; `false` where
-    /// another member was hit at the same time.
+    /// other faults stood against it, too.
     pub leader_deaths: Vec<(Duration, bool)>,
 }
 
@@ -196,7 +199,7 @@ fn judge_leader_deaths(events: &[Event], remains: &mut Remains, figures: &mut Fi
         let next = acknowledged.iter().find(|entered| entered.called > death.begun && entered.index > newest);
         let Some(Entered { returned, .. }) = next else { continue };
         let back = Duration::from_micros(returned - death.begun);
-        let is_alone = !remains.faults.iter().any(|other| is_beside(other, &death, *returned));
+        let is_alone = is_alone(&remains.faults, &death, *returned);
         figures.leader_deaths.push((back, is_alone));
         if is_alone && back > WRITES_BACK {
             let seconds = death.begun as f64 / 1e6;
@@ -206,8 +209,18 @@ fn judge_leader_deaths(events: &[Event], remains: &mut Remains, figures: &mut Fi
     }
 }
 
-/// Whether another member is hit by `other` between a death and that time, so that too few may be left.
-fn is_beside(other: &Struck, death: &Struck, until: u64) -> bool {
-    let is_member = matches!(other.role, Role::Member(_));
-    is_member && other.role != death.role && other.begun < until && other.ended > death.begun
+/// Whether nothing else stands against writes between a death and that time: no other fault of a member, and no more than one
+/// server that is hit, or starts after it was.
+fn is_alone(faults: &[Struck], death: &Struck, until: u64) -> bool {
+    let overlaps = |other: &Struck, since: u64| other.begun < until && other.ended > since;
+    let is_member = |other: &Struck| matches!(other.role, Role::Member(_));
+    let others = faults.iter().filter(|other| (other.role, other.begun) != (death.role, death.begun));
+    let starting = death.begun.saturating_sub(micros(SERVER_STARTS));
+    let servers: BTreeSet<_> =
+        others.clone().filter(|other| !is_member(other) && overlaps(other, starting)).map(|other| other.role).collect();
+    servers.len() < 2 && !others.filter(|other| is_member(other)).any(|other| overlaps(other, death.begun))
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

@@ -53,7 +53,7 @@ pub fn table(remains: &Remains, figures: &Figures) -> String {
     let (longest, deaths) = (alone().max().unwrap_or_default(), alone().count());
     let verdict = if broken(Promise::WritesAreBack) == 0 { "≤ 5 s" } else { "MISSED: ≤ 5 s" };
     let with_others = figures.leader_deaths.len() - deaths;
-    let note = format!("longest of {deaths}; {with_others} more beside faults of other members");
+    let note = format!("longest of {deaths}; {with_others} more beside other faults");
     table.add_row(["leader killed, writes back after", &format!("{longest:.2?}"), verdict, &note]);
     let mut text = table.trim_fmt();
     for finding in &remains.findings.first {

@@ -28,6 +28,9 @@ const QUIET: Duration = Duration::from_secs(3);
 /// Time between two looks whether a program has ended by itself.
 const SUPERVISE_INTERVAL: Duration = Duration::from_millis(200);
 
+/// Time in which answers arrive that were on their way when their server was killed or stopped.
+const LAST_ANSWERS: Duration = Duration::from_millis(100);
+
 /// Longest time from the last fault's end until every server takes writes and all of them agree.
 const HEAL_TIME_MAX: Duration = Duration::from_secs(60);
 
@@ -202,12 +205,14 @@ impl Stage {
             Harm::Kill => {
                 server.into_iter().for_each(|server| self.board.falls(server));
                 self.cluster.borrow_mut().kill9(role);
+                self.falls_again(server).await;
                 sleep(fault.held).await;
                 self.cluster.borrow_mut().revive(role)?;
             }
             Harm::Stop => {
                 server.into_iter().for_each(|server| self.board.falls(server));
                 self.cluster.borrow_mut().stop(role)?;
+                self.falls_again(server).await;
                 sleep(fault.held).await;
                 // What was asked of it while it was stopped says nothing of it now.
                 server.into_iter().for_each(|server| self.board.falls(server));
@@ -222,6 +227,13 @@ impl Stage {
         let ended = self.board.recorder.now();
         self.struck.borrow_mut().push(Struck { fault, role, was_leader, begun, ended });
         Ok(())
+    }
+
+    /// Takes back what a server seems to stand for by an answer that was on its way when it fell.
+    async fn falls_again(&self, server: Option<usize>) {
+        let Some(server) = server else { return };
+        sleep(LAST_ANSWERS).await;
+        self.board.falls(server);
     }
 
     /// Waits until a write through each server is acknowledged.

@@ -98,6 +98,14 @@ fn after_a_leaders_death_only_a_write_that_is_new_counts() {
     beside.faults = vec![death(Role::Member(0), seconds(10)), death(Role::Member(1), seconds(12))];
     assert_eq!(judge(&mut beside).leader_deaths, [(Duration::from_secs(6), false)]);
     assert_eq!(beside.findings.of(Promise::WritesAreBack), 0, "too few members are left for that");
+    let with_servers = |servers: &[usize]| {
+        let mut remains = remains(events());
+        remains.faults = servers.iter().map(|server| death(Role::Server(*server), seconds(11))).collect();
+        remains.faults.push(death(Role::Member(0), seconds(10)));
+        judge(&mut remains);
+        remains.findings.of(Promise::WritesAreBack)
+    };
+    assert_eq!((with_servers(&[1]), with_servers(&[1, 2])), (1, 0), "there are two other servers, or one that starts");
 }
 
 #[test]
