@@ -38,7 +38,15 @@ impl Members {
             RecordKey::Attachment(node) => {
                 self.attachments.remove(node);
             }
-            _ => {}
+            RecordKey::Node(_)
+            | RecordKey::Instance(_)
+            | RecordKey::Check(..)
+            | RecordKey::Config(_)
+            | RecordKey::CaRoot(_)
+            | RecordKey::CaKey(_)
+            | RecordKey::JoinToken(_)
+            | RecordKey::Fence(_)
+            | RecordKey::VirtualAddress(_) => {}
         }
     }
 
@@ -51,7 +59,15 @@ impl Members {
             RecordKey::Server(id) => self.servers.get(id).map(|record| of(record)),
             RecordKey::Leader => self.leader.as_ref().map(of),
             RecordKey::Attachment(node) => self.attachments.get(node).map(|record| of(record)),
-            _ => None,
+            RecordKey::Node(_)
+            | RecordKey::Instance(_)
+            | RecordKey::Check(..)
+            | RecordKey::Config(_)
+            | RecordKey::CaRoot(_)
+            | RecordKey::CaKey(_)
+            | RecordKey::JoinToken(_)
+            | RecordKey::Fence(_)
+            | RecordKey::VirtualAddress(_) => None,
         }
     }
 
