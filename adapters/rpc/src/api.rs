@@ -53,7 +53,9 @@ impl Api {
     /// Answers what the agent of a node passes on or another server asks, and nobody else.
     pub(crate) async fn answer(&self, origin: &Origin, request: Request<Incoming>) -> Response<Body> {
         match &origin.peer {
-            Some(Peer::Member { identity, .. }) if matches!(**identity, Identity::Agent { .. }) => {
+            Some(Peer::Member { identity, .. })
+                if matches!(**identity, Identity::Agent { .. } | Identity::Server { .. }) =>
+            {
                 (self.0)(request).await
             }
             Some(Peer::Member { .. } | Peer::Loopback(_)) | None => {
