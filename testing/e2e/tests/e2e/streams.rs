@@ -17,11 +17,10 @@ const UNTIL_LOST: &str = "12s";
 /// From a change to its being in force, with the loss of a server before it.
 const APPLIED_WITHIN: Duration = Duration::from_secs(1);
 
-async fn server(etcd: &Etcd, authority_of: Option<&Mesh>) -> Mesh {
+async fn server(etcd: &Etcd) -> Mesh {
     let options = MeshOptions {
         program: Program::Server(GRACE.to_owned()),
         store: Some(etcd.store()),
-        authority_of: authority_of.map(|mesh| mesh.data_dir().to_owned()),
         ..MeshOptions::default()
     };
     Mesh::start(options).await
@@ -74,8 +73,8 @@ struct Two {
 const LIVENESS: &str = "/v1/health/node/n1";
 
 async fn two(etcd: &Etcd) -> Two {
-    let first = server(etcd, None).await;
-    let second = server(etcd, Some(&first)).await;
+    let first = server(etcd).await;
+    let second = server(etcd).await;
     let agent = agent("n1", &[&first, &second]).await;
     let api = Workload::new("api").start(&agent).await;
     let web = Workload::new("web").calls("api").start(&agent).await;
@@ -165,12 +164,12 @@ async fn a_server_that_leaves_is_not_missed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agents_find_a_server_that_nobody_told_them_of_and_some_are_moved_to_it() {
     let etcd = Etcd::start().await;
-    let first = server(&etcd, None).await;
+    let first = server(&etcd).await;
     let mut agents = Vec::new();
     for name in ["n1", "n2", "n3", "n4"] {
         agents.push(agent(name, &[&first]).await);
     }
-    let second = server(&etcd, Some(&first)).await;
+    let second = server(&etcd).await;
     for agent in &agents {
         until_metric(agent, STANDBY, 1.0).await;
     }
