@@ -162,7 +162,7 @@ impl SealKeys {
     /// [`SealKeyError`] if there is a file of this name, the other cannot be read, or there is no randomness.
     pub fn create(path: &Path, replaces: Option<&Path>) -> Result<Self, SealKeyError> {
         let key = random_secret::<KEY_BYTES>()?;
-        let mut text = Zeroizing::new(BASE64.encode(&*key));
+        let mut text = Zeroizing::new(BASE64.encode(*key));
         text.push('\n');
         if let Some(other) = replaces {
             let kept = Self::read(other)?.0.len();

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use starling_attach::message::{AgentSays, Resume, decode_subject};
 use starling_attach::{Fleet, FromServer, Intake, Replica, StreamId};
-use starling_catalog::{MeshRead, Snapshot};
+use starling_catalog::{MeshRead, Snapshot, Subject};
 use starling_model::{Action, Node, NodeName, Revision};
 use starling_plan::{Planned, Planner};
 

@@ -207,7 +207,11 @@ impl Agent {
                 AgentSays::Unsubscribe(subjects) => Asks::Unsubscribe(
                     subjects.subjects.iter().map(|subject| decode_subject(subject).unwrap()).collect(),
                 ),
-                other => panic!("no request: {other:?}"),
+                other @ (AgentSays::Hello(_)
+                | AgentSays::Applied(_)
+                | AgentSays::Rejected(_)
+                | AgentSays::Here(_)
+                | AgentSays::Promote(_)) => panic!("no request: {other:?}"),
             });
         }
     }
@@ -236,7 +240,12 @@ impl Agent {
         let frames = self.replica.to_frames().into_iter().map(|frame| FromServer::from_bytes(frame).unwrap());
         let wholes = frames.filter_map(|says| match says {
             ServerSays::Whole(whole) => Some((decode_subject(whole.subject.as_ref().unwrap()).unwrap(), items(&whole))),
-            _ => None,
+            ServerSays::Welcome(_)
+            | ServerSays::Update(_)
+            | ServerSays::Through(_)
+            | ServerSays::Unsubscribed(_)
+            | ServerSays::MoveTo(_)
+            | ServerSays::Leaving(_) => None,
         });
         wholes.collect()
     }

@@ -18,11 +18,8 @@ const UNTIL_LOST: &str = "12s";
 const APPLIED_WITHIN: Duration = Duration::from_secs(1);
 
 async fn server(etcd: &Etcd) -> Mesh {
-    let options = MeshOptions {
-        program: Program::Server(GRACE.to_owned()),
-        store: Some(etcd.store()),
-        ..MeshOptions::default()
-    };
+    let options =
+        MeshOptions { program: Program::Server(GRACE.to_owned()), store: Some(etcd.store()), ..MeshOptions::default() };
     Mesh::start(options).await
 }
 

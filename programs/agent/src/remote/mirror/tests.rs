@@ -120,7 +120,11 @@ fn asked(stream: &Stream) -> (usize, usize) {
         match says {
             AgentSays::Subscribe(subscribe) => counts.0 += subscribe.resumes.len(),
             AgentSays::Unsubscribe(unsubscribe) => counts.1 += unsubscribe.subjects.len(),
-            _ => {}
+            AgentSays::Hello(_)
+            | AgentSays::Applied(_)
+            | AgentSays::Rejected(_)
+            | AgentSays::Here(_)
+            | AgentSays::Promote(_) => {}
         }
     }
     counts
@@ -295,7 +299,11 @@ fn told_now(stream: &Stream) -> Vec<String> {
             Some(format!("refused {} {}..{}", rejected.type_url, rejected.since, rejected.revision))
         }
         AgentSays::Applied(applied) => Some(format!("applied {} {}", applied.through, applied.refusals_stand)),
-        _ => None,
+        AgentSays::Hello(_)
+        | AgentSays::Subscribe(_)
+        | AgentSays::Unsubscribe(_)
+        | AgentSays::Here(_)
+        | AgentSays::Promote(_) => None,
     })
     .collect()
 }

@@ -133,16 +133,14 @@ impl Keeper {
             return self.primary.not_before;
         };
         let primary = &self.lines[&primary];
-        if primary.heard_at.is_none() {
-            return None;
-        }
+        primary.heard_at?;
         let missing = if primary.is_leaving { Purpose::Successor } else { Purpose::Standby };
         let is_wanted = missing == Purpose::Successor || self.config.standby;
         if !is_wanted || self.find(missing).is_some() || self.find(Purpose::Successor).is_some() {
             return None;
         }
         let taken: BTreeSet<_> = self.lines.values().map(|line| line.address.as_str()).collect();
-        let Some(address) = self.config.servers.next(&taken) else { return None };
+        let address = self.config.servers.next(&taken)?;
         if self.standby.are_due() {
             self.begin(missing, address);
         }
