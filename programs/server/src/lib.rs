@@ -22,7 +22,7 @@ mod signer;
 mod turn;
 
 pub use admission::CsrLimits;
-pub use agents::{AgentStream, Superseded};
+pub use agents::{AgentStream, IsLeaving, Superseded};
 pub use backup::{Incoming, IncomingError, RestoreFailure, Restored, Saved};
 pub use commit::CommitFailure;
 pub use contact::Currency;

@@ -2,7 +2,7 @@
 //!
 //! One, the primary, is the server to which the node is attached: it is told what is in force, and answers calls. Where
 //! another server is known a standby stream to it is open besides, which says the same; when the primary is lost, it is
-//! promoted at once ([`keeper`]). What is under way on a lost connection fails, and is asked again by whoever asked.
+//! promoted at once (`keeper`). What is under way on a lost connection fails, and is asked again by whoever asked.
 //!
 //! After a loss with nothing in reserve it is tried again at once, with a little jitter, and then with pauses that double
 //! up to a ceiling; the server decides by its admission how fast a fleet comes back, not the agents' fear.
