@@ -204,7 +204,8 @@ impl Rendering {
         let Currency { last_contact, knows_leader } = self.catalog.currency();
         set(response, "x-consul-knownleader", if knows_leader { "true" } else { "false" });
         set(response, "x-consul-lastcontact", &last_contact.as_millis().to_string());
-        set(response, "x-consul-effective-consistency", self.consistency);
+        let consistency = if knows_leader || self.consistency == "consistent" { self.consistency } else { "stale" };
+        set(response, "x-consul-effective-consistency", consistency);
         set(response, "x-consul-query-backend", "blocking-query");
     }
 

@@ -49,7 +49,8 @@ impl Lease {
         self.id
     }
 
-    /// Returns once the lease may have ended: what was written under it is gone then, or soon will be.
+    /// Returns once the store has said that the lease has ended; what was written under it is gone then. One of which the store
+    /// cannot be asked may have ended, too: what hangs on it has to be a condition of what is written.
     pub async fn ended(&self) {
         let mut ended = self.ended.clone();
         // A keeper that is gone keeps nothing.

@@ -241,6 +241,14 @@ impl Server {
                     if was_here && attachment.server != me {
                         self.agents().supersede(&attachment.node);
                     }
+                    // Written by one that has ended since: nobody would look after it.
+                    if after.server(attachment.server).is_none() && after.is_led_by(me) {
+                        self.agents().look_after(vec![attachment.node.clone()]);
+                    }
+                }
+                // Another took it for lost while this server was cut off.
+                Change::Delete(RecordKey::Attachment(node)) if self.agents().is_attached(node) => {
+                    self.agents().liveness().look_again(node.clone());
                 }
                 Change::Put(_) | Change::Delete(_) => {}
             }

@@ -39,6 +39,9 @@ use crate::turn;
 /// How often those who wait for a receipt look at what has come since the last mark. Settling wakes them at once.
 const PROGRESS_STEP: Duration = Duration::from_millis(50);
 
+/// How far one server is behind another at most, unless it is cut off.
+const BEHIND_MAX: Duration = Duration::from_secs(1);
+
 /// How long a write waits to come back by the watch: far longer than it takes, unless the store is gone since.
 const PUBLISHED_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -335,8 +338,8 @@ impl Server {
     pub async fn change(&self, revision: Revision, timeout: Duration, names: usize) -> Option<ChangeReport> {
         let by = Instant::now() + timeout;
         if revision > self.snapshot().revision() {
-            // Another server has answered it, and this one has yet to hear of it.
-            let _ = tokio::time::timeout(timeout, self.published(revision)).await;
+            // Another server has answered it, and this one has yet to hear of it, which takes no time to speak of.
+            let _ = tokio::time::timeout(timeout.max(BEHIND_MAX), self.published(revision)).await;
         }
         let left = by.saturating_duration_since(Instant::now());
         self.look_until(left, || self.hub.is_settled(revision) != Some(false)).await;

@@ -83,10 +83,7 @@ pub(super) async fn live(api: Arc<Api>, _: Call) -> Outcome {
 /// Whether this server is to be sent requests: 503 while it is about to end, or follows its store no longer; with `writes`
 /// also while its store takes none.
 pub(super) async fn ready(api: Arc<Api>, call: Call) -> Outcome {
-    let snapshot = api.catalog.snapshot();
-    let own = api.catalog.own_server();
-    let record = own.and_then(|id| snapshot.server(id)).map(|server| &server.value);
-    let is_leaving = record.is_some_and(|server| server.leaving);
+    let is_leaving = api.catalog.leaving(false).is_some_and(|leaving| leaving.begun);
     let takes_writes = api.catalog.currency().knows_leader;
     let ready = !api.catalog.has_halted() && !is_leaving && (takes_writes || !call.query.switch("writes")?);
     let form = json!({"ready": ready, "leaving": is_leaving, "store": store(&api)});

@@ -161,6 +161,11 @@ impl Description {
         Self { id, offset, is_unfinished, bytes: text.into() }
     }
 
+    /// How far its revisions are beyond etcd's.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
     pub(super) fn numbering(&self) -> Numbering {
         Numbering { offset: self.offset }
     }

@@ -66,7 +66,9 @@ impl ExaminedEtcd {
     pub async fn begin(self, after: Revision) -> Result<FillingEtcd, EtcdOpenError> {
         let Self { connections, prefix, space, memory, cluster, description, .. } = self;
         let at = door::revision(&connections, &space).await?;
-        let fresh = Description::unfinished(after.0.saturating_sub(at));
+        // Beyond those of the store that is there, too: its clients know them.
+        let present = description.as_ref().map_or(0, Description::offset);
+        let fresh = Description::unfinished(after.0.saturating_sub(at).max(present));
         exchange(&connections, &prefix, &space, description.as_ref(), &fresh).await?;
         remove_entries(&connections, &prefix, &space, &fresh).await?;
         let store = EtcdStore::of(connections, space, fresh, cluster);

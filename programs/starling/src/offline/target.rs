@@ -91,6 +91,8 @@ impl Target {
     ) -> anyhow::Result<Filled> {
         match self {
             Self::Embedded { directory, present } => {
+                // Beyond those of the store that is there, too: its clients know them.
+                let after = present.as_ref().map_or(after, |present| after.max(present.revision()));
                 let fresh = directory.join(FILLING);
                 remove_remains(&fresh)?;
                 let make = {

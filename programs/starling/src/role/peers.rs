@@ -4,7 +4,7 @@
 //! public form of one, with all names; what it costs is a name for each node that the change concerns, once for each server
 //! that is asked, and nothing while nobody asks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use serde::Deserialize;
-use starling_catalog::{Barrier, ChangeReport, Refused, Reporter, Until};
+use starling_catalog::{Barrier, ChangeReport, Charge, Refused, Reporter, Until};
 use starling_identity::Identity;
-use starling_model::{InstanceKey, NodeName, Revision, ServerId, ServerRecord};
+use starling_model::{InstanceKey, NodeName, Revision, ServerId, ServerRecord, Versioned};
 use starling_rpc::ServerClient;
 use starling_server::Server;
 use starling_tls::{CredentialSlot, Credentials, LeafKey, TrustRoots, client_config};
@@ -32,6 +32,8 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Bytes of a part: the names of a fleet of twice the size that is tested.
 const PART_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+type Peer = Versioned<ServerRecord>;
 
 /// The way to the other servers.
 pub(crate) struct Peers {
@@ -70,16 +72,29 @@ impl Peers {
 
     /// The receipt of a change by what all servers know, once nothing is outstanding or the time is over; `None` if nobody
     /// remembers it.
+    ///
+    /// A server that does not remember it, since it was started after it or has not come to it, has not said that it concerns
+    /// none of its nodes; and of nodes whose server is gone nobody can say anything until they are elsewhere, or lost.
     pub(crate) async fn change(&self, revision: Revision, wait: Duration, names: usize) -> Option<ChangeReport> {
         let snapshot = self.server.snapshot();
-        let others: Vec<_> = snapshot.servers().filter(|peer| Some(peer.value.id) != self.server.id()).collect();
-        if others.is_empty() {
-            return self.server.change(revision, wait, names).await;
-        }
+        let is_other = |peer: &Peer| Some(peer.value.id) != self.server.id();
+        let others: Vec<_> = snapshot.servers().filter(|peer| is_other(peer)).collect();
+        let gone = snapshot.attachments().map(|attachment| attachment.value.server);
+        let gone: BTreeSet<_> = gone.filter(|server| snapshot.server(*server).is_none()).collect();
+        let gone = gone.into_iter().map(|server| format!("{server} (gone)"));
         let asked = others.iter().map(|peer| self.part_of(&peer.value, revision, wait));
         let (own, parts) = tokio::join!(self.server.change(revision, wait, usize::MAX), join_all(asked));
-        let parts: Vec<_> = parts.into_iter().flatten().chain(own).collect();
-        (!parts.is_empty()).then(|| ChangeReport::merged(revision, parts, names))
+        if own.is_none() && parts.iter().all(Option::is_none) {
+            return None;
+        }
+        let own_name = self.server.id().and_then(|id| snapshot.server(id)).map(|own| own.value.name.to_string());
+        let own = own.unwrap_or_else(|| unheard(own_name.into_iter().collect()));
+        let parts = parts
+            .into_iter()
+            .zip(&others)
+            .map(|(part, peer)| part.unwrap_or_else(|| unheard(vec![peer.value.name.to_string()])));
+        let parts = parts.chain([own, unheard(gone.collect())]);
+        Some(ChangeReport::merged(revision, parts, names))
     }
 
     /// How it stands with a barrier behind a change, by what all servers know.
@@ -91,7 +106,7 @@ impl Peers {
             let step = if *until == Until::AppliedAll { left } else { left.min(LOOK) };
             let report = self.change(revision, step, usize::MAX).await?;
             let snapshot = self.server.snapshot();
-            let is_heard_of = |node: &NodeName| snapshot.attachment(node).is_some();
+            let is_heard_of = |node: &NodeName| matches!(snapshot.charge(node), Charge::Of(Some(_)));
             let barrier = report.barrier(until, is_heard_of);
             if barrier != Barrier::NotYet || left.is_zero() {
                 return Some(barrier);
@@ -111,8 +126,7 @@ impl Peers {
             Err(_late) => "no answer in time".to_owned(),
         };
         tracing::debug!(server = %peer.name, reason, "another server's part of a receipt is missing");
-        self.clients.lock().await.remove(&peer.id);
-        Some(ChangeReport { unheard: vec![peer.name.to_string()], ..ChangeReport::default() })
+        Some(unheard(vec![peer.name.to_string()]))
     }
 
     async fn ask(
@@ -136,12 +150,11 @@ impl Peers {
 
     /// The connection to a server, made if there is none.
     async fn client(&self, peer: &ServerRecord) -> anyhow::Result<ServerClient> {
-        let mut clients = self.clients.lock().await;
-        if let Some(client) = clients.get(&peer.id).filter(|client| !client.is_closed()) {
+        if let Some(client) = self.clients.lock().await.get(&peer.id).filter(|client| !client.is_closed()) {
             return Ok(client.clone());
         }
+        // Not under the lock: a server that cannot be reached must not hold up what the others are asked.
         let snapshot = self.server.snapshot();
-        clients.retain(|id, _| snapshot.server(*id).is_some());
         // Its own each time: what is shown counts only as the connection is made.
         let key = LeafKey::generate()?;
         let leaf = self.server.issue_server(key.csr_der()?, &[]).await?;
@@ -151,9 +164,16 @@ impl Peers {
         let server = Identity::Server { trust_domain: self.server.trust_domain().clone(), datacenter };
         let tls = Arc::new(client_config(Some(shown), &roots, server)?);
         let client = ServerClient::connect(&*peer.agents, tls, CONNECT_TIMEOUT).await?;
+        let mut clients = self.clients.lock().await;
+        clients.retain(|id, _| snapshot.server(*id).is_some());
         clients.insert(peer.id, client.clone());
         Ok(client)
     }
+}
+
+/// The part of servers of which it is not known.
+fn unheard(servers: Vec<String>) -> ChangeReport {
+    ChangeReport { unheard: servers, ..ChangeReport::default() }
 }
 
 impl Part {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use starling_e2e::cli::Output;
 use starling_e2e::etcd::Etcd;
-use starling_e2e::{Mesh, MeshOptions, Plane, Program, Workload, eventually};
+use starling_e2e::{Mesh, MeshOptions, Plane, Program, Seal, Workload, eventually, new_seal_key};
 use tempfile::TempDir;
 
 use crate::apart::{answered, connected, node, token};
@@ -158,7 +158,12 @@ fn folders(directory: &Path, prefix: &str) -> Vec<PathBuf> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_moves_to_etcd_and_back_and_its_agents_with_it() {
     let etcd = Etcd::start().await;
-    let mut server = Mesh::start(server_options(None)).await;
+    // The CA's key is in the store, sealed, and moves with it.
+    let folder = directory();
+    let seal = folder.path().join("seal");
+    new_seal_key(&seal);
+    let sealed = |store| MeshOptions { seal: Seal::File(seal.clone()), ..server_options(store) };
+    let mut server = Mesh::start(sealed(None)).await;
     let agent = native_agent(&server, "n1").await;
     let _ = server.put("/v1/catalog/register", &external("cache")).await.success();
     server.protocol("api", "http").await;
@@ -171,7 +176,7 @@ async fn a_store_moves_to_etcd_and_back_and_its_agents_with_it() {
     let copied = offline(&server, &["store", "copy", &embedded, &etcd.store()]).await.success().json();
     assert!(copied["revision"].as_u64() > Some(index), "{copied}");
     assert_eq!(folders(server.data_dir(), "store.aside-").len(), 1, "the source is put aside");
-    server.restart_with(server_options(Some(etcd.store()))).await;
+    server.restart_with(sealed(Some(etcd.store()))).await;
     assert!(is_known(&server, "cache").await);
     let moved = server.get("/v1/catalog/service/cache").await.success().index();
     assert!(moved > index, "{moved} after {index}");
@@ -188,7 +193,7 @@ async fn a_store_moves_to_etcd_and_back_and_its_agents_with_it() {
     })
     .await;
     assert_eq!(back["records"].as_u64(), copied["records"].as_u64().map(|count| count + 1), "{back} {copied}");
-    server.restart_with(server_options(None)).await;
+    server.restart_with(sealed(None)).await;
     assert!(is_known(&server, "cache").await);
     let entry = server.get("/v1/config/service-defaults/web").await.success();
     assert!(entry.index() > moved, "{} after {moved}", entry.index());
