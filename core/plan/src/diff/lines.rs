@@ -248,9 +248,12 @@ pub(super) fn endpoint_lines(endpoints: &Endpoints) -> Vec<String> {
     let line = |e: &Endpoint| format!("{} weight {}", SocketAddr::new(e.address, e.port), e.weight);
     let mut lines: Vec<_> = endpoints.from.iter().map(|from| format!("from {from}")).collect();
     lines.extend(or_none(endpoints.endpoints.iter().map(line).collect()));
-    for group in &endpoints.failover {
+    for (place, group) in endpoints.failover.iter().enumerate() {
         let members: Vec<_> = or_none(group.endpoints.iter().map(line).collect());
-        lines.extend(members.iter().map(|member| format!("else {} {member}", group.target)));
+        // Of one target several groups may follow one another: who is in which of them is told, too.
+        let earlier = endpoints.failover[..place].iter().filter(|other| other.target == group.target).count();
+        let tried = "else ".repeat(earlier + 1);
+        lines.extend(members.iter().map(|member| format!("{tried}{} {member}", group.target)));
     }
     lines
 }
