@@ -173,7 +173,7 @@ fn what_no_peer_accepts_is_not_imported() {
     assert!(matches!(mixed.import(Some(&root), ""), Err(ImportError::Chain(ChainError::Mismatch { .. }))));
     // A path that is longer than the root allows.
     let mut short = params("Short Root");
-    short.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    short.is_ca = IsCa::Ca(BasicConstraints::Constrained(1));
     let key = KeyPair::generate().unwrap();
     let short = Ca { certificate: short.self_signed(&key).unwrap(), key };
     let middle = short.below(|_| {});

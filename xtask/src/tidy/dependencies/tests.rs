@@ -123,6 +123,8 @@ fn the_table_keeps_to_the_layers() {
                 "programs" => used.starts_with("core/") || used.starts_with("adapters/"),
                 // The production code of both ends, with no adapter and so no socket between them.
                 "testing" if row.folder == "testing/sim" => used.starts_with("core/") || *used == "programs/agent",
+                // It starts and ends real processes, as the end-to-end tests do.
+                "testing" if row.folder == "testing/chaos" => *used == "testing/e2e",
                 _ => false,
             };
             assert!(fits, "{} may not use {used}", row.folder);
