@@ -75,12 +75,14 @@ async fn answered_or_ended(wire: &mut Wire<TcpStream>) -> Option<u32> {
 }
 
 /// Sends `frames` again and again until the other end has had enough; the error that it ends the connection with.
-async fn flood(wire: &mut Wire<TcpStream>, mut frames: impl FnMut(u32) -> BytesMut, count_max: u32) -> Option<u32> {
+///
+/// How many that are says little: megabytes of them lie in the sockets before a proxy on a busy machine reads the first.
+async fn flood(wire: &mut Wire<TcpStream>, mut frames: impl FnMut(u32) -> BytesMut) -> Option<u32> {
     let (mut read, mut write) = wire.stream.split();
-    let mut sent = 0;
     let mut seen = Vec::new();
     let sending = async {
-        while sent < count_max && write.write_all(&frames(sent)).await.is_ok() {
+        let mut sent = 0;
+        while write.write_all(&frames(sent)).await.is_ok() {
             sent += 1;
         }
     };
@@ -91,7 +93,6 @@ async fn flood(wire: &mut Wire<TcpStream>, mut frames: impl FnMut(u32) -> BytesM
         }
     };
     within(async { tokio::join!(sending, reading) }).await;
-    assert!(sent < count_max, "all {sent} were taken");
     goodbye(&seen)
 }
 
@@ -120,7 +121,7 @@ async fn requests_taken_back_at_once_end_the_connection() {
         frames.extend_from_slice(&frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
         frames
     };
-    assert_eq!(flood(&mut attacker, rapid, 100_000).await, Some(ENHANCE_YOUR_CALM));
+    assert_eq!(flood(&mut attacker, rapid).await, Some(ENHANCE_YOUR_CALM));
     undisturbed(&mut witness, &world, 1).await;
     assert!(app.served() < 3_000, "few of them reached the application: {}", app.served());
 }
@@ -155,12 +156,12 @@ async fn header_lists_without_an_end_end_the_connection() {
     let mut attacker = raw(&world, &[]).await;
     attacker.send(frame(HEADERS, END_STREAM, 1, &get_block())).await;
     let field = [&[0, 3][..], b"x-y", &[100], &[b'z'; 100][..]].concat();
-    let error = flood(&mut attacker, |_| frame(CONTINUATION, 0, 1, &field.repeat(10)), 100_000).await;
+    let error = flood(&mut attacker, |_| frame(CONTINUATION, 0, 1, &field.repeat(10))).await;
     assert_eq!(error, Some(ENHANCE_YOUR_CALM));
     // Empty ones hold nothing, and are counted all the same.
     let mut attacker = raw(&world, &[]).await;
     attacker.send(frame(HEADERS, END_STREAM, 1, &get_block())).await;
-    let error = flood(&mut attacker, |_| frame(CONTINUATION, 0, 1, &[]), 100_000).await;
+    let error = flood(&mut attacker, |_| frame(CONTINUATION, 0, 1, &[])).await;
     assert_eq!(error, Some(ENHANCE_YOUR_CALM));
     undisturbed(&mut witness, &world, 2).await;
 }
@@ -178,7 +179,7 @@ async fn frames_that_carry_nothing_end_the_connection() {
     ];
     for (kind, payload) in &kinds {
         let mut attacker = raw(&world, &[]).await;
-        let error = flood(&mut attacker, |_| frame(*kind, 0, 0, payload), 100_000).await;
+        let error = flood(&mut attacker, |_| frame(*kind, 0, 0, payload)).await;
         assert_eq!(error, Some(ENHANCE_YOUR_CALM), "frames of kind {kind}");
     }
     undisturbed(&mut witness, &world, kinds.len() as u64).await;
