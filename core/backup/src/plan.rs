@@ -25,15 +25,12 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use starling_model::{
-    Change, CheckStatus, ConfigKind, InstanceKey, LIVENESS_CHECK, NodeName, Record, RecordKey, ServiceInstance,
-    ServiceName,
+    Change, CheckStatus, ConfigKind, InstanceKey, LIVENESS_CHECK, LIVENESS_LOST, NodeName, OnNode, Record, RecordKey,
+    ServiceInstance, ServiceName,
 };
 
 /// Records by key.
 pub type Records = BTreeMap<RecordKey, Record>;
-
-/// What the liveness check of a node says that comes back without its agent.
-const NOT_ATTACHED: &str = "Agent not attached to any server";
 
 /// Changes that are all made before the next stage begins.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -203,7 +200,7 @@ fn without_agent(record: &Record) -> Record {
         && (check.service.is_none() && check.id.as_str() == LIVENESS_CHECK)
     {
         check.status = CheckStatus::Critical;
-        check.output = NOT_ATTACHED.to_owned();
+        check.output = LIVENESS_LOST.to_owned();
     }
     record
 }
@@ -238,19 +235,11 @@ fn config_kind(key: &RecordKey) -> Option<ConfigKind> {
 
 /// Addresses, then node by node what is on it: checks before what they speak of, so that nothing is served without them.
 fn runtime_puts(puts: &Records) -> Vec<Record> {
-    let order = |key: &RecordKey| match key {
-        RecordKey::VirtualAddress(_) => Some((None, 0)),
-        RecordKey::Node(node) => Some((Some(node.clone()), 0)),
-        RecordKey::Check(node, _) => Some((Some(node.clone()), 1)),
-        RecordKey::Instance(key) => Some((Some(key.node.clone()), 2)),
-        RecordKey::Config(_)
-        | RecordKey::CaRoot(_)
-        | RecordKey::CaKey(_)
-        | RecordKey::JoinToken(_)
-        | RecordKey::Fence(_)
-        | RecordKey::Server(_)
-        | RecordKey::Leader
-        | RecordKey::Attachment(_) => None,
+    let order = |key: &RecordKey| match key.on_node() {
+        Some(OnNode::Node(node)) => Some((Some(node.clone()), 0)),
+        Some(OnNode::Check(node, _)) => Some((Some(node.clone()), 1)),
+        Some(OnNode::Instance(key)) => Some((Some(key.node.clone()), 2)),
+        None => matches!(key, RecordKey::VirtualAddress(_)).then_some((None, 0)),
     };
     let mut ordered: Vec<_> = puts.iter().filter_map(|(key, record)| Some((order(key)?, record.clone()))).collect();
     ordered.sort_by(|one, other| one.0.cmp(&other.0));
@@ -259,19 +248,10 @@ fn runtime_puts(puts: &Records) -> Vec<Record> {
 
 /// Node by node: what others rely on first, so that nothing more can come to rely on it.
 fn runtime_deletes(deletes: &[RecordKey]) -> Vec<RecordKey> {
-    let order = |key: &RecordKey| match key {
-        RecordKey::Node(node) => Some((node.clone(), 0)),
-        RecordKey::Instance(key) => Some((key.node.clone(), 1)),
-        RecordKey::Check(node, _) => Some((node.clone(), 2)),
-        RecordKey::Config(_)
-        | RecordKey::CaRoot(_)
-        | RecordKey::CaKey(_)
-        | RecordKey::JoinToken(_)
-        | RecordKey::Fence(_)
-        | RecordKey::VirtualAddress(_)
-        | RecordKey::Server(_)
-        | RecordKey::Leader
-        | RecordKey::Attachment(_) => None,
+    let order = |key: &RecordKey| match key.on_node()? {
+        OnNode::Node(node) => Some((node.clone(), 0)),
+        OnNode::Instance(key) => Some((key.node.clone(), 1)),
+        OnNode::Check(node, _) => Some((node.clone(), 2)),
     };
     let mut ordered: Vec<_> = deletes.iter().filter_map(|key| Some((order(key)?, key.clone()))).collect();
     ordered.sort_by(|one, other| one.0.cmp(&other.0));

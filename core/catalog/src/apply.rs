@@ -181,7 +181,9 @@ impl Snapshot {
                     self.virtual_by_service.remove(&old.value.service);
                 }
             }
-            RecordKey::Server(_) | RecordKey::Leader | RecordKey::Attachment(_) => self.members.remove(key),
+            RecordKey::Server(id) => self.members.remove_server(*id),
+            RecordKey::Leader => self.members.remove_leader(),
+            RecordKey::Attachment(node) => self.members.remove_attachment(node),
         }
     }
 
@@ -263,9 +265,9 @@ impl Snapshot {
             RecordKey::JoinToken(id) => self.join_token(id).map(|r| r.created),
             RecordKey::Fence(fence) => self.fences.get(fence).map(|r| r.created),
             RecordKey::VirtualAddress(address) => self.virtual_addresses.get(address).map(|r| r.created),
-            RecordKey::Server(_) | RecordKey::Leader | RecordKey::Attachment(_) => {
-                self.members.revisions(key).map(|(created, _)| created)
-            }
+            RecordKey::Server(id) => self.server(*id).map(|r| r.created),
+            RecordKey::Leader => self.leader().map(|r| r.created),
+            RecordKey::Attachment(node) => self.attachment(node).map(|r| r.created),
         }
     }
 

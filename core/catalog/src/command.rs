@@ -439,20 +439,7 @@ fn decide_node(
 ) -> Result<(), Refusal> {
     for change in changes {
         let key = change.key();
-        let own = match &key {
-            RecordKey::Node(node) | RecordKey::Check(node, _) => node == name,
-            RecordKey::Instance(instance) => instance.node == *name,
-            RecordKey::Config(_)
-            | RecordKey::CaRoot(_)
-            | RecordKey::CaKey(_)
-            | RecordKey::JoinToken(_)
-            | RecordKey::Fence(_)
-            | RecordKey::VirtualAddress(_)
-            | RecordKey::Server(_)
-            | RecordKey::Leader
-            | RecordKey::Attachment(_) => false,
-        };
-        if !own {
+        if key.on_node().is_none_or(|of| of.node() != name) {
             return Err(Refusal::ForeignRecord { node: name.clone(), key: key.encode() });
         }
         match change {

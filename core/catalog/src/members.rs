@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use starling_model::{
-    AttachmentRecord, LeaderRecord, NodeName, Record, RecordKey, Revision, ServerId, ServerRecord, Versioned,
-};
+use starling_model::{AttachmentRecord, LeaderRecord, NodeName, Record, ServerId, ServerRecord, Versioned};
 
 /// The members of a mesh whose store is shared.
 #[derive(Debug, Clone, Default)]
@@ -28,47 +26,16 @@ impl Members {
         self.attachments.insert(attachment.value.node.clone(), Arc::new(attachment));
     }
 
-    /// Removes a record, if it is there; `key` is of a member.
-    pub(crate) fn remove(&mut self, key: &RecordKey) {
-        match key {
-            RecordKey::Server(id) => {
-                self.servers.remove(id);
-            }
-            RecordKey::Leader => self.leader = None,
-            RecordKey::Attachment(node) => {
-                self.attachments.remove(node);
-            }
-            RecordKey::Node(_)
-            | RecordKey::Instance(_)
-            | RecordKey::Check(..)
-            | RecordKey::Config(_)
-            | RecordKey::CaRoot(_)
-            | RecordKey::CaKey(_)
-            | RecordKey::JoinToken(_)
-            | RecordKey::Fence(_)
-            | RecordKey::VirtualAddress(_) => {}
-        }
+    pub(crate) fn remove_server(&mut self, id: ServerId) {
+        self.servers.remove(&id);
     }
 
-    /// When a record was made and last changed; `None` if it is not there, or `key` is not of a member.
-    pub(crate) fn revisions(&self, key: &RecordKey) -> Option<(Revision, Revision)> {
-        fn of<T>(record: &Versioned<T>) -> (Revision, Revision) {
-            (record.created, record.modified)
-        }
-        match key {
-            RecordKey::Server(id) => self.servers.get(id).map(|record| of(record)),
-            RecordKey::Leader => self.leader.as_ref().map(of),
-            RecordKey::Attachment(node) => self.attachments.get(node).map(|record| of(record)),
-            RecordKey::Node(_)
-            | RecordKey::Instance(_)
-            | RecordKey::Check(..)
-            | RecordKey::Config(_)
-            | RecordKey::CaRoot(_)
-            | RecordKey::CaKey(_)
-            | RecordKey::JoinToken(_)
-            | RecordKey::Fence(_)
-            | RecordKey::VirtualAddress(_) => None,
-        }
+    pub(crate) fn remove_leader(&mut self) {
+        self.leader = None;
+    }
+
+    pub(crate) fn remove_attachment(&mut self, node: &NodeName) {
+        self.attachments.remove(node);
     }
 
     /// Every server, by identifier.

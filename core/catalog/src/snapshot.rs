@@ -487,9 +487,9 @@ impl Snapshot {
             RecordKey::JoinToken(id) => self.join_token(id).map(|r| r.modified),
             RecordKey::Fence(fence) => self.fences.get(fence).map(|r| r.modified),
             RecordKey::VirtualAddress(address) => self.virtual_addresses.get(address).map(|r| r.modified),
-            RecordKey::Server(_) | RecordKey::Leader | RecordKey::Attachment(_) => {
-                self.members.revisions(key).map(|(_, modified)| modified)
-            }
+            RecordKey::Server(id) => self.server(*id).map(|r| r.modified),
+            RecordKey::Leader => self.leader().map(|r| r.modified),
+            RecordKey::Attachment(node) => self.attachment(node).map(|r| r.modified),
         }
     }
 

@@ -10,6 +10,9 @@ use crate::name::{CheckId, InstanceId, NodeName, ServiceName};
 /// The check that says whether a node's agent is alive, named as Consul names it. The server keeps it.
 pub const LIVENESS_CHECK: &str = "serfHealth";
 
+/// What that check says of a node that is lost.
+pub const LIVENESS_LOST: &str = "Agent not attached to any server";
+
 /// Health as Consul orders it: the worst check decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -33,7 +33,9 @@ pub mod virtual_address;
 
 pub use access_log::{AccessLog, LogFilter, LogForm, LogTarget, LogTemplate};
 pub use authority::{CaKeyPlace, CaKeyRecord, RootOverlap, SealedKey, TrustReport};
-pub use check::{Check, CheckDefinition, CheckKind, CheckStatus, CheckedService, LIVENESS_CHECK, OUTPUT_BYTES_MAX};
+pub use check::{
+    Check, CheckDefinition, CheckKind, CheckStatus, CheckedService, LIVENESS_CHECK, LIVENESS_LOST, OUTPUT_BYTES_MAX,
+};
 pub use config_entry::{ConfigEntry, ConfigEntryKey, ConfigKind, MeshEntry, Protocol, ProxyDefaults, ServiceDefaults};
 pub use filter::{Filter, FilterError};
 pub use host::{HostPattern, HostPatternError};
@@ -55,7 +57,7 @@ pub use name::{
 pub use node::{Node, NodeId};
 pub use opaque::OpaqueSettings;
 pub use percent::Percent;
-pub use record::{CaRootRecord, Change, Fence, Record, RecordError, RecordKey, Revision, Versioned};
+pub use record::{CaRootRecord, Change, Fence, OnNode, Record, RecordError, RecordKey, Revision, Versioned};
 pub use registration::{CheckSpec, ServiceRegistration};
 pub use resolver::{
     BalancePolicy, Failovers, HashOn, HashPolicy, LoadBalancer, ServiceResolver, ServiceTarget, Subset,

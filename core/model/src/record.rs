@@ -196,7 +196,48 @@ pub enum RecordError {
     },
 }
 
+/// A record of a node itself, or of something on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnNode<'k> {
+    /// The node.
+    Node(&'k NodeName),
+    /// An instance on it.
+    Instance(&'k InstanceKey),
+    /// A check on it.
+    Check(&'k NodeName, &'k CheckId),
+}
+
+impl<'k> OnNode<'k> {
+    /// The node.
+    #[must_use]
+    pub fn node(self) -> &'k NodeName {
+        match self {
+            Self::Node(node) | Self::Check(node, _) => node,
+            Self::Instance(key) => &key.node,
+        }
+    }
+}
+
 impl RecordKey {
+    /// What on which node it is of; `None` for what is no node's own: the mesh's, or the servers'.
+    #[must_use]
+    pub fn on_node(&self) -> Option<OnNode<'_>> {
+        match self {
+            Self::Node(node) => Some(OnNode::Node(node)),
+            Self::Instance(key) => Some(OnNode::Instance(key)),
+            Self::Check(node, id) => Some(OnNode::Check(node, id)),
+            Self::Config(_)
+            | Self::CaRoot(_)
+            | Self::CaKey(_)
+            | Self::JoinToken(_)
+            | Self::Fence(_)
+            | Self::VirtualAddress(_)
+            | Self::Server(_)
+            | Self::Leader
+            | Self::Attachment(_) => None,
+        }
+    }
+
     /// The key's bytes: `KIND/…`, parts joined by `/`, which no name holds.
     #[must_use]
     pub fn encode(&self) -> String {

@@ -245,11 +245,13 @@ fn liveness_check() -> CheckId {
 
 /// The nodes that count as alive in `snapshot` because their agent was attached.
 pub(crate) fn alive(snapshot: &starling_catalog::Snapshot) -> impl Iterator<Item = NodeName> {
-    let id = liveness_check();
-    snapshot.nodes().map(|node| &node.value.name).filter_map(move |name| {
-        let check = snapshot.check(name, &id)?;
-        (check.value.status != CheckStatus::Critical).then(|| name.clone())
-    })
+    snapshot.nodes().map(|node| &node.value.name).filter(|name| is_alive(snapshot, name)).cloned()
+}
+
+/// Whether `snapshot` says that a node's agent is there.
+pub(crate) fn is_alive(snapshot: &starling_catalog::Snapshot, node: &NodeName) -> bool {
+    let check = snapshot.check(node, &liveness_check());
+    check.is_some_and(|check| check.value.status != CheckStatus::Critical)
 }
 
 #[cfg(test)]

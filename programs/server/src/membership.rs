@@ -52,7 +52,6 @@ pub(crate) struct Membership {
     leaving: AtomicBool,
     /// Something among members is not as it was, here or in the catalog.
     changed: Notify,
-    leads: watch::Sender<bool>,
     /// Set once its record is to go.
     resigning: watch::Sender<bool>,
     resigned: watch::Sender<bool>,
@@ -73,12 +72,10 @@ impl Membership {
     }
 
     fn of(me: Option<ServerRecord>) -> Self {
-        let leads = watch::Sender::new(me.is_none());
         Self {
             me,
             leaving: AtomicBool::new(false),
             changed: Notify::new(),
-            leads,
             resigning: watch::Sender::new(false),
             resigned: watch::Sender::new(false),
         }
@@ -172,13 +169,7 @@ impl Server {
     /// that it still leads.
     #[must_use]
     pub fn is_leader(&self) -> bool {
-        *self.membership().leads.borrow()
-    }
-
-    /// Follows whether this server leads.
-    #[must_use]
-    pub fn leads(&self) -> watch::Receiver<bool> {
-        self.membership().leads.subscribe()
+        self.id().is_none_or(|me| self.snapshot().is_led_by(me))
     }
 
     /// Tells everyone that this server is about to end: nobody is to come to it any more, and another leads.
@@ -264,7 +255,7 @@ impl Server {
         if leads && (gone || !led) {
             self.agents().look_after(orphans(after));
         }
-        if leads != self.membership().leads.send_replace(leads) {
+        if leads != led {
             tracing::info!(server = %me, leads, "leader");
         }
         self.membership().changed.notify_one();

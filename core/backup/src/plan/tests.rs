@@ -126,7 +126,7 @@ fn a_node_without_its_agent_comes_back_as_lost() {
     let then = records([node("n1"), check("n1", LIVENESS_CHECK, None, CheckStatus::Passing)]);
     let back = plan(&Records::new(), &then, attached_to_none);
     let Some(Change::Put(Record::Check(check))) = back.stages[0].changes.get(1) else { panic!("{back:?}") };
-    assert_eq!((check.status, check.output.as_str()), (CheckStatus::Critical, NOT_ATTACHED));
+    assert_eq!((check.status, check.output.as_str()), (CheckStatus::Critical, LIVENESS_LOST));
     // And is no difference once it is.
     let now = records(back.stages[0].changes.iter().filter_map(|change| match change {
         Change::Put(record) => Some(record.clone()),

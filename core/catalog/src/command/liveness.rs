@@ -4,7 +4,8 @@
 //! still its own. A node whose server is gone is the leader's, as long as it leads.
 
 use starling_model::{
-    AttachmentRecord, Change, Check, CheckId, CheckStatus, LIVENESS_CHECK, NodeName, Record, RecordKey, ServerId,
+    AttachmentRecord, Change, Check, CheckId, CheckStatus, LIVENESS_CHECK, LIVENESS_LOST, NodeName, Record, RecordKey,
+    ServerId,
 };
 
 use super::{Decision, GUARDED_CHANGES_MAX};
@@ -116,7 +117,7 @@ fn check(snapshot: &Snapshot, node: &NodeName, status: CheckStatus, decision: &m
     }
     let output = match status {
         CheckStatus::Passing | CheckStatus::Warning => "Agent alive and reachable",
-        CheckStatus::Critical => "Agent not attached to any server",
+        CheckStatus::Critical => LIVENESS_LOST,
     };
     let check = Check {
         node: node.clone(),

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use starling_model::{CheckId, CheckStatus, InstanceId, RecordKey};
+use starling_model::{CheckId, CheckStatus, InstanceId, OnNode};
 
 use super::{Health, Registrations, Touched};
 use crate::checks::alias::{ALL_PASSING, NO_CHECKS, failing, not_found};
@@ -26,9 +26,9 @@ impl Registrations {
         let mut found = BTreeSet::new();
         let mut queue: Vec<Option<InstanceId>> = Vec::new();
         for key in &touched.keys {
-            match key {
-                RecordKey::Instance(key) => queue.push(Some(key.id.clone())),
-                RecordKey::Check(_, id) => {
+            match key.on_node() {
+                Some(OnNode::Instance(key)) => queue.push(Some(key.id.clone())),
+                Some(OnNode::Check(_, id)) => {
                     let before = touched.before.checks.get(id).and_then(Option::as_ref);
                     queue.extend(self.checks.get(id).or(before).map(|check| check.owner().cloned()));
                     // A new alias must be looked at even if nothing that it sees has changed.
@@ -36,16 +36,7 @@ impl Registrations {
                         self.checks.get(id).filter(|c| self.alias_target(c.definition()).is_some()).map(|_| id.clone()),
                     );
                 }
-                RecordKey::Node(_)
-                | RecordKey::Config(_)
-                | RecordKey::CaRoot(_)
-                | RecordKey::CaKey(_)
-                | RecordKey::JoinToken(_)
-                | RecordKey::Fence(_)
-                | RecordKey::VirtualAddress(_)
-                | RecordKey::Server(_)
-                | RecordKey::Leader
-                | RecordKey::Attachment(_) => {}
+                Some(OnNode::Node(_)) | None => {}
             }
         }
         let mut seen = BTreeSet::new();

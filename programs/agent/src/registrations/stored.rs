@@ -1,6 +1,6 @@
 //! Registrations in the forms in which others hold them: the catalog's records and the journal's entries.
 
-use starling_model::{Change, Record, RecordKey, UnixSeconds};
+use starling_model::{Change, OnNode, Record, RecordKey, UnixSeconds};
 
 use super::{Kept, Origin, Registrations, Role, Source};
 use crate::journal::Entry;
@@ -8,19 +8,11 @@ use crate::journal::Entry;
 impl Registrations {
     /// The change that makes the catalog's record under `key` what it is here.
     pub(crate) fn change(&self, key: &RecordKey) -> Change {
-        let record = match key {
-            RecordKey::Node(_) => Some(Record::Node(self.node.clone())),
-            RecordKey::Instance(key) => self.services.get(&key.id).map(|s| Record::Instance(s.instance.clone())),
-            RecordKey::Check(_, id) => self.checks.get(id).map(|check| Record::Check(check.record.clone())),
-            RecordKey::Config(_)
-            | RecordKey::CaRoot(_)
-            | RecordKey::CaKey(_)
-            | RecordKey::JoinToken(_)
-            | RecordKey::Fence(_)
-            | RecordKey::VirtualAddress(_)
-            | RecordKey::Server(_)
-            | RecordKey::Leader
-            | RecordKey::Attachment(_) => None,
+        let record = match key.on_node() {
+            Some(OnNode::Node(_)) => Some(Record::Node(self.node.clone())),
+            Some(OnNode::Instance(key)) => self.services.get(&key.id).map(|s| Record::Instance(s.instance.clone())),
+            Some(OnNode::Check(_, id)) => self.checks.get(id).map(|check| Record::Check(check.record.clone())),
+            None => None,
         };
         record.map_or_else(|| Change::Delete(key.clone()), Change::Put)
     }

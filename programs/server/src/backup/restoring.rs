@@ -11,12 +11,13 @@ use std::sync::Arc;
 
 use starling_backup::plan::{self, Left, Plan, Records, Stage};
 use starling_catalog::Snapshot;
-use starling_model::{Change, CheckStatus, Fence, LIVENESS_CHECK, NodeName, Record, RecordKey, Revision};
+use starling_model::{Change, Fence, NodeName, OnNode, Record, RecordKey, Revision};
 use starling_store::{
     CommitError, Condition, Expected, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_CONDITIONS, Transaction,
 };
 
 use crate::commit::{CommitFailure, store_key, write};
+use crate::liveness::is_alive;
 use crate::server::Server;
 
 /// Conditions of one transaction: one on each record, and one on what it relies on. Leaves room for a fence.
@@ -111,7 +112,7 @@ impl<'a> Work<'a> {
         server.published(Revision(barrier.0)).await?;
         let begun = server.snapshot();
         let now: Records = begun.records().map(|record| (record.value.key(), record.value)).collect();
-        let Plan { stages, left } = plan::plan(&now, then, |node| own_node == Some(node) || is_attached(&begun, node));
+        let Plan { stages, left } = plan::plan(&now, then, |node| own_node == Some(node) || is_alive(&begun, node));
         let puts = stages.iter().flat_map(|stage| &stage.changes).filter(|change| matches!(change, Change::Put(_)));
         let planned = puts.map(Change::key).collect();
         let restored = Restored {
@@ -247,21 +248,12 @@ impl<'a> Work<'a> {
         self.server.published(last).await?;
         let present = self.server.snapshot();
         let removed: Vec<_> = self.own.iter().filter(|(_, at)| at.is_none()).map(|(key, _)| key.clone()).collect();
-        let needed = removed.into_iter().filter(|key| match key {
-            RecordKey::Node(node) => {
+        let needed = removed.into_iter().filter(|key| match key.on_node() {
+            Some(OnNode::Node(node)) => {
                 present.instances_on(node).next().is_some() || present.checks_on(node).next().is_some()
             }
-            RecordKey::Instance(key) => present.own_checks_of(key).next().is_some(),
-            RecordKey::Check(..)
-            | RecordKey::Config(_)
-            | RecordKey::CaRoot(_)
-            | RecordKey::CaKey(_)
-            | RecordKey::JoinToken(_)
-            | RecordKey::Fence(_)
-            | RecordKey::VirtualAddress(_)
-            | RecordKey::Server(_)
-            | RecordKey::Leader
-            | RecordKey::Attachment(_) => false,
+            Some(OnNode::Instance(key)) => present.own_checks_of(key).next().is_some(),
+            Some(OnNode::Check(..)) | None => false,
         });
         let needed: BTreeSet<_> = needed.collect();
         let before = self.begun.records().filter(|record| needed.contains(&record.value.key()));
@@ -271,12 +263,6 @@ impl<'a> Work<'a> {
         }
         self.make(back).await
     }
-}
-
-/// Whether the catalog says that a node's agent is there.
-fn is_attached(snapshot: &Snapshot, node: &NodeName) -> bool {
-    let liveness = snapshot.checks_on(node).find(|check| check.value.id.as_str() == LIVENESS_CHECK);
-    liveness.is_some_and(|check| check.value.status != CheckStatus::Critical)
 }
 
 /// As many as fit into a transaction, one at least.
