@@ -43,7 +43,7 @@ export STARLING_PYTHON ?= $(TOOLS)/venv/bin/python
 export STARLING_BIN ?= $(TARGET)/debug/starling
 export PATH := $(TOOLS)/bin:$(PATH)
 
-.PHONY: help demo test chaos check fmt bench bench-published bench-fleet bench-proxy bench-store agreement conformance fuzz golden install clean machine
+.PHONY: help demo test chaos check fmt bench bench-published bench-fleet bench-servers bench-proxy bench-store agreement conformance fuzz golden install clean machine
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -90,6 +90,13 @@ bench-fleet: machine ## release build, then the benchmarks of the control plane 
 	@# All run, whichever misses a bar.
 	code=0; $(foreach run,$(SCENARIOS),$(TARGET)/release/starling bench $(if $(filter payload,$(run)),propagation,$(run)) \
 		--strict --report $(REPORTS)/$(run) $(options_of_$(run)) || code=1; )exit $$code
+
+# What `make bench-servers` runs: a change alone, and one in the middle of which a server is killed with -9.
+bench-servers: machine ## release build, then 3,000 nodes on three servers and three members of etcd (some 5 minutes); fails when a bar is missed
+	@$(XTASK) install etcd
+	$(CARGO) build --locked --release --bin starling
+	@code=0; $(foreach run,propagation failover,$(TARGET)/release/starling bench $(run) --servers 3 --nodes 3000 --workloads 53400 \
+		--further 0 --envoys 0 --strict --report $(REPORTS)/servers-$(run) || code=1; )exit $$code
 
 bench-proxy: machine ## release build, then the native data plane against Envoy (some 8 minutes); fails when a bar is missed
 	@$(XTASK) install envoy

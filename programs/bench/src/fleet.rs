@@ -1,4 +1,4 @@
-//! A simulated fleet: thousands of nodes in a few processes, and a server of their own that they are attached to.
+//! A simulated fleet: thousands of nodes in a few processes, and servers of their own that they are attached to.
 //!
 //! A simulated node is the real agent: it joins by a token, keeps a connection with mutual TLS, subscribes to what its
 //! workloads need, plans, and swaps the snapshot that its native data plane would serve from. Only the sockets of its
@@ -11,7 +11,7 @@
 //! | [`process`], [`node`], [`ledger`] | a process of the fleet: its nodes, and what came in force at them when |
 //! | [`slow`], [`faults`] | nodes that read slowly; connections that are reset |
 //! | [`crew`] | the processes, as the coordinator sees them |
-//! | [`server`] | the server |
+//! | [`servers`], [`server`] | the servers, with the etcd that they share |
 //! | [`clock`], [`usage`] | time, and what was used meanwhile |
 
 mod clock;
@@ -22,6 +22,7 @@ mod node;
 mod orders;
 pub(crate) mod process;
 pub(crate) mod server;
+pub(crate) mod servers;
 mod slow;
 pub(crate) mod usage;
 
@@ -29,3 +30,4 @@ pub(crate) use clock::Moment;
 pub(crate) use crew::Crew;
 pub(crate) use orders::{Among, Expected};
 pub(crate) use server::Server;
+pub(crate) use servers::Servers;

@@ -16,6 +16,7 @@ mod churn;
 mod connection;
 mod cost;
 mod echo;
+mod etcd;
 mod fleet;
 mod fleet_report;
 mod histogram;
@@ -73,6 +74,8 @@ enum Scenario {
     Rollout(propagation::ScenarioArgs),
     /// Measure how long a simulated fleet takes to be current after its server was killed, and came back
     Reconnect(propagation::ScenarioArgs),
+    /// Measure when a change is in force at every workload though the server of most nodes is killed in the middle of it
+    Failover(propagation::ScenarioArgs),
     Churn(churn::ChurnArgs),
     /// Measure a change beside nodes that read slowly, and while packets are lost and connections reset
     Faults(propagation::faults::FaultArgs),
@@ -134,6 +137,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             Scenario::Intention(args) => propagation::run(Subject::Intention, args).await,
             Scenario::Rollout(args) => propagation::run(Subject::Rollout, args).await,
             Scenario::Reconnect(args) => propagation::run(Subject::Reconnect, args).await,
+            Scenario::Failover(args) => propagation::run(Subject::Failover, args).await,
             Scenario::Churn(churn::ChurnArgs::Fleet(args)) => propagation::run(Subject::Churn, *args).await,
             Scenario::Churn(churn::ChurnArgs::Requests(args)) => cost::run(CostScenario::Churn, *args).await,
             Scenario::Faults(args) => propagation::faults::run(args).await,

@@ -105,7 +105,7 @@ impl Plane {
     ) -> anyhow::Result<Self> {
         let directory = directory.join(kind.name());
         std::fs::create_dir_all(logs(&directory)).context("cannot make a folder for logs")?;
-        let server = Server::start(&directory).await?;
+        let server = Server::alone(&directory).await?;
         let token = server.join_token().await?;
         let at = (server.agents(), token.as_str(), directory.as_path());
         let calling = Agent::start("calling", &kind, at, ports).await?;

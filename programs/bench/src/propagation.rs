@@ -1,5 +1,5 @@
 //! Scenarios with a fleet: it comes up from nothing, and then one change after the other concerns every workload of it;
-//! alone, among many others that concern none, or just after the server was killed.
+//! alone, among many others that concern none, just after the server was killed, or while one of several is.
 //!
 //! The latency of a workload is the time from just before the API call until the snapshot is swapped from which its next
 //! request would be served, on the one clock of the machine. Every workload counts; one that is not reached fails the run.
@@ -8,6 +8,7 @@ mod beside;
 mod changes;
 mod churn;
 mod envoys;
+mod failover;
 pub(crate) mod faults;
 mod findings;
 mod memory;
@@ -26,7 +27,7 @@ use crate::api::{Api, Call, Written};
 use crate::fleet::crew::{Size, Step};
 use crate::fleet::server::Counters;
 use crate::fleet::usage::Usage;
-use crate::fleet::{Among, Crew, Moment, Server};
+use crate::fleet::{Among, Crew, Moment, Servers};
 use crate::fleet_report::{
     self, FleetChange, FleetCost, FleetReport, Further, Growth, Restarts, Rollout, ServerCost, mean,
 };
@@ -48,6 +49,9 @@ const IDLE: Duration = Duration::from_secs(5);
 
 /// Time between two changes of a common upstream among many others.
 const CHURN_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Servers of which one is killed, unless told otherwise.
+const SERVERS_OF_FAILOVER: u32 = 3;
 
 /// Time for the servers to hear of everybody that a change is applied.
 const RECEIPT_DEADLINE: Duration = Duration::from_secs(30);
@@ -77,13 +81,14 @@ pub(crate) struct Args {
     /// Workloads on them, each with a sidecar
     #[arg(long, default_value_t = WORKLOADS_DEFAULT, value_parser = value_parser!(u32).range(1..=2_000_000))]
     workloads: u32,
-    /// Changes to make, the kinds in turn [default: 20; rollout 2, reconnect 4, churn 60, faults 10 of each
+    /// Changes to make, the kinds in turn [default: 20; rollout 2, reconnect 4, failover 6, churn 60, faults 10 of each
     /// condition]
     #[arg(long, value_parser = value_parser!(u32).range(1..=10_000))]
     changes: Option<u32>,
-    /// Servers that the nodes are attached to
-    #[arg(long, default_value_t = 1, value_parser = servers)]
-    servers: u32,
+    /// Servers that the nodes are attached to; several share three members of etcd, which are started with them, and each
+    /// node has a stream in reserve [default: 1; failover 3]
+    #[arg(long, value_parser = value_parser!(u32).range(1..=9))]
+    servers: Option<u32>,
     /// Endpoints of the upstream that every workload has, of which one comes and goes
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u32).range(1..=10_000))]
     payload_endpoints: u32,
@@ -112,6 +117,8 @@ pub(crate) enum Subject {
     Rollout,
     /// A server that is killed and comes back.
     Reconnect,
+    /// One of several servers that is killed in the middle of a change.
+    Failover,
     /// One change among many that concern nobody.
     Churn,
     /// Slow readers beside all others, and a network that loses packets and connections.
@@ -126,6 +133,7 @@ impl Subject {
             Self::Intention => "intention",
             Self::Rollout => "rollout",
             Self::Reconnect => "reconnect",
+            Self::Failover => "failover",
             Self::Churn => "churn",
             Self::Faults => "faults",
         }
@@ -138,9 +146,25 @@ impl Subject {
             Self::Endpoints | Self::Intention => 20,
             Self::Rollout => 2,
             Self::Reconnect => 4,
+            Self::Failover => 6,
             Self::Churn => 60,
             Self::Faults => 10,
         }
+    }
+
+    /// How many servers there are.
+    fn servers(self, asked: Option<u32>) -> anyhow::Result<u32> {
+        let count = asked.unwrap_or(if self == Self::Failover { SERVERS_OF_FAILOVER } else { 1 });
+        match self {
+            Self::Endpoints | Self::Intention | Self::Rollout | Self::Churn => {}
+            Self::Failover => ensure!(count > 1, "failover needs two servers at least: one is killed"),
+            Self::Reconnect | Self::Faults => ensure!(
+                count == 1,
+                "{} is of nodes with one server; `starling bench failover` kills one of several",
+                self.scenario()
+            ),
+        }
+        Ok(count)
     }
 }
 
@@ -152,7 +176,8 @@ pub(crate) async fn run(subject: Subject, args: ScenarioArgs) -> anyhow::Result<
     let ScenarioArgs { fleet, beside } = args;
     let (growth, further) = (beside.growth(subject)?, beside.further(subject, fleet.workloads));
     let envoys = beside.envoys(&fleet, &Progress::new())?;
-    let mut run = Run::begin(fleet, &BTreeSet::new()).await?;
+    let servers = subject.servers(fleet.servers)?;
+    let mut run = Run::begin(fleet, servers, &BTreeSet::new()).await?;
     let count = run.args.changes.unwrap_or_else(|| subject.changes());
     let few = if growth { Some(run.few(subject, count, envoys.as_ref()).await?) } else { None };
     let mut start = run.come_up().await?;
@@ -160,7 +185,7 @@ pub(crate) async fn run(subject: Subject, args: ScenarioArgs) -> anyhow::Result<
         Some((rollout, ..)) => start.rollout = start.rollout.and(*rollout),
         None => run.accompany(envoys.as_ref()).await?,
     }
-    start.counters = run.server.counters().await?;
+    start.counters = run.servers.counters().await?;
     let changes = run.changes(subject, count).await?;
     let growth = few.map(|(_, nodes, few)| Growth::new(nodes, few, &changes));
     let mut report = run.report(subject.scenario(), start, changes).await?;
@@ -176,13 +201,15 @@ pub(crate) async fn run(subject: Subject, args: ScenarioArgs) -> anyhow::Result<
 
 /// A fleet that is being measured. Fields are in the order in which they end.
 struct Run {
-    server: Server,
+    servers: Servers,
     api: Api,
     crew: Crew,
     usage: Usage,
     args: Args,
     progress: Progress,
     restarts: Option<Restarts>,
+    /// Whether one of the servers was killed, so that what they have counted says nothing.
+    failed_over: bool,
     upstream: Upstream,
     /// Those that are there.
     nodes: u32,
@@ -200,9 +227,9 @@ struct Start {
 }
 
 impl Run {
-    /// Starts a server and the processes of a fleet, whose nodes are not yet started. Those of `slow` can be made to read
-    /// slowly.
-    async fn begin(args: Args, slow: &BTreeSet<u32>) -> anyhow::Result<Self> {
+    /// Starts so many servers and the processes of a fleet, whose nodes are not yet started. Those of `slow` can be made to
+    /// read slowly.
+    async fn begin(args: Args, servers: u32, slow: &BTreeSet<u32>) -> anyhow::Result<Self> {
         ensure!(
             args.workloads >= args.nodes,
             "--workloads {} are too few for --nodes {}: each node has one at least, or nothing would tell whether it was reached",
@@ -216,24 +243,28 @@ impl Run {
             let (directory, disks) = (directory.path().display(), disks.path().display());
             progress.say(&format!("data and logs are in {directory}, what nodes keep on their disks in {disks}"));
         }
-        progress.say("starting a server");
-        let server = Server::start(directory.path()).await?;
-        let mut api = server.api();
+        progress.say(&match servers {
+            1 => "starting a server".to_owned(),
+            several => format!("starting {several} servers on three members of etcd"),
+        });
+        let servers = Servers::start(directory.path(), servers).await?;
+        let mut api = servers.first().api();
         let upstream = Upstream::of(args.payload_endpoints);
         for call in upstream.calls() {
             write(&mut api, &call).await?;
         }
         let size = Size { nodes: args.nodes, workloads: args.workloads, seed: args.seed };
-        let crew = Crew::muster(size, slow, &server, &mesh::logs(directory.path()), disks.path()).await?;
-        let usage = Usage::watch(server.pid(), crew.pids());
+        let crew = Crew::muster(size, slow, &servers, &mesh::logs(directory.path()), disks.path()).await?;
+        let usage = Usage::watch(servers.pids(), crew.pids());
         Ok(Self {
-            server,
+            servers,
             api,
             crew,
             usage,
             args,
             progress,
             restarts: None,
+            failed_over: false,
             upstream,
             nodes: 0,
             traffic: None,
@@ -246,23 +277,26 @@ impl Run {
     async fn come_up(&mut self) -> anyhow::Result<Start> {
         let rollout = self.roll_out(1).await?;
         let idle_cpu_percent = self.idle().await?;
-        Ok(Start { rollout, idle_cpu_percent, counters: self.server.counters().await? })
+        Ok(Start { rollout, idle_cpu_percent, counters: self.servers.counters().await? })
     }
 
     /// What was found in all.
     async fn report(&self, scenario: &str, start: Start, changes: Vec<FleetChange>) -> anyhow::Result<FleetReport> {
         // A server that was killed has counted from nothing.
         let before = if self.restarts.is_some() { Counters::default() } else { start.counters };
-        let each = self.server.counters().await?.since(before).divided_by(changes.len());
+        let each = match self.failed_over {
+            true => Counters::default(),
+            false => self.servers.counters().await?.since(before).divided_by(changes.len()),
+        };
         Ok(FleetReport {
             schema: fleet_report::SCHEMA.to_owned(),
             scenario: scenario.to_owned(),
             nodes: self.args.nodes,
             workloads: self.args.workloads,
-            servers: self.args.servers,
+            servers: u32::try_from(self.servers.pids().len())?,
             payload_endpoints: self.args.payload_endpoints,
             server: ServerCost {
-                rss_bytes: process::resident(self.server.pid())?,
+                rss_bytes: self.servers.resident()?,
                 cpu_ms_per_change: mean(changes.iter().map(|change| change.server_cpu_ms)).unwrap_or(0.0),
                 receipts_ms_per_change: receipts::milliseconds_per_change(self.nodes)?,
                 idle_cpu_percent: start.idle_cpu_percent,
@@ -324,7 +358,7 @@ impl Run {
     /// comes and goes.
     async fn accompany(&mut self, envoys: Option<&(Envoy, u32)>) -> anyhow::Result<()> {
         let Some((envoy, count)) = envoys else { return Ok(()) };
-        let envoys = Envoys::start(envoy, *count, &self.server, self.directory.path(), &self.progress).await?;
+        let envoys = Envoys::start(envoy, *count, self.servers.first(), self.directory.path(), &self.progress).await?;
         self.upstream = Upstream { last: Some(envoys.fickle), others: envoys::CALLED, ..self.upstream };
         write(&mut self.api, &Change::Registration.call(&self.upstream)).await?;
         self.traffic = Some(Traffic::through(envoys));
@@ -334,14 +368,14 @@ impl Run {
 
     /// Makes so many further registrations.
     async fn further(&mut self, registrations: u32) -> anyhow::Result<Further> {
-        let server = &self.server;
+        let server = self.servers.first();
         let found = memory::of_further_registrations(server, registrations, self.args.workloads, &self.progress).await;
         found.map_err(|error| self.because(error))
     }
 
-    /// The server's own end, if that is what an error comes from.
+    /// A server's own end, if that is what an error comes from.
     fn because(&mut self, error: anyhow::Error) -> anyhow::Error {
-        match self.server.ended() {
+        match self.servers.ended() {
             Some(how) => error.context(how),
             None => error,
         }
@@ -353,12 +387,12 @@ impl Run {
         tokio::time::sleep(self.pause()).await;
     }
 
-    /// CPU of the server while nothing changes, in percent of a core.
+    /// CPU of the servers while nothing changes, in percent of a core.
     async fn idle(&mut self) -> anyhow::Result<f64> {
         self.rest().await;
-        let (begun, before) = (Instant::now(), self.server.cpu_time()?);
+        let (begun, before) = (Instant::now(), self.servers.cpu_time()?);
         tokio::time::sleep(IDLE).await;
-        let used = self.server.cpu_time()?.saturating_sub(before);
+        let used = self.servers.cpu_time()?.saturating_sub(before);
         Ok(used.as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0)
     }
 
@@ -376,7 +410,7 @@ impl Run {
             traffic.begin().await?;
         }
         let mut phase = self.progress.phase("changes", u64::from(count));
-        let churn = (subject == Subject::Churn).then(|| Churn::begin(&self.server, self.args.workloads));
+        let churn = (subject == Subject::Churn).then(|| Churn::begin(self.servers.first(), self.args.workloads));
         let mut changes = Vec::new();
         for change in Change::there_and_back(subject).into_iter().cycle().take(usize::try_from(count)?) {
             if !changes.is_empty() && churn.is_none() {
@@ -385,6 +419,7 @@ impl Run {
             let begun = Instant::now();
             let measured = match subject {
                 Subject::Reconnect => self.restart(change).await,
+                Subject::Failover => self.fail_over(change).await,
                 Subject::Endpoints | Subject::Intention | Subject::Rollout | Subject::Churn | Subject::Faults => {
                     self.measure(change, None).await
                 }
@@ -407,12 +442,12 @@ impl Run {
 
     /// Kills the server, and makes a change as soon as it is back; latencies are from the moment of its end.
     async fn restart(&mut self, change: Change) -> anyhow::Result<FleetChange> {
-        let steady_rss_bytes = process::resident(self.server.pid())?;
+        let steady_rss_bytes = self.servers.resident()?;
         let begun = Instant::now();
-        self.server.restart().await?;
-        self.usage.server_is(self.server.pid());
+        self.servers.first_mut().restart().await?;
+        self.usage.servers_are(self.servers.pids());
         let measured = self.measure(change, Some(begun)).await?;
-        let peak_rss_bytes = process::resident_peak(self.server.pid())?;
+        let peak_rss_bytes = process::resident_peak(self.servers.first().pid())?;
         let found = self.restarts.get_or_insert(Restarts { steady_rss_bytes, peak_rss_bytes });
         found.peak_rss_bytes = found.peak_rss_bytes.max(peak_rss_bytes);
         Ok(measured)
@@ -421,13 +456,13 @@ impl Run {
     /// Makes one change and waits until it is in force everywhere; latencies are from `since`, or from just before the call.
     async fn measure(&mut self, change: Change, since: Option<Instant>) -> anyhow::Result<FleetChange> {
         self.crew.watch().await?;
-        let cpu_before = self.server.cpu_time()?;
+        let cpu_before = self.servers.cpu_time()?;
         let called = Called::now(&mut self.api, change, &self.upstream).await?;
         let since = since.unwrap_or(called.written.called);
         let called = Called { since: Moment::of(since)?, ..called };
         let measured = self.outcome(called, change.name(), Among::All).await?;
         self.hear_receipt(called.revision).await?;
-        let server_cpu = self.server.cpu_time()?.saturating_sub(cpu_before);
+        let server_cpu = self.servers.cpu_time()?.saturating_sub(cpu_before);
         let deadline = self.deadline();
         let traffic_ms = match &mut self.traffic {
             Some(traffic) => Some(traffic.changed(change.turn(), called.written, since, deadline).await?),
@@ -485,15 +520,6 @@ impl Called {
         let since = Moment::of(written.called)?;
         let Some(revision) = written.revision else { bail!("{} answered without a revision", call.target) };
         Ok(Self { change, revision, written, since })
-    }
-}
-
-/// Servers have one catalog only if they share a store, and the embedded one belongs to one process.
-fn servers(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(1) => Ok(1),
-        Ok(0) | Err(_) => Err("not a number of servers".to_owned()),
-        Ok(_) => Err("several servers need a store that they share; the embedded one has one server".to_owned()),
     }
 }
 

@@ -18,6 +18,9 @@ pub(crate) struct Receipt {
     pending: Vec<String>,
     /// Some of those who refused it.
     rejected: Vec<Rejected>,
+    /// Servers of whose nodes nothing is known.
+    #[serde(default)]
+    unheard_servers: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -72,7 +75,7 @@ impl Receipt {
 
 impl fmt::Display for Receipt {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { counts, applied, pending, rejected, .. } = self;
+        let Self { counts, applied, pending, rejected, unheard_servers, .. } = self;
         write!(formatter, "{} affected, {} applied", counts.affected, counts.applied)?;
         if let Some(Applied { proxy, latency_us }) = applied.first() {
             write!(formatter, " (the last after {:?} was {proxy})", Duration::from_micros(*latency_us))?;
@@ -84,6 +87,9 @@ impl fmt::Display for Receipt {
         write!(formatter, ", {} rejected", counts.rejected)?;
         if let Some(Rejected { proxy, reason }) = rejected.first() {
             write!(formatter, " (among them {proxy}: {reason})")?;
+        }
+        if !unheard_servers.is_empty() {
+            write!(formatter, "; nothing is known of the nodes of {}", unheard_servers.join(", "))?;
         }
         Ok(())
     }

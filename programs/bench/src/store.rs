@@ -7,7 +7,6 @@
 
 mod commits;
 mod findings;
-mod members;
 mod tool;
 mod writes;
 
@@ -17,12 +16,12 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::value_parser;
 
+use crate::etcd::Members;
 use crate::machine::Machine;
 use crate::mesh::{Ports, folder};
 use crate::progress::Progress;
 use crate::report::Versions;
 use findings::Findings;
-use members::Members;
 use tool::Tool;
 
 /// Arguments of `starling bench store`.

@@ -16,9 +16,9 @@ fn parse(arguments: &[&str]) -> Result<Scenario, clap::Error> {
 fn every_scenario_runs_without_arguments() {
     assert!(matches!(parse(&["latency-of-change"]).unwrap(), Scenario::LatencyOfChange(_)));
     assert!(matches!(parse(&["scale"]).unwrap(), Scenario::Scale(_)));
-    for scenario in ["propagation", "intention", "rollout", "reconnect", "churn", "faults"] {
+    for scenario in ["propagation", "intention", "rollout", "reconnect", "failover", "churn", "faults"] {
         let text = format!("{:?}", parse(&[scenario]).unwrap());
-        assert!(text.contains("nodes: 10000, workloads: 178000, changes: None, servers: 1"), "{text}");
+        assert!(text.contains("nodes: 10000, workloads: 178000, changes: None, servers: None"), "{text}");
     }
 }
 
@@ -46,7 +46,7 @@ fn what_cannot_be_is_refused() {
         &["scale", "--envoys", "1000"],
         &["scale", "-o", "yaml"],
         &["propagation", "--nodes", "0"],
-        &["propagation", "--servers", "2"],
+        &["propagation", "--servers", "0"],
         &["propagation", "--envoys", "51"],
         &["propagation", "--further", "-1"],
         &["rollout", "--changes", "0"],

@@ -12,7 +12,7 @@ use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::mpsc;
 
 use super::orders::{Among, CatchUp, Collect, Collected, Expected, Muster, Order, SlowNodes, Word};
-use super::server::Server;
+use super::servers::Servers;
 use crate::mesh::{Child, Pipes, command, own_program};
 use crate::progress::Phase;
 
@@ -61,14 +61,17 @@ impl Crew {
     pub(crate) async fn muster(
         size: Size,
         slow: &BTreeSet<u32>,
-        server: &Server,
+        servers: &Servers,
         logs: &Path,
         disks: &Path,
     ) -> anyhow::Result<Self> {
         let Size { nodes, workloads, seed } = size;
-        let token = server.join_token().await?;
+        let token = servers.first().join_token().await?;
+        let agents = servers.agents();
         let mut crew = Self { posts: Vec::new() };
-        let processes = nodes.div_ceil(NODES_PER_PROCESS_MAX).max(1);
+        // With several servers a node has a connection to two of them.
+        let each_max = if agents.len() > 1 { NODES_PER_PROCESS_MAX / 2 } else { NODES_PER_PROCESS_MAX };
+        let processes = nodes.div_ceil(each_max).max(1);
         let first = |process: u32| u32::try_from(u64::from(nodes) * u64::from(process) / u64::from(processes));
         for process in 0..processes {
             let mut command = command(&own_program()?);
@@ -80,7 +83,7 @@ impl Crew {
                 workloads,
                 seed,
                 own: first(process)?..first(process + 1)?,
-                server: server.agents().to_string(),
+                servers: agents.clone(),
                 token: token.clone(),
                 directory: disks.to_owned(),
                 slow: slow.clone(),

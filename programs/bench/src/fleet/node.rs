@@ -52,7 +52,8 @@ pub(super) struct NodeSpec {
     /// Its number in the fleet.
     pub(super) number: u32,
     pub(super) workloads: Vec<Workload>,
-    pub(super) server: String,
+    /// The first is the one that it tries first; with several it keeps a stream in reserve.
+    pub(super) servers: Vec<String>,
     pub(super) token: String,
     /// Its own folder.
     pub(super) directory: PathBuf,
@@ -96,8 +97,8 @@ impl NodeSpec {
             clock: system_clock(),
         };
         let config = NodeConfig {
-            servers: vec![self.server],
-            standby: false,
+            standby: self.servers.len() > 1,
+            servers: self.servers,
             join_token: Some(self.token),
             agent,
             native: Some(self.in_force),

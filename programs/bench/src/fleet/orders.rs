@@ -53,8 +53,8 @@ pub(super) struct Muster {
     pub(super) seed: u64,
     /// The nodes of this process, by number.
     pub(super) own: Range<u32>,
-    /// The server's address for agents.
-    pub(super) server: String,
+    /// The servers' addresses for agents. Each node begins with another of them.
+    pub(super) servers: Vec<String>,
     /// A reusable join token.
     pub(super) token: String,
     /// Where the nodes keep what real ones keep on their disks.

@@ -144,12 +144,13 @@ impl Post {
     }
 
     async fn muster(&mut self, muster: &Muster) -> anyhow::Result<()> {
-        let Muster { nodes, workloads, seed, own, server, token, directory, slow } = muster;
+        let Muster { nodes, workloads, seed, own, servers, token, directory, slow } = muster;
         let fleet = shape::fleet(*nodes, *workloads, *seed)?;
         let own: Vec<_> = (0_u32..).zip(fleet).filter(|(number, _)| own.contains(number)).collect();
         if own.is_empty() {
             bail!("there are no nodes to be");
         }
+        let server = servers.first().context("there is no server to attach to")?;
         let address = server.parse().with_context(|| format!("the server's address is {server:?}"))?;
         self.server = Some(address);
         if own.iter().any(|(number, _)| slow.contains(number)) {
@@ -158,10 +159,13 @@ impl Post {
         let relayed = self.relay.as_ref().map(|relay| relay.address().to_string());
         for (node, (number, workloads)) in own.into_iter().enumerate() {
             let relayed = relayed.as_ref().filter(|_| slow.contains(&number));
+            let mut servers = relayed.map_or_else(|| servers.clone(), |relay| vec![relay.clone()]);
+            let first = usize::try_from(number)? % servers.len();
+            servers.rotate_left(first);
             self.specs.push(NodeSpec {
                 number,
                 workloads,
-                server: relayed.unwrap_or(server).clone(),
+                servers,
                 token: token.clone(),
                 directory: directory.join(name(number)),
                 in_force: Arc::new(Scribe { ledger: Arc::clone(&self.ledger), node }),

@@ -1,6 +1,7 @@
-//! The server that a fleet is attached to: `starling server`, a process of this program's own executable.
+//! A server that a fleet is attached to: `starling server`, a process of this program's own executable.
 
 use std::net::SocketAddr;
+use std::ops::Add;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -14,10 +15,26 @@ use crate::process;
 /// A server that runs; it is killed when dropped.
 pub(crate) struct Server {
     child: Child,
+    setup: Setup,
+}
+
+/// How a server is started, and started again.
+pub(super) struct Setup {
+    name: String,
+    /// Of the whole run.
     directory: PathBuf,
     http: SocketAddr,
     agents: SocketAddr,
     dns: SocketAddr,
+    shared: Option<Shared>,
+}
+
+/// What a server needs to be one of several.
+#[derive(Debug, Clone)]
+pub(super) struct Shared {
+    /// The URL of the store.
+    pub(super) store: String,
+    pub(super) seal_key: PathBuf,
 }
 
 /// What a server has counted since its start.
@@ -46,48 +63,78 @@ impl Counters {
     }
 }
 
+impl Add for Counters {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            frames_encoded: self.frames_encoded + other.frames_encoded,
+            bytes_sent: self.bytes_sent + other.bytes_sent,
+        }
+    }
+}
+
+/// How many agents have a stream open to a server.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Streams {
+    /// By which they are here.
+    pub(super) primary: f64,
+    /// In reserve.
+    pub(super) standby: f64,
+}
+
 #[derive(Debug, Deserialize)]
 struct CreatedToken {
     token: String,
 }
 
 impl Server {
-    /// Starts an empty server below `directory`, and waits until it is ready.
+    /// Starts an empty server below `directory` that has a store of its own, and waits until it is ready.
     ///
     /// # Errors
-    /// When no port is free, or it ends or does not become ready in time; the text has the end of its log.
-    pub(crate) async fn start(directory: &Path) -> anyhow::Result<Self> {
-        let mut ports = Ports::new();
-        let (http, agents, dns) = (ports.loopback()?, ports.loopback()?, ports.loopback()?);
-        let child = spawn(directory, http, agents, dns)?;
-        let mut server = Self { child, directory: directory.to_owned(), http, agents, dns };
+    /// When no port is free, or as for [`Server::restart`].
+    pub(crate) async fn alone(directory: &Path) -> anyhow::Result<Self> {
+        Self::start(Setup::new("server".to_owned(), directory.to_owned(), &mut Ports::new(), None)?).await
+    }
+
+    /// Starts an empty server, and waits until it is ready.
+    ///
+    /// # Errors
+    /// As for [`Server::restart`].
+    pub(super) async fn start(setup: Setup) -> anyhow::Result<Self> {
+        let mut server = Self { child: setup.spawn()?, setup };
         server.ready().await?;
         Ok(server)
     }
 
-    /// Kills it with SIGKILL, starts it again where it was, and waits until it is ready.
+    /// Kills it with SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill();
+    }
+
+    /// Kills it with SIGKILL if it runs, starts it again where it was, and waits until it is ready.
     ///
     /// # Errors
-    /// As for [`Server::start`].
+    /// When it ends or does not become ready in time; the text has the end of its log.
     pub(crate) async fn restart(&mut self) -> anyhow::Result<()> {
         self.child.kill();
-        self.child = spawn(&self.directory, self.http, self.agents, self.dns)?;
+        self.child = self.setup.spawn()?;
         self.ready().await
     }
 
     async fn ready(&mut self) -> anyhow::Result<()> {
-        let http = self.http;
+        let http = self.setup.http;
         ready(&mut self.child, || async move { has_leader(http).await }).await
     }
 
     /// A client of its HTTP API.
     pub(crate) fn api(&self) -> Api {
-        Api::new(self.http)
+        Api::new(self.setup.http)
     }
 
     /// Where agents attach.
     pub(crate) fn agents(&self) -> SocketAddr {
-        self.agents
+        self.setup.agents
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -114,12 +161,27 @@ impl Server {
     /// # Errors
     /// When it does not tell, or has no such counters.
     pub(crate) async fn counters(&self) -> anyhow::Result<Counters> {
-        let text = self.api().read_text("/v1/agent/metrics?format=prometheus").await?;
-        let of = |name: &str| counter(&text, name).ok_or_else(|| anyhow::anyhow!("the server has no metric {name}"));
+        let metrics = self.metrics().await?;
         Ok(Counters {
-            frames_encoded: of("starling_agent_frames_encoded_total")?,
-            bytes_sent: of("starling_agent_bytes_sent_total")?,
+            frames_encoded: metrics.value("starling_agent_frames_encoded_total")?,
+            bytes_sent: metrics.value("starling_agent_bytes_sent_total")?,
         })
+    }
+
+    /// The streams that agents have open to it.
+    ///
+    /// # Errors
+    /// When it does not tell.
+    pub(super) async fn streams(&self) -> anyhow::Result<Streams> {
+        let metrics = self.metrics().await?;
+        Ok(Streams {
+            primary: metrics.value("starling_agents_attached")?,
+            standby: metrics.value("starling_agents_standby")?,
+        })
+    }
+
+    async fn metrics(&self) -> anyhow::Result<Metrics> {
+        Ok(Metrics(self.api().read_text("/v1/agent/metrics?format=prometheus").await?))
     }
 
     /// Memory that it has in use.
@@ -127,8 +189,7 @@ impl Server {
     /// # Errors
     /// When it does not tell.
     pub(crate) async fn allocated_bytes(&self) -> anyhow::Result<u64> {
-        let text = self.api().read_text("/v1/agent/metrics?format=prometheus").await?;
-        let bytes = counter(&text, "starling_memory_allocated_bytes").context("the server does not tell its memory")?;
+        let bytes = self.metrics().await?.value("starling_memory_allocated_bytes")?;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes are whole and not negative")]
         Ok(bytes as u64)
     }
@@ -142,17 +203,42 @@ impl Server {
     }
 }
 
-fn spawn(directory: &Path, http: SocketAddr, agents: SocketAddr, dns: SocketAddr) -> anyhow::Result<Child> {
-    let mut command = command(&own_program()?);
-    command.arg("server").arg("--data-dir").arg(directory.join("server"));
-    command.args(["--http-addr", &http.to_string(), "--grpc-tls-addr", &agents.to_string()]);
-    command.args(["--dns-addr", &dns.to_string(), "--default-intention-policy", "allow"]);
-    Child::spawn("server", &mut command, &logs(directory))
+impl Setup {
+    /// Of the server `name`, whose data are below `directory`; alone with a store of its own unless it is one of several.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub(super) fn new(
+        name: String,
+        directory: PathBuf,
+        ports: &mut Ports,
+        shared: Option<Shared>,
+    ) -> anyhow::Result<Self> {
+        let (http, agents, dns) = (ports.loopback()?, ports.loopback()?, ports.loopback()?);
+        Ok(Self { name, directory, http, agents, dns, shared })
+    }
+
+    fn spawn(&self) -> anyhow::Result<Child> {
+        let mut command = command(&own_program()?);
+        command.arg("server").arg("--data-dir").arg(self.directory.join(&self.name));
+        command.args(["--http-addr", &self.http.to_string(), "--grpc-tls-addr", &self.agents.to_string()]);
+        command.args(["--dns-addr", &self.dns.to_string(), "--default-intention-policy", "allow"]);
+        if let Some(Shared { store, seal_key }) = &self.shared {
+            command.args(["--node-name", &self.name, "--store", store]).arg("--seal-key-file").arg(seal_key);
+        }
+        Child::spawn(&self.name, &mut command, &logs(&self.directory))
+    }
 }
 
-/// The value of a metric without labels.
-fn counter(text: &str, name: &str) -> Option<f64> {
-    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+/// What a server tells of itself, in the text format of Prometheus.
+struct Metrics(String);
+
+impl Metrics {
+    /// The value of a metric without labels.
+    fn value(&self, name: &str) -> anyhow::Result<f64> {
+        let found = self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok());
+        found.with_context(|| format!("the server has no metric {name}"))
+    }
 }
 
 #[cfg(test)]
@@ -162,7 +248,8 @@ mod tests {
     #[test]
     fn a_metric_is_found_by_its_whole_name() {
         let text = "# TYPE starling_frames counter\nstarling_frames_total_more 3\nstarling_frames_total 42\n";
-        assert_eq!(counter(text, "starling_frames_total"), Some(42.0));
-        assert_eq!(counter(text, "starling_frames"), None);
+        let metrics = Metrics(text.to_owned());
+        assert!((metrics.value("starling_frames_total").unwrap() - 42.0).abs() < f64::EPSILON);
+        assert!(metrics.value("starling_frames").unwrap_err().to_string().contains("no metric starling_frames"));
     }
 }

@@ -1,6 +1,5 @@
-//! CPU and memory of the server and the fleet, looked at once a second for as long as a run lasts.
+//! CPU and memory of the servers and the fleet, looked at once a second for as long as a run lasts.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,23 +14,24 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Looks at processes until dropped.
 pub(crate) struct Usage {
     samples: Arc<Mutex<Vec<Sample>>>,
-    server: Arc<AtomicU32>,
+    servers: Arc<Mutex<Vec<u32>>>,
     watcher: JoinHandle<()>,
 }
 
 impl Usage {
     /// Begins.
-    pub(crate) fn watch(server: u32, fleet: Vec<u32>) -> Self {
+    pub(crate) fn watch(servers: Vec<u32>, fleet: Vec<u32>) -> Self {
         let samples = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&samples);
-        let server = Arc::new(AtomicU32::new(server));
-        let watched = Arc::clone(&server);
+        let servers = Arc::new(Mutex::new(servers));
+        let watched = Arc::clone(&servers);
+        let look = move || used(&watched.lock().unwrap_or_else(PoisonError::into_inner).clone(), &fleet);
         let watcher = tokio::spawn(async move {
             let begun = Instant::now();
-            let (mut last, mut before) = (Instant::now(), used(watched.load(Ordering::Relaxed), &fleet));
+            let (mut last, mut before) = (Instant::now(), look());
             loop {
                 tokio::time::sleep(INTERVAL).await;
-                let (now, after) = (Instant::now(), used(watched.load(Ordering::Relaxed), &fleet));
+                let (now, after) = (Instant::now(), look());
                 // A server that has just been killed has used nothing.
                 if let (Some(before), Some(after)) = (&before, &after) {
                     let elapsed = (now - last).as_secs_f64();
@@ -47,12 +47,12 @@ impl Usage {
                 (last, before) = (now, after);
             }
         });
-        Self { samples, server, watcher }
+        Self { samples, servers, watcher }
     }
 
-    /// The server has another process from now on.
-    pub(crate) fn server_is(&self, pid: u32) {
-        self.server.store(pid, Ordering::Relaxed);
+    /// The servers have other processes from now on.
+    pub(crate) fn servers_are(&self, pids: Vec<u32>) {
+        *self.servers.lock().unwrap_or_else(PoisonError::into_inner) = pids;
     }
 
     /// What was seen so far.
@@ -67,15 +67,17 @@ impl Drop for Usage {
     }
 }
 
-/// CPU time and memory so far.
+/// CPU time and memory so far, of all servers and of the whole fleet.
 struct Used {
     server: (Duration, u64),
     fleet: (Duration, u64),
 }
 
-fn used(server: u32, fleet: &[u32]) -> Option<Used> {
-    let of = |pid: u32| Some((process::cpu_time(pid).ok()?, process::resident(pid).ok()?));
-    let fleet: Option<Vec<_>> = fleet.iter().map(|pid| of(*pid)).collect();
-    let fleet = fleet?.into_iter().fold((Duration::ZERO, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
-    Some(Used { server: of(server)?, fleet })
+fn used(servers: &[u32], fleet: &[u32]) -> Option<Used> {
+    let of = |pid: &u32| Some((process::cpu_time(*pid).ok()?, process::resident(*pid).ok()?));
+    let sum = |pids: &[u32]| {
+        let all = pids.iter().map(of).collect::<Option<Vec<_>>>()?;
+        Some(all.into_iter().fold((Duration::ZERO, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1)))
+    };
+    Some(Used { server: sum(servers)?, fleet: sum(fleet)? })
 }

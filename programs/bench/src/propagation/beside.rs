@@ -47,7 +47,12 @@ impl Beside {
         let default = match subject {
             Subject::Endpoints if workloads >= WORKLOADS_DEFAULT => FURTHER_DEFAULT,
             Subject::Endpoints => FURTHER_OF_SMALLER,
-            Subject::Intention | Subject::Rollout | Subject::Reconnect | Subject::Churn | Subject::Faults => 0,
+            Subject::Intention
+            | Subject::Rollout
+            | Subject::Reconnect
+            | Subject::Failover
+            | Subject::Churn
+            | Subject::Faults => 0,
         };
         self.further.unwrap_or(default)
     }

@@ -47,10 +47,13 @@ impl Change {
     /// The changes of a scenario: one, and the one that undoes it.
     pub(super) fn there_and_back(subject: Subject) -> [Self; 2] {
         match subject {
-            Subject::Endpoints | Subject::Rollout | Subject::Reconnect | Subject::Churn | Subject::Faults => {
-                [Self::Deregistration, Self::Registration]
-            }
             Subject::Intention => [Self::Deny, Self::Allow],
+            Subject::Endpoints
+            | Subject::Rollout
+            | Subject::Reconnect
+            | Subject::Failover
+            | Subject::Churn
+            | Subject::Faults => [Self::Deregistration, Self::Registration],
         }
     }
 

@@ -127,7 +127,8 @@ pub(crate) async fn run(args: FaultArgs) -> anyhow::Result<ExitCode> {
     let nft = (asked.loss_percent > 0.0).then(Nft::find).transpose()?;
     let slow_nodes = asked.slow_nodes(&args.fleet);
     let changes_of_each = args.fleet.changes.unwrap_or_else(|| Subject::Faults.changes());
-    let mut run = Run::begin(args.fleet, &slow_nodes).await?;
+    let servers = Subject::Faults.servers(args.fleet.servers)?;
+    let mut run = Run::begin(args.fleet, servers, &slow_nodes).await?;
     let restless = if slow_nodes.is_empty() { None } else { Some(restless::Restless::register(&mut run.api).await?) };
     let start = run.come_up().await?;
     let mut changes = Vec::new();

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
-use super::members::program;
 use super::{Load, Writer};
+use crate::etcd::program;
 
 /// Longest run of it; hundreds of writes a second are what slow disks do.
 const RUN_TIME_MAX: Duration = Duration::from_secs(1800);

@@ -11,10 +11,10 @@ use http::Method;
 use serde_json::json;
 
 use super::commits::{self, KEY_BYTES, Timed};
-use super::members::Members;
 use super::tool::{Told, Tool};
 use super::{Load, Writer};
 use crate::api::Api;
+use crate::etcd::Members;
 use crate::mesh::{Child, Ports, command, has_leader, logs, own_program, ready};
 
 /// Bytes that a registration has beside its metadata, in the store.

@@ -26,7 +26,7 @@ pub(super) async fn measure(
     let Conditions { loss_percent, resets_percent, .. } = asked;
     let what = name(loss_percent > 0.0, resets_percent > 0.0);
     let mut phase = run.progress.phase(format!("changes {what}"), u64::from(count));
-    let port = run.server.agents().port();
+    let port = run.servers.first().agents().port();
     let loss = nft.map(|nft| nft.lose(loss_percent, port)).transpose()?;
     let targets = share(run.args.nodes, resets_percent);
     let mut connections_reset = 0;
@@ -36,7 +36,7 @@ pub(super) async fn measure(
         // What takes time is done before the call.
         run.crew.aim(targets).await?;
         run.crew.watch().await?;
-        let cpu_before = run.server.cpu_time()?;
+        let cpu_before = run.servers.cpu_time()?;
         let called = Called::now(&mut run.api, change, &run.upstream);
         let (reset, called) = tokio::join!(run.crew.reset(RESETS_DURING), called);
         let (reset, called) = (reset?, called?);
@@ -44,7 +44,7 @@ pub(super) async fn measure(
         let measured = run.outcome(called, &format!("{} {what}", change.name()), Among::All).await?;
         // Everybody is attached again before the next.
         run.hear_receipt(called.revision).await?;
-        let server_cpu = run.server.cpu_time()?.saturating_sub(cpu_before);
+        let server_cpu = run.servers.cpu_time()?.saturating_sub(cpu_before);
         changes.push(FleetChange { server_cpu_ms: server_cpu.as_secs_f64() * 1e3, ..measured });
         phase.step();
     }

@@ -15,7 +15,6 @@ use super::restless::{Moved, Restless};
 use super::together;
 use crate::fleet::Among;
 use crate::fleet_report::{FleetChange, SlowReaders};
-use crate::process;
 
 /// Moves of the restless service before each change, spread over the pause.
 const MOVES: u32 = 4;
@@ -107,7 +106,7 @@ struct Seen {
 impl Trial<'_> {
     async fn set(&mut self, rate: Option<NonZeroU32>) -> anyhow::Result<()> {
         if rate.is_some() && self.seen.is_none() {
-            let rss_before = process::resident(self.run.server.pid())?;
+            let rss_before = self.run.servers.resident()?;
             let ended = self.run.crew.look_at_slow(0).await?.ended;
             let (rss_peak, behind_min, unsent_max) = (rss_before, self.readers.nodes, 0);
             self.seen = Some(Seen { rss_before, rss_peak, behind_min, unsent_max, ended });
@@ -152,18 +151,18 @@ impl Trial<'_> {
     async fn change(&mut self, change: Change, kind: &str) -> anyhow::Result<FleetChange> {
         let run = &mut *self.run;
         run.crew.watch().await?;
-        let cpu_before = run.server.cpu_time()?;
+        let cpu_before = run.servers.cpu_time()?;
         let called = Called::now(&mut run.api, change, &run.upstream).await?;
         let measured = run.outcome(called, kind, Among::Prompt).await?;
-        let server_cpu = run.server.cpu_time()?.saturating_sub(cpu_before);
+        let server_cpu = run.servers.cpu_time()?.saturating_sub(cpu_before);
         Ok(FleetChange { server_cpu_ms: server_cpu.as_secs_f64() * 1e3, ..measured })
     }
 
     /// Sees how far the slow readers are behind a revision, and what they cost the server.
     async fn look(&mut self, revision: u64) -> anyhow::Result<()> {
         let behind = self.run.crew.look_at_slow(revision).await?.behind;
-        let unsent = unsent_bytes(&std::fs::read_to_string(CONNECTIONS)?, self.run.server.agents().port());
-        let rss = process::resident(self.run.server.pid())?;
+        let unsent = unsent_bytes(&std::fs::read_to_string(CONNECTIONS)?, self.run.servers.first().agents().port());
+        let rss = self.run.servers.resident()?;
         if let Some(seen) = &mut self.seen {
             seen.behind_min = seen.behind_min.min(behind);
             seen.unsent_max = seen.unsent_max.max(unsent);
