@@ -180,11 +180,7 @@ impl ExaminedEtcd {
         let Self { connections, prefix, space, memory, cluster, description } = self;
         let description = match description {
             Some(description) => description,
-            None => {
-                let description = Description::new();
-                door::make(&connections, &prefix, &space, &description).await?;
-                description
-            }
+            None => door::make(&connections, &prefix, &space, Description::new()).await?,
         };
         if let Some(memory) = memory {
             memory.remember(cluster, description.id)?;
@@ -320,15 +316,15 @@ impl Store for EtcdStore {
         if self.is_closed() {
             return Err(CommitError::Closed);
         }
-        let description = &self.description.bytes;
+        let described = self.description.modified;
         let numbering = self.shared.numbering;
-        let request = transaction::request(&self.shared.space, numbering, description, &transaction);
+        let request = transaction::request(&self.shared.space, numbering, described, &transaction);
         let answered = self.shared.connections.write::<_, TxnResponse>(TXN, request).await;
         let answer = answered.map_err(|Failed { trouble, is_refusal }| match is_refusal {
             true => CommitError::Refused(Arc::new(trouble)),
             false => CommitError::Unavailable(Arc::new(trouble)),
         })?;
-        match transaction::verdict(numbering, description, &transaction, &answer) {
+        match transaction::verdict(numbering, described, &transaction, &answer) {
             Ok(Verdict::Done(revision)) => Ok(revision),
             Ok(Verdict::Nothing(revision)) => {
                 self.shared.want(revision);

@@ -17,7 +17,7 @@ use super::numbering::Numbering;
 use super::space::{EtcdPrefix, Space};
 use super::transaction::{is_absent, put};
 use super::trouble::EtcdTrouble;
-use super::wire::{RangeRequest, RangeResponse, TxnRequest, TxnResponse};
+use super::wire::{KeyValue, RangeRequest, RangeResponse, TxnRequest, TxnResponse};
 use super::{RANGE, TXN};
 use crate::StoreId;
 
@@ -131,6 +131,8 @@ pub(super) struct Description {
     pub(super) is_unfinished: bool,
     /// The description's very bytes.
     pub(super) bytes: Bytes,
+    /// The revision of etcd's that wrote it; 0 until it is written.
+    pub(super) modified: i64,
 }
 
 impl Description {
@@ -158,7 +160,12 @@ impl Description {
         if is_unfinished {
             text.push_str(&format!("{UNFINISHED}\n"));
         }
-        Self { id, offset, is_unfinished, bytes: text.into() }
+        Self { id, offset, is_unfinished, bytes: text.into(), modified: 0 }
+    }
+
+    /// The same, once a transaction has written it.
+    pub(super) fn written(self, by: &TxnResponse) -> Self {
+        Self { modified: by.header.unwrap_or_default().revision, ..self }
     }
 
     /// How far its revisions are beyond etcd's.
@@ -170,9 +177,10 @@ impl Description {
         Numbering { offset: self.offset }
     }
 
-    fn read(prefix: &EtcdPrefix, key: &Bytes, bytes: Bytes) -> Result<Self, EtcdOpenError> {
+    fn read(prefix: &EtcdPrefix, kv: KeyValue) -> Result<Self, EtcdOpenError> {
+        let KeyValue { key, value: bytes, mod_revision: modified, .. } = kv;
         let foreign =
-            || EtcdOpenError::Foreign { prefix: prefix.clone(), key: String::from_utf8_lossy(key).into_owned() };
+            || EtcdOpenError::Foreign { prefix: prefix.clone(), key: String::from_utf8_lossy(&key).into_owned() };
         let text = std::str::from_utf8(&bytes).map_err(|_| foreign())?;
         let mut lines = text.lines();
         if lines.next() != Some(FORMAT) {
@@ -192,7 +200,7 @@ impl Description {
                 None => return Err(foreign()),
             }
         }
-        Ok(Self { id, offset, is_unfinished, bytes })
+        Ok(Self { id, offset, is_unfinished, bytes, modified })
     }
 }
 
@@ -215,7 +223,7 @@ pub(super) async fn look(
     let cluster = found.header.unwrap_or_default().cluster_id;
     connections.expect_cluster(cluster);
     if let Some(kv) = found.kvs.into_iter().next() {
-        return Ok((cluster, Some(Description::read(prefix, &kv.key, kv.value)?)));
+        return Ok((cluster, Some(Description::read(prefix, kv)?)));
     }
     let any = RangeRequest {
         key: space.all.clone(),
@@ -241,15 +249,19 @@ pub(super) async fn make(
     connections: &Arc<Connections>,
     prefix: &EtcdPrefix,
     space: &Space,
-    description: &Description,
-) -> Result<(), EtcdOpenError> {
+    description: Description,
+) -> Result<Description, EtcdOpenError> {
     let request = TxnRequest {
         compare: vec![is_absent(space.meta.clone())],
         success: vec![put(space.meta.clone(), description.bytes.clone())],
         failure: Vec::new(),
     };
     let made: TxnResponse = connections.write(TXN, request).await.map_err(|failed| failed.trouble)?;
-    if made.succeeded { Ok(()) } else { Err(EtcdOpenError::JustMade { prefix: prefix.clone() }) }
+    if made.succeeded {
+        Ok(description.written(&made))
+    } else {
+        Err(EtcdOpenError::JustMade { prefix: prefix.clone() })
+    }
 }
 
 /// What a server remembers of its store, in a file of its data directory.

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::connection::Connections;
 use super::door::{self, Description, EtcdOpenError};
 use super::space::{EtcdPrefix, Space};
-use super::transaction::{is_absent, is_value, put};
+use super::transaction::{is_absent, is_modified_at, put};
 use super::wire::{DeleteRangeRequest, RangeRequest, RangeResponse, Request, RequestOp, TxnRequest, TxnResponse};
 use super::{EtcdStore, ExaminedEtcd, Memory, RANGE, TXN};
 use crate::transaction::Revision;
@@ -69,7 +69,7 @@ impl ExaminedEtcd {
         // Beyond those of the store that is there, too: its clients know them.
         let present = description.as_ref().map_or(0, Description::offset);
         let fresh = Description::unfinished(after.0.saturating_sub(at).max(present));
-        exchange(&connections, &prefix, &space, description.as_ref(), &fresh).await?;
+        let fresh = exchange(&connections, &prefix, &space, description.as_ref(), fresh).await?;
         remove_entries(&connections, &prefix, &space, &fresh).await?;
         let store = EtcdStore::of(connections, space, fresh, cluster);
         Ok(FillingEtcd { store, prefix, memory })
@@ -89,10 +89,9 @@ impl FillingEtcd {
     /// [`EtcdOpenError`]; it is unfinished then, unless only what is remembered could not be written.
     pub async fn finish(self) -> Result<EtcdStore, EtcdOpenError> {
         let Self { mut store, prefix, memory } = self;
-        let finished = store.description.finished();
-        let shared = &store.shared;
-        exchange(&shared.connections, &prefix, &shared.space, Some(&store.description), &finished).await?;
-        store.description = finished;
+        let (shared, filled) = (&store.shared, &store.description);
+        store.description =
+            exchange(&shared.connections, &prefix, &shared.space, Some(filled), filled.finished()).await?;
         if let Some(memory) = memory {
             memory.remember(store.cluster, store.description.id)?;
         }
@@ -100,25 +99,30 @@ impl FillingEtcd {
     }
 }
 
-/// Puts one description in the place of another.
+/// Puts one description in the place of another; the answer knows when that was.
 async fn exchange(
     connections: &Connections,
     prefix: &EtcdPrefix,
     space: &Space,
     old: Option<&Description>,
-    new: &Description,
-) -> Result<(), EtcdOpenError> {
+    new: Description,
+) -> Result<Description, EtcdOpenError> {
     let expected = match old {
-        Some(old) => is_value(space.meta.clone(), old.bytes.clone()),
+        Some(old) => is_modified_at(space.meta.clone(), old.modified),
         None => is_absent(space.meta.clone()),
     };
     let writes = vec![put(space.meta.clone(), new.bytes.clone())];
-    write(connections, prefix, TxnRequest { compare: vec![expected], success: writes, failure: Vec::new() }).await
+    let request = TxnRequest { compare: vec![expected], success: writes, failure: Vec::new() };
+    Ok(new.written(&write(connections, prefix, request).await?))
 }
 
-async fn write(connections: &Connections, prefix: &EtcdPrefix, request: TxnRequest) -> Result<(), EtcdOpenError> {
+async fn write(
+    connections: &Connections,
+    prefix: &EtcdPrefix,
+    request: TxnRequest,
+) -> Result<TxnResponse, EtcdOpenError> {
     let done: TxnResponse = connections.write(TXN, request).await.map_err(|failed| failed.trouble)?;
-    if done.succeeded { Ok(()) } else { Err(EtcdOpenError::Changed { prefix: prefix.clone() }) }
+    if done.succeeded { Ok(done) } else { Err(EtcdOpenError::Changed { prefix: prefix.clone() }) }
 }
 
 async fn remove_entries(
@@ -140,7 +144,7 @@ async fn remove_entries(
         let range_end: Bytes = [&last.key[..], &[0]].concat().into();
         let remove = DeleteRangeRequest { key: space.records.clone(), range_end };
         let request = TxnRequest {
-            compare: vec![is_value(space.meta.clone(), description.bytes.clone())],
+            compare: vec![is_modified_at(space.meta.clone(), description.modified)],
             success: vec![RequestOp { request: Some(Request::DeleteRange(remove)) }],
             failure: Vec::new(),
         };

@@ -1,7 +1,8 @@
 //! A transaction as etcd takes it, and what its answer means.
 //!
-//! The first thing that every transaction demands is that the store's description is as it was when the store was opened:
-//! nothing is ever written into data that were removed, replaced or taken over by a later release meanwhile.
+//! The first thing that every transaction demands is that the store's description is the one that was there when the store
+//! was opened: nothing is ever written into data that were removed, replaced or taken over by a later release meanwhile. It is
+//! known by etcd's revision of it and not by its bytes, which every member would write to its log with every transaction.
 
 use bytes::Bytes;
 
@@ -27,30 +28,25 @@ pub(super) enum Verdict {
 }
 
 /// The request: conditions as comparisons; on failure, what was found in place of what was expected.
-pub(super) fn request(
-    space: &Space,
-    numbering: Numbering,
-    description: &Bytes,
-    transaction: &Transaction,
-) -> TxnRequest {
+pub(super) fn request(space: &Space, numbering: Numbering, described: i64, transaction: &Transaction) -> TxnRequest {
     let conditions = transaction.conditions.iter();
-    let compare = std::iter::once(is_value(space.meta.clone(), description.clone()))
+    let compare = std::iter::once(is_modified_at(space.meta.clone(), described))
         .chain(conditions.clone().map(|condition| compare(space, numbering, condition)))
         .collect();
-    let seen = conditions.map(|condition| range(space.key(&condition.key), true));
+    let seen = conditions.map(|condition| range(space.key(&condition.key)));
     // Without conditions there is but one reason to fail, and nothing to look at.
-    let found = (!transaction.conditions.is_empty()).then(|| range(space.meta.clone(), false));
+    let found = (!transaction.conditions.is_empty()).then(|| range(space.meta.clone()));
     let failure = found.into_iter().chain(seen).collect();
     TxnRequest { compare, success: transaction.writes.iter().map(|write| operation(space, write)).collect(), failure }
 }
 
-/// That this is at a key.
-pub(super) fn is_value(key: Bytes, value: Bytes) -> Compare {
+/// That what is at a key was written by this revision of etcd's.
+pub(super) fn is_modified_at(key: Bytes, revision: i64) -> Compare {
     Compare {
         result: CompareResult::Equal.into(),
-        target: CompareTarget::Value.into(),
+        target: CompareTarget::Mod.into(),
         key,
-        operand: Some(TargetUnion::Value(value)),
+        operand: Some(TargetUnion::ModRevision(revision)),
     }
 }
 
@@ -95,14 +91,15 @@ pub(super) fn put(key: Bytes, value: Bytes) -> RequestOp {
     RequestOp { request: Some(Request::Put(PutRequest { key, value, lease: 0 })) }
 }
 
-fn range(key: Bytes, keys_only: bool) -> RequestOp {
-    RequestOp { request: Some(Request::Range(RangeRequest { key, keys_only, ..RangeRequest::default() })) }
+/// When what is at a key was written; not what it is.
+fn range(key: Bytes) -> RequestOp {
+    RequestOp { request: Some(Request::Range(RangeRequest { key, keys_only: true, ..RangeRequest::default() })) }
 }
 
 /// Reads etcd's answer to [`request`].
 pub(super) fn verdict(
     numbering: Numbering,
-    description: &Bytes,
+    described: i64,
     transaction: &Transaction,
     answer: &TxnResponse,
 ) -> Result<Verdict, EtcdTrouble> {
@@ -117,8 +114,8 @@ pub(super) fn verdict(
         return Ok(if changed { Verdict::Done(revision) } else { Verdict::Nothing(revision) });
     }
     let mut found = answer.responses.iter().map(range_of);
-    let described = found.next().flatten().and_then(|range| range.kvs.first());
-    if described.is_none_or(|kv| kv.value != description) {
+    let present = found.next().flatten().and_then(|range| range.kvs.first());
+    if present.is_none_or(|kv| kv.mod_revision != described) {
         return Err(EtcdTrouble::Replaced);
     }
     for (condition, range) in transaction.conditions.iter().zip(found) {

@@ -163,7 +163,7 @@ pub(super) struct Compare {
     pub(super) target: i32,
     #[prost(bytes = "bytes", tag = "3")]
     pub(super) key: Bytes,
-    #[prost(oneof = "TargetUnion", tags = "5, 6, 7")]
+    #[prost(oneof = "TargetUnion", tags = "5, 6")]
     pub(super) operand: Option<TargetUnion>,
 }
 
@@ -173,8 +173,6 @@ pub(super) enum TargetUnion {
     CreateRevision(i64),
     #[prost(int64, tag = "6")]
     ModRevision(i64),
-    #[prost(bytes = "bytes", tag = "7")]
-    Value(Bytes),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
@@ -191,7 +189,6 @@ pub(super) enum CompareTarget {
     Version = 0,
     Create = 1,
     Mod = 2,
-    Value = 3,
 }
 
 #[derive(Clone, PartialEq, Message)]
