@@ -3,10 +3,12 @@
 //! All write the same number of values of the same size under keys of the same length, from as many callers, into the same
 //! cluster, one after the other, round by round, so that what else the machine does falls on all. What differs is told: a
 //! commit of Starling's is a transaction with a condition, and goes over one connection to one member; etcd's benchmark
-//! puts without a condition, over one connection or one to each member, and its transactions have no conditions.
+//! puts without a condition, over one connection or one to each member, and its transactions have no conditions. At the end a
+//! server is killed and started again with many entries in its store.
 
 mod commits;
 mod findings;
+mod restart;
 mod tool;
 mod writes;
 
@@ -37,6 +39,9 @@ pub(crate) struct Args {
     /// Callers that write at the same time
     #[arg(long, default_value_t = 256, value_parser = value_parser!(u32).range(3..=512))]
     callers: u32,
+    /// Entries of the store with which a server is killed and started again, once all have written; 0 for none
+    #[arg(long, default_value_t = 356_000, value_parser = value_parser!(u32).range(0..=5_000_000))]
+    entries: u32,
     /// Bytes of a value; a registration has some 350
     #[arg(long, default_value_t = 350, value_parser = value_parser!(u32).range(1..=100_000))]
     value_bytes: u32,
@@ -111,7 +116,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     drop(phase);
-    let findings = Findings::new(&rounds, load, args.rounds, Machine::read(), Versions::of(None));
+    let mut findings = Findings::new(&rounds, load, args.rounds, Machine::read(), Versions::of(None));
+    if args.entries > 0 {
+        let present = args.rounds.saturating_mul(args.writes);
+        findings.restart = Some(restart::measure(writes.server(), args.entries, present, &progress).await?);
+    }
     print!("{}", findings.text());
     if let Some(path) = &args.json {
         let mut json = serde_json::to_string_pretty(&findings)?;

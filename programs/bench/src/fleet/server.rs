@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 use std::ops::Add;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::api::Api;
+use crate::etcd::Members;
 use crate::mesh::{Child, Ports, command, has_leader, logs, own_program, ready};
 use crate::process;
 
@@ -33,8 +34,8 @@ pub(super) struct Setup {
 #[derive(Debug, Clone)]
 pub(super) struct Shared {
     /// The URL of the store.
-    pub(super) store: String,
-    pub(super) seal_key: PathBuf,
+    store: String,
+    seal_key: PathBuf,
 }
 
 /// What a server has counted since its start.
@@ -95,6 +96,20 @@ impl Server {
     /// When no port is free, or as for [`Server::restart`].
     pub(crate) async fn alone(directory: &Path) -> anyhow::Result<Self> {
         Self::start(Setup::new("server".to_owned(), directory.to_owned(), &mut Ports::new(), None)?).await
+    }
+
+    /// Starts a server below `directory` whose store is below `prefix` on members of etcd, and waits until it is ready.
+    ///
+    /// # Errors
+    /// As for [`Server::alone`], and when no seal key can be made.
+    pub(crate) async fn on_etcd(
+        members: &Members,
+        prefix: &str,
+        directory: &Path,
+        ports: &mut Ports,
+    ) -> anyhow::Result<Self> {
+        let shared = Shared::on(members, prefix, directory)?;
+        Self::start(Setup::new("server".to_owned(), directory.to_owned(), ports, Some(shared))?).await
     }
 
     /// Starts an empty server, and waits until it is ready.
@@ -200,6 +215,20 @@ impl Server {
     /// When it is gone.
     pub(crate) fn cpu_time(&self) -> anyhow::Result<std::time::Duration> {
         process::cpu_time(self.pid())
+    }
+}
+
+impl Shared {
+    /// The store below `prefix` on members of etcd, and a new key, in `directory`, by which servers seal that of their CA.
+    ///
+    /// # Errors
+    /// When the key cannot be made.
+    pub(super) fn on(members: &Members, prefix: &str, directory: &Path) -> anyhow::Result<Self> {
+        let seal_key = directory.join("seal-key");
+        let mut command = command(&own_program()?);
+        let made = command.args(["ca", "new-seal-key"]).arg(&seal_key).output().context("cannot make a seal key")?;
+        ensure!(made.status.success(), "cannot make a seal key: {}", String::from_utf8_lossy(&made.stderr).trim());
+        Ok(Self { store: format!("etcd://{}{prefix}", members.endpoints().join(",")), seal_key })
     }
 }
 

@@ -1,14 +1,13 @@
 //! The servers that a fleet is attached to: one with its own store, or several on three members of etcd.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 
 use super::server::{Counters, Server, Setup, Shared, Streams};
 use crate::etcd::Members;
-use crate::mesh::{Ports, command, own_program};
+use crate::mesh::Ports;
 use crate::process;
 
 /// Time within which every node is to have a stream to two servers.
@@ -31,14 +30,8 @@ impl Servers {
     /// the end of its log.
     pub(crate) async fn start(directory: &Path, count: u32) -> anyhow::Result<Self> {
         let mut ports = Ports::new();
-        let mut shared = None;
-        let mut etcd = None;
-        if count > 1 {
-            let members = Members::start(directory, &mut ports).await?;
-            let store = format!("etcd://{}", members.endpoints().join(","));
-            shared = Some(Shared { store, seal_key: seal_key(directory)? });
-            etcd = Some(members);
-        }
+        let etcd = if count > 1 { Some(Members::start(directory, &mut ports).await?) } else { None };
+        let shared = etcd.as_ref().map(|members| Shared::on(members, "", directory)).transpose()?;
         let mut all = Vec::new();
         for number in 0..count {
             let name = if count == 1 { "server".to_owned() } else { format!("server-{number}") };
@@ -143,13 +136,4 @@ impl Servers {
         }
         Ok(all)
     }
-}
-
-/// A new key by which servers seal the key of the CA that they have in common.
-fn seal_key(directory: &Path) -> anyhow::Result<PathBuf> {
-    let path = directory.join("seal-key");
-    let mut command: Command = command(&own_program()?);
-    let made = command.args(["ca", "new-seal-key"]).arg(&path).output().context("cannot make a seal key")?;
-    ensure!(made.status.success(), "cannot make a seal key: {}", String::from_utf8_lossy(&made.stderr).trim());
-    Ok(path)
 }

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::restart::Restart;
 use super::tool::Told;
 use super::{Load, Writer};
 use crate::cost::median;
@@ -13,9 +14,9 @@ use crate::table;
 pub(super) const JSON_HELP: &str = "\
 What --json writes: schema (starling-bench-store/1), rounds, writes, callers, value_bytes, lines[] (writer, name, per_second,
 p50_ms, p99_ms, ratio, bar, met; medians over the rounds, per_second_rounds what they are of; ratio is to the better of etcd's
-two lines of puts), machine, versions.
+two lines of puts), restart (entries, seconds until the server is ready again, seconds_rounds, bar, met), machine, versions.
 
-The exit code is 1 when the bar was missed.";
+The exit code is 1 when a bar was missed.";
 
 /// Names the shape of the report; the number goes up when something is taken away or means something else.
 const SCHEMA: &str = "starling-bench-store/1";
@@ -34,6 +35,9 @@ pub(crate) struct Findings {
     callers: u32,
     value_bytes: u32,
     lines: Vec<Line>,
+    /// Absent when it was not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) restart: Option<Restart>,
     machine: Machine,
     versions: Versions,
 }
@@ -91,12 +95,12 @@ impl Findings {
         };
         let Load { writes, callers, value_bytes } = load;
         let lines = Writer::ALL.into_iter().map(line).collect();
-        Self { schema: SCHEMA, rounds, writes, callers, value_bytes, lines, machine, versions }
+        Self { schema: SCHEMA, rounds, writes, callers, value_bytes, lines, restart: None, machine, versions }
     }
 
-    /// Whether the bar was met.
+    /// Whether the bars were met.
     pub(super) fn is_met(&self) -> bool {
-        self.lines.iter().all(|line| line.met)
+        self.lines.iter().all(|line| line.met) && self.restart.as_ref().is_none_or(|restart| restart.met)
     }
 
     /// For people.
@@ -115,8 +119,9 @@ impl Findings {
         let Self { rounds, writes, callers, value_bytes, versions, machine, .. } = self;
         let table = table::render(&HEADER, self.lines.iter().map(cells));
         let (build, machine) = (&versions.build, machine.line());
+        let restart = self.restart.as_ref().map(|restart| format!("{}\n", restart.line())).unwrap_or_default();
         format!(
-            "{table}\nmedians of {rounds} rounds of {writes} writes of {value_bytes} bytes by {callers} callers; {build} build; {machine}\n"
+            "{table}\n{restart}medians of {rounds} rounds of {writes} writes of {value_bytes} bytes by {callers} callers; {build} build; {machine}\n"
         )
     }
 }

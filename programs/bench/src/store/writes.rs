@@ -1,6 +1,5 @@
 //! One round of one writer.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,9 +12,9 @@ use serde_json::json;
 use super::commits::{self, KEY_BYTES, Timed};
 use super::tool::{Told, Tool};
 use super::{Load, Writer};
-use crate::api::Api;
 use crate::etcd::Members;
-use crate::mesh::{Child, Ports, command, has_leader, logs, own_program, ready};
+use crate::fleet::Server;
+use crate::mesh::Ports;
 
 /// Bytes that a registration has beside its metadata, in the store.
 const REGISTRATION_BYTES: u32 = 120;
@@ -24,9 +23,8 @@ const REGISTRATION_BYTES: u32 = 120;
 pub(crate) struct Writes {
     tool: Tool,
     members: Vec<String>,
-    http: SocketAddr,
+    server: Server,
     load: Load,
-    _server: Child,
 }
 
 impl Writes {
@@ -41,22 +39,14 @@ impl Writes {
         ports: &mut Ports,
         load: Load,
     ) -> anyhow::Result<Self> {
-        let (http, agents, dns) = (ports.loopback()?, ports.loopback()?, ports.loopback()?);
-        let (program, seal_key) = (own_program()?, directory.join("seal-key"));
-        // A release that has no such command needs no such key.
-        command(&program).args(["ca", "new-seal-key"]).arg(&seal_key).output().context("cannot make a seal key")?;
-        let mut command = command(&program);
-        command.arg("server").arg("--data-dir").arg(directory.join("server"));
-        if seal_key.exists() {
-            command.arg("--seal-key-file").arg(&seal_key);
-        }
         // Beside the data of the bare commits: a server takes no keys that it does not know.
-        command.args(["--store", &format!("etcd://{}{}server", members.endpoints().join(","), "/starling-bench-")]);
-        command.args(["--http-addr", &http.to_string(), "--grpc-tls-addr", &agents.to_string()]);
-        command.args(["--dns-addr", &dns.to_string()]);
-        let mut server = Child::spawn("server", &mut command, &logs(directory))?;
-        ready(&mut server, || async move { has_leader(http).await }).await?;
-        Ok(Self { tool, members: members.endpoints().to_vec(), http, load, _server: server })
+        let server = Server::on_etcd(members, "/starling-bench-server", directory, ports).await?;
+        Ok(Self { tool, members: members.endpoints().to_vec(), server, load })
+    }
+
+    /// The server, with what it was told.
+    pub(crate) fn server(&mut self) -> &mut Server {
+        &mut self.server
     }
 
     /// Has one of them write once through.
@@ -81,9 +71,8 @@ impl Writes {
         let begun = Instant::now();
         let mut clients = tokio::task::JoinSet::new();
         for _ in 0..callers {
-            let (next, filling, address) = (Arc::clone(&next), filling.clone(), self.http);
+            let (next, filling, mut api) = (Arc::clone(&next), filling.clone(), self.server.api());
             clients.spawn(async move {
-                let mut api = Api::new(address);
                 let mut times = Vec::new();
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
