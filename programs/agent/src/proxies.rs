@@ -23,10 +23,12 @@ use crate::agent::Agent;
 use crate::leaves::Leaf;
 
 mod committed;
+mod kept;
 mod outside;
 mod rendering;
 
 use committed::watch_committed;
+pub(crate) use kept::Kept;
 pub(crate) use outside::Outside;
 pub(crate) use rendering::NativeForm;
 use rendering::{Native, Rendering};
@@ -82,6 +84,8 @@ struct Inner {
     view: Arc<dyn MeshView>,
     agent: Arc<Agent>,
     outside: Outside,
+    /// Those attached from outside whom an agent that is restarted expects back; `None` if nobody is expected.
+    kept: Option<Kept>,
     shared: Mutex<Shared>,
 }
 
@@ -99,6 +103,16 @@ impl Proxies {
     /// Feeds for the proxies of `agent`'s node.
     #[must_use]
     pub fn new(agent: Arc<Agent>, view: Arc<dyn MeshView>, settings: MeshSettings) -> Self {
+        Self::keeping(agent, view, settings, None)
+    }
+
+    /// The same, with a list on disk of those that attach from outside.
+    pub(crate) fn keeping(
+        agent: Arc<Agent>,
+        view: Arc<dyn MeshView>,
+        settings: MeshSettings,
+        kept: Option<Kept>,
+    ) -> Self {
         let names = MeshNames {
             layout: settings.layout,
             trust_domain: settings.trust_domain.clone(),
@@ -113,7 +127,7 @@ impl Proxies {
             diagnostics: BTreeMap::new(),
         };
         let outside = Outside::default();
-        Self(Arc::new(Inner { view, agent, outside, shared: Mutex::new(shared) }))
+        Self(Arc::new(Inner { view, agent, outside, kept, shared: Mutex::new(shared) }))
     }
 
     /// What is wrong with the registrations of attached proxies, and with what they depend on; each once.
@@ -242,12 +256,17 @@ impl ProxySource for Proxies {
         let (client, service) = (Client::of(&node), service_of(&self.0, &id)?);
         admit(&peer, client, &service)?;
         // Those that nobody serves and nobody has registered any more are not kept for ever.
-        self.0.outside.forget_gone(|id| self.0.agent.has_service(id));
+        let is_registered = |id: &InstanceId| self.0.agent.has_service(id);
+        self.0.outside.forget_gone(is_registered);
         // Whoever is fed from outside, a gRPC library included, is the sidecar's only proxy: two would supersede each other, and
         // one of them would serve what is in force no more.
         let process = node.metadata.get(PROCESS).filter(|_| matches!(client, Client::Native));
         let attached = self.0.outside.attach(&id, process.map(String::as_str));
         let attached = attached.ok_or_else(|| AttachError::Occupied { id: id.to_string() })?;
+        if let Some(kept) = &self.0.kept {
+            kept.forget_gone(is_registered);
+            kept.add(&id);
+        }
         let feed = Feed::attach(&self.0, &id, &service, client).await?;
         let (agent, reports, returned) =
             (Arc::clone(&self.0.agent), Arc::clone(&feed.reports), Arc::clone(&feed.returned));

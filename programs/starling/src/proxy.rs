@@ -19,6 +19,7 @@ use starling_model::InstanceId;
 use starling_proxy::admin::{self, AdminAddress, AdminListener};
 use starling_proxy::{Engine, Inherited, Timeouts};
 use starling_telemetry::Registry;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::arguments::Surroundings;
@@ -30,7 +31,7 @@ use crate::role::arguments::proxy_workers;
 use crate::role::{self, Interrupts, Role};
 use dial::Dial;
 use follow::Follower;
-use handover::{Incumbent, Meeting, Starting, Successor, Visitor};
+use handover::{Incumbent, Meeting, Parting, Starting, Successor, Visitor};
 
 pub(crate) use arguments::ProxyArgs;
 
@@ -64,12 +65,14 @@ async fn start(args: ProxyArgs, surroundings: &Surroundings) -> anyhow::Result<O
     let workers = proxy_workers(args.workers);
     let engine = Engine::succeed(workers, Timeouts::default(), inherited).context("starting the workers")?;
     let engine = Arc::new(engine);
-    let follower = Follower::new(id, dial, client.token().map(str::to_owned), Arc::clone(&engine));
+    let alone = watch::Sender::new(successor.is_none());
+    let token = client.token().map(str::to_owned);
+    let follower = Follower::new(id, dial, token, Arc::clone(&engine), alone.subscribe());
     let follower = follower.of_gateway(args.gateway.is_some());
     let mut admin = Admin { address: args.admin_bind.clone(), task: None };
     admin.open(&engine).await?;
-    let place = Place { engine, admin, meeting, starting, incumbent, successor, serves: false };
-    Ok(OwnProcess { follower, place, drain_time: args.drain_time, left: false })
+    let place = Place { engine, admin, meeting, starting, incumbent, successor, serves: false, alone };
+    Ok(OwnProcess { follower, place, drain_time: args.drain_time, left: None })
 }
 
 /// How this process stands to others of the same proxy.
@@ -116,13 +119,17 @@ async fn meet(args: &ProxyArgs, agent: &str, id: &InstanceId) -> anyhow::Result<
     Ok(Met { meeting: Some(meeting), incumbent, ..Met::default() })
 }
 
+/// Time in which connections that wait for another request are closed once the next process serves: the native data plane
+/// gives them half of it.
+const LAST_REQUESTS_WITHIN: Duration = Duration::from_secs(1);
+
 /// A proxy that is all that its process does.
 struct OwnProcess {
     follower: Follower,
     place: Place,
     drain_time: Duration,
-    /// Whether the next process serves in its place.
-    left: bool,
+    /// The next process, if it serves in the place of this one.
+    left: Option<Parting>,
 }
 
 /// What is served here, and who takes whose place.
@@ -139,6 +146,8 @@ struct Place {
     successor: Option<Successor>,
     /// Whether anything was ever in force.
     serves: bool,
+    /// Whether nobody serves beside this process what was in force before.
+    alone: watch::Sender<bool>,
 }
 
 /// The door for operators.
@@ -177,10 +186,14 @@ impl Place {
         self.engine.forget_inherited();
         if let Some(successor) = self.successor.take() {
             match successor.serves().await {
-                Ok(()) => self.wait_for_the_next().await,
+                Ok(predecessor) => {
+                    self.wait_for_the_next().await;
+                    predecessor.has_left().await;
+                }
                 Err(error) => self.left_alone(error).await?,
             }
         }
+        self.alone.send_replace(true);
         Ok(())
     }
 
@@ -216,7 +229,7 @@ impl Place {
     }
 
     /// Returns when the next one serves.
-    async fn hand_over(&mut self, visitor: Visitor) -> anyhow::Result<()> {
+    async fn hand_over(&mut self, visitor: Visitor) -> anyhow::Result<Parting> {
         // The next one takes the same addresses.
         self.admin.close().await;
         visitor.hand_over(self.engine.sockets().await?, &mut self.incumbent).await
@@ -255,8 +268,8 @@ impl Role for OwnProcess {
             // From here on it does not follow: the next one does.
             tracing::info!("another process takes over");
             match place.hand_over(visitor).await {
-                Ok(()) => {
-                    *left = true;
+                Ok(next) => {
+                    *left = Some(next);
                     return Ok(());
                 }
                 Err(error) => {
@@ -276,15 +289,23 @@ impl Role for OwnProcess {
         let Self { mut place, drain_time, left, .. } = self;
         // Nobody who comes now shall find it.
         place.incumbent = None;
-        if left {
+        if left.is_some() {
             place.engine.leave().await;
         } else {
             place.engine.drain().await;
         }
         let standing = place.engine.standing().await;
-        let why = if left { "the next process serves" } else { "asked to end" };
+        let why = if left.is_some() { "the next process serves" } else { "asked to end" };
         tracing::info!("{why}; draining {standing} connections, for at most {drain_time:?}");
-        match role::drained(&place.engine, drain_time).await {
+        let mut left_to_drain = drain_time;
+        if let Some(next) = left {
+            // On a connection that stands one more request may come, which is judged by what was in force here.
+            let last_requests = LAST_REQUESTS_WITHIN.min(drain_time);
+            role::drained(&place.engine, last_requests).await;
+            drop(next);
+            left_to_drain -= last_requests;
+        }
+        match role::drained(&place.engine, left_to_drain).await {
             0 => tracing::info!("drained; ending"),
             cut => tracing::warn!("the drain time is over; ending, and cutting off {cut} connections"),
         }

@@ -22,8 +22,10 @@ use refusals::Refusals;
 use stream::{Feed, StreamNumber};
 
 mod refusals;
+mod returning;
 mod stream;
 
+pub(crate) use returning::RETURN_WITHIN;
 pub use stream::{Role, Stream};
 
 /// Revisions of writes that are kept until somebody looks; past this one only knows that there were others.
@@ -100,6 +102,8 @@ struct Left {
     subjects: BTreeSet<Subject>,
     owes: Owes,
     refusals: Refusals,
+    /// Whether it was attached before the agent was restarted: what it depends on is not known then.
+    returning: bool,
 }
 
 /// The first and the last revision that concern a proxy and that it has not applied.
@@ -175,6 +179,7 @@ impl Mirror {
             (watched.owes, watched.applied) = (Owes::default(), Revision(0));
         }
         state.left.values_mut().for_each(|left| left.owes = Owes::default());
+        state.returning_owe_all();
     }
 
     /// A server wishes not to be told before `until` what is in force.
@@ -311,7 +316,7 @@ impl State {
                 }
             }
         }
-        for left in self.left.values_mut().filter(|left| !left.subjects.is_disjoint(touched)) {
+        for left in self.left.values_mut().filter(|left| left.returning || !left.subjects.is_disjoint(touched)) {
             left.owes.add(first, revision);
         }
         for id in self.fan_out.publish(&events) {
@@ -357,7 +362,7 @@ impl State {
             if let Some((first, last)) = self.forget_left(&proxy).owes.0 {
                 owes.add(first, last);
             }
-            self.left.insert(proxy, Left { subjects, owes, refusals });
+            self.left.insert(proxy, Left { subjects, owes, refusals, returning: false });
         } else {
             watched.subjects.iter().for_each(|subject| self.unwant(subject));
         }

@@ -10,7 +10,7 @@ use starling_attach::Replica;
 use starling_attach::message::Welcome;
 use starling_catalog::Subject;
 use starling_identity::{Identity, Layout};
-use starling_model::{Action, InstanceId, IntentionSubject, Namespace, Node, Revision};
+use starling_model::{Action, InstanceId, InstanceKey, IntentionSubject, Namespace, Node, Revision};
 use starling_plan::MeshSettings;
 use starling_tls::{AgentIdentity, AgentIdentityError, agent_client_config};
 use tokio::sync::watch;
@@ -18,10 +18,10 @@ use tokio::task::JoinSet;
 
 use crate::agent::{Agent, AgentConfig};
 use crate::native::{NativePlane, Workload};
-use crate::proxies::Proxies;
+use crate::proxies::{Kept, Proxies};
 use crate::remote::cache;
 use crate::remote::join::{PATIENCE, join};
-use crate::remote::mirror::{Mirror, View};
+use crate::remote::mirror::{Mirror, RETURN_WITHIN, View};
 use crate::remote::passage::Passage;
 use crate::remote::renewal::Renewal;
 use crate::remote::servers::{Member, Servers};
@@ -92,6 +92,9 @@ impl RemoteNode {
         let servers = Arc::new(Servers::new(node.name.clone(), config.servers));
         set_members(&servers, &replica);
         let mirror = Mirror::new(replica, own);
+        let attached_before = Kept::read(&data_dir);
+        let key = |id| InstanceKey { node: node.name.clone(), id };
+        mirror.expect_back(attached_before.ids().into_iter().map(key));
         let uplink = Uplink::new();
         let hub = Arc::new(Switch {
             mirror: Arc::clone(&mirror),
@@ -116,8 +119,10 @@ impl RemoteNode {
         let clock = Arc::clone(&config.agent.clock);
         let agent = Arc::new(Agent::start(config.agent, link).await?);
         let view = Arc::new(View(Arc::clone(&mirror)));
-        let proxies = Proxies::new(Arc::clone(&agent), Arc::clone(&view) as _, settings);
+        let proxies = Proxies::keeping(Arc::clone(&agent), Arc::clone(&view) as _, settings, Some(attached_before));
         hub.set_local(&agent);
+        mirror.expect_only(|proxy| agent.has_service(&proxy.id));
+        tasks.spawn(expect_no_longer(Arc::clone(&mirror)));
         tasks.spawn(cache::keep(path, welcome.clone(), Arc::clone(&mirror)));
         tasks.spawn(follow(Arc::clone(&agent), Arc::clone(&hub)));
         tasks.spawn(follow_roots(Arc::clone(&agent), view));
@@ -170,6 +175,12 @@ async fn follow(agent: Arc<Agent>, hub: Arc<Switch>) {
     while changes.changed().await.is_ok() {
         hub.set_local(&agent);
     }
+}
+
+/// Whoever is not back in time has ended, and has nothing in force.
+async fn expect_no_longer(mirror: Arc<Mirror>) {
+    tokio::time::sleep(RETURN_WITHIN).await;
+    mirror.expect_only(|_| false);
 }
 
 /// Has the agent look at what others may have written in its place.

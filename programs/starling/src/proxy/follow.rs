@@ -59,6 +59,8 @@ pub(super) struct Follower {
     said_closed: bool,
     /// Whether anything ever was in force.
     in_force: watch::Sender<bool>,
+    /// Whether nobody else serves what was in force before: only then is what is in force here all that is.
+    alone: watch::Receiver<bool>,
 }
 
 /// What has become of a state.
@@ -72,7 +74,14 @@ enum Outcome {
 }
 
 impl Follower {
-    pub(super) fn new(id: InstanceId, dial: Dial, token: Option<String>, engine: Arc<Engine>) -> Self {
+    /// Nothing is reported before `alone` is true.
+    pub(super) fn new(
+        id: InstanceId,
+        dial: Dial,
+        token: Option<String>,
+        engine: Arc<Engine>,
+        alone: watch::Receiver<bool>,
+    ) -> Self {
         let files = engine.files();
         Self {
             files,
@@ -90,6 +99,7 @@ impl Follower {
             is_gateway: false,
             said_closed: false,
             in_force: watch::Sender::new(false),
+            alone,
         }
     }
 
@@ -181,6 +191,8 @@ impl Follower {
                             if !std::mem::replace(had_served, true) && !self.withdrawn {
                                 tracing::info!(sidecar = %self.id, "serving as the agent says");
                             }
+                            // Whoever does not wait for it any more ends this, too.
+                            let _ = self.alone.wait_for(|alone| *alone).await;
                             stream.accept()?;
                             anyhow::ensure!(!was_refused, CURED);
                         }

@@ -4,6 +4,8 @@
 //! Both meet at a Unix socket in a folder of the user's alone. The next one says that it takes over, the old one stops
 //! following the agent and sends its sockets; both accept until the next one says that it serves, and then the old one lets
 //! what it has under way finish. If the next one fails before that, the old one goes on as if nothing had happened.
+//! As the old one does not follow any more, the next one reports nothing as applied before the old one has taken its last
+//! call, which it says by closing the connection: until then calls may be judged as they were before.
 //!
 //! Whoever starts holds a lock beside the socket until it waits there itself, so that no two start at once.
 
@@ -178,13 +180,24 @@ pub(super) struct Incumbent {
 /// Somebody who takes over.
 pub(super) struct Visitor(UnixStream);
 
+/// The next one serves, and waits until this is dropped before it says so to anybody else: to be kept until no call is taken
+/// here any more.
+#[derive(Debug)]
+pub(super) struct Parting {
+    _stream: StdStream,
+}
+
 impl Visitor {
     /// Hands these sockets over; returns when the next one serves. `place` is left to it as soon as it does, and not before:
     /// all that time somebody is there.
     ///
     /// # Errors
     /// If it does not come to that.
-    pub(super) async fn hand_over(self, sockets: Vec<OwnedFd>, place: &mut Option<Incumbent>) -> anyhow::Result<()> {
+    pub(super) async fn hand_over(
+        self,
+        sockets: Vec<OwnedFd>,
+        place: &mut Option<Incumbent>,
+    ) -> anyhow::Result<Parting> {
         let mut stream = self.0.into_std()?;
         let incumbent = place.take();
         // To its end, also if nobody waits for that any more: the next one must not be left with half a promise.
@@ -194,8 +207,8 @@ impl Visitor {
                 return (incumbent, Err(error));
             }
             drop(incumbent);
-            let told = stream.write_all(&[SERVES]);
-            (None, told.context("whoever took over is gone as soon as it served"))
+            let told = stream.write_all(&[SERVES]).context("whoever took over is gone as soon as it served");
+            (None, told.map(|()| Parting { _stream: stream }))
         });
         let handed;
         (*place, handed) = handing.await?;
@@ -234,13 +247,14 @@ impl Successor {
     ///
     /// # Errors
     /// If it does not wait any more. Then it goes on serving, and this one must not.
-    pub(super) async fn serves(self) -> anyhow::Result<()> {
+    pub(super) async fn serves(self) -> anyhow::Result<Predecessor> {
         let stream = self.0.into_std()?;
         let said = tokio::task::spawn_blocking(move || {
             stream.set_nonblocking(false)?;
             let mut stream = stream;
             stream.write_all(&[SERVES])?;
-            stream.read_exact(&mut [0])
+            stream.read_exact(&mut [0])?;
+            io::Result::Ok(Predecessor(stream))
         });
         said.await?.context(ABANDONED)
     }
@@ -257,6 +271,19 @@ impl Successor {
                 Ok(_) | Err(_) => return anyhow::anyhow!(ABANDONED),
             }
         }
+    }
+}
+
+/// A proxy that is about to take no calls any more.
+#[derive(Debug)]
+pub(super) struct Predecessor(StdStream);
+
+impl Predecessor {
+    /// Returns when it takes none any more, or after [`STEP_TIMEOUT`] when it does not say so.
+    pub(super) async fn has_left(self) {
+        let Self(mut stream) = self;
+        // It says nothing more. The end comes when it has left, or ended; and if it hangs nobody waits for it.
+        let _ = tokio::task::spawn_blocking(move || stream.read(&mut [0])).await;
     }
 }
 
@@ -365,9 +392,13 @@ mod tests {
         let (sockets, successor) = taking.await.unwrap();
         assert_eq!(sockets.len(), 150);
         assert!(StdStream::connect(&place).is_ok(), "somebody is there until the next one serves");
-        successor.serves().await.unwrap();
+        let predecessor = successor.serves().await.unwrap();
         assert!(StdStream::connect(&place).is_err(), "the place is free when the next one has heard so");
-        handing.await.unwrap().unwrap();
+        let parting = handing.await.unwrap().unwrap();
+        let mut leaving = tokio::spawn(predecessor.has_left());
+        assert!(tokio::time::timeout(Duration::from_millis(20), &mut leaving).await.is_err(), "it accepts still");
+        drop(parting);
+        leaving.await.unwrap();
         let last = TcpListener::from(sockets.into_iter().last().unwrap());
         let client = TcpStream::connect(address).unwrap();
         assert_eq!(last.accept().unwrap().1, client.local_addr().unwrap());

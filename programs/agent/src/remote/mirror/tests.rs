@@ -433,3 +433,33 @@ fn a_stream_in_reserve_of_another_past_throws_nothing_away() {
     says(&primary, &ServerSays::Whole(told_of(&subject, 8)));
     assert_eq!(primary.handle(&through(8)).unwrap(), Some(BTreeSet::from([subject])));
 }
+
+#[test]
+fn a_node_says_nothing_of_what_is_in_force_until_its_proxies_are_back() {
+    let mirror = Mirror::new(Replica::default(), []);
+    mirror.expect_back([instance().key]);
+    let stream = opened(&mirror, Role::Primary);
+    let _ = mirror.set_local(&node(), vec![instance()]);
+    says(&stream, &through(7));
+    let applied = |stream: &Stream| {
+        let says = stream.take_outgoing(Instant::now()).says;
+        says.into_iter().find_map(|it| if let AgentSays::Applied(applied) = it { Some(applied.through) } else { None })
+    };
+    assert_eq!(applied(&stream), None, "it runs on with what it had");
+    let view = View(Arc::clone(&mirror));
+    let watch = view.attach(&instance().key);
+    watch.resubscribe(Revision(7), BTreeSet::from([Subject::Instance(instance().key)]));
+    assert_eq!(applied(&stream), None, "it is back, and has yet to say what it has");
+    watch.applied(Revision(7), false);
+    assert_eq!(applied(&stream), Some(7));
+
+    // One that does not come back is not waited for for ever.
+    let mirror = Mirror::new(Replica::default(), []);
+    mirror.expect_back([instance().key]);
+    let stream = opened(&mirror, Role::Primary);
+    let _ = mirror.set_local(&node(), vec![instance()]);
+    says(&stream, &through(7));
+    assert_eq!(applied(&stream), None);
+    mirror.expect_only(|_| false);
+    assert_eq!(applied(&stream), Some(7));
+}
