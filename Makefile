@@ -43,7 +43,7 @@ export STARLING_PYTHON ?= $(TOOLS)/venv/bin/python
 export STARLING_BIN ?= $(TARGET)/debug/starling
 export PATH := $(TOOLS)/bin:$(PATH)
 
-.PHONY: help demo test chaos check fmt bench bench-published bench-fleet bench-servers bench-proxy bench-store agreement conformance fuzz golden install clean machine
+.PHONY: help demo test upgrade chaos check fmt bench bench-published bench-fleet bench-servers bench-proxy bench-store agreement conformance fuzz golden install clean machine
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -57,6 +57,12 @@ test: machine ## install Envoy, etcd, grpcio and nft, then run every test
 	@# as in the tests and are compiled once.
 	$(CARGO) build --locked --workspace --bins
 	$(CARGO) test --locked --workspace
+
+upgrade: machine ## build the release before this one (the commit before it, as long as there is none), then upgrade from it under load
+	@$(XTASK) install envoy etcd
+	STARLING_PREVIOUS=$$($(XTASK) previous); export STARLING_PREVIOUS; \
+		$(CARGO) build --locked --workspace --bins; \
+		$(CARGO) test --locked --workspace --test e2e rolling:: -- --nocapture --test-threads 1
 
 chaos: machine ## three servers on three members of etcd under load and $(FAULTS) faults (some 25 minutes; needs root), then a judgement
 	@$(XTASK) install etcd nftables

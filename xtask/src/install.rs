@@ -85,7 +85,7 @@ fn answer(program: &Path, arguments: &[&str]) -> Option<String> {
 }
 
 /// Runs a command to its end, with its output on the terminal.
-fn execute(command: &mut Command) -> anyhow::Result<()> {
+pub(crate) fn execute(command: &mut Command) -> anyhow::Result<()> {
     let shown = format!("{command:?}");
     let status = command.status().with_context(|| format!("start {shown}"))?;
     if !status.success() {

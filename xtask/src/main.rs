@@ -1,5 +1,6 @@
 //! Chores of the source tree: `cargo xtask tidy` holds the rules of the house, `cargo xtask install` fetches the
-//! tools that tests and checks need into `.tools/`, `cargo xtask agreement` holds `starling load` beside other generators.
+//! tools that tests and checks need into `.tools/`, `cargo xtask agreement` holds `starling load` beside other generators,
+//! `cargo xtask previous` builds the release before this one.
 //!
 //! Owns no build logic (that is cargo's and the `Makefile`'s) and nothing that ships to users.
 
@@ -14,6 +15,7 @@ use crate::install::Tool;
 mod agreement;
 mod finding;
 mod install;
+mod previous;
 mod source;
 mod tidy;
 mod tokens;
@@ -38,6 +40,8 @@ enum Chore {
     },
     /// Hold `starling load` beside Fortio and wrk on one echo server; exits 1 when their medians differ by more than 5 %.
     Agreement(agreement::AgreementArgs),
+    /// Build the release before this one, to upgrade from, and print where it is.
+    Previous(previous::PreviousArgs),
 }
 
 fn main() -> ExitCode {
@@ -59,6 +63,10 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Chore::Agreement(arguments) => agreement::run(&arguments),
+        Chore::Previous(arguments) => {
+            previous::run(&root, &arguments)?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 

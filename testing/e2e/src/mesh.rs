@@ -77,6 +77,14 @@ pub struct MeshOptions {
     pub seal: Seal,
     /// `--data-plane native`: sidecars need no process of their own. Otherwise each of them is an Envoy.
     pub native: bool,
+    /// Which binary it is; the one under test unless it says otherwise.
+    pub binary: Option<PathBuf>,
+}
+
+impl MeshOptions {
+    fn binary(&self) -> PathBuf {
+        self.binary.clone().unwrap_or_else(tools::starling)
+    }
 }
 
 /// The addresses of one server.
@@ -293,10 +301,19 @@ impl Mesh {
         changes["revision"].as_u64().unwrap_or_else(|| panic!("no revision: {changes}"))
     }
 
+    /// Starts the server again, on the same ports and data, from another binary.
+    ///
+    /// # Panics
+    /// If it does not become ready.
+    pub async fn restart_from(&mut self, binary: PathBuf) {
+        self.options.binary = Some(binary);
+        self.restart().await;
+    }
+
     /// A command of the binary that speaks to this server.
     #[must_use]
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(tools::starling());
+        let mut command = Command::new(self.options.binary());
         command.args(arguments);
         bare(&mut command);
         command.env("CONSUL_HTTP_ADDR", format!("http://{}", self.addresses.http));
@@ -329,7 +346,7 @@ pub fn bare(command: &mut Command) {
 }
 
 fn spawn(data: &Path, addresses: &Addresses, options: &MeshOptions) -> Process {
-    let mut command = Command::new(tools::starling());
+    let mut command = Command::new(options.binary());
     bare(&mut command);
     let program = options.program.name();
     command.arg(program).arg("--data-dir").arg(data).args(["--log-format", "text"]);

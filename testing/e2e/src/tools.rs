@@ -16,6 +16,15 @@ pub fn starling() -> PathBuf {
     found("STARLING_BIN", beside, "cargo build --bin starling")
 }
 
+/// The binary of the release before, which is upgraded from: `STARLING_PREVIOUS`, else the one under test.
+///
+/// # Panics
+/// If it is not there.
+#[must_use]
+pub fn previous() -> PathBuf {
+    found("STARLING_PREVIOUS", starling, "make upgrade")
+}
+
 /// Envoy: `STARLING_ENVOY`, else `.tools/bin/envoy`.
 ///
 /// # Panics

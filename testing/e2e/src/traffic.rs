@@ -33,10 +33,16 @@ impl Traffic {
     /// Sends GETs of `target` to `authority`: on one connection that is kept, and on one that is opened again and again.
     #[must_use]
     pub fn start(authority: &str, target: &str) -> Self {
+        Self::answered_with(200, authority, target)
+    }
+
+    /// The same where each answer has to have that status; any other is a failure.
+    #[must_use]
+    pub fn answered_with(status: u16, authority: &str, target: &str) -> Self {
         let shared = Arc::new(Shared::default());
         let workers = [u64::MAX, REQUESTS_PER_FRESH_CONNECTION].map(|lifetime| {
             let (authority, target, shared) = (authority.to_owned(), target.to_owned(), Arc::clone(&shared));
-            tokio::spawn(async move { shared.work(&authority, &target, lifetime).await })
+            tokio::spawn(async move { shared.work(status, &authority, &target, lifetime).await })
         });
         Self { shared, workers: workers.into() }
     }
@@ -75,7 +81,7 @@ impl Drop for Traffic {
 }
 
 impl Shared {
-    async fn work(&self, authority: &str, target: &str, lifetime: u64) {
+    async fn work(&self, status: u16, authority: &str, target: &str, lifetime: u64) {
         let mut connection = None;
         let mut sent = 0;
         while !self.stop.load(Ordering::Relaxed) {
@@ -83,7 +89,7 @@ impl Shared {
                 connection = None;
             }
             sent += 1;
-            if let Err(error) = Self::one(&mut connection, authority, target).await {
+            if let Err(error) = Self::one(&mut connection, status, authority, target).await {
                 connection = None;
                 self.failures.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{error:#}"));
             }
@@ -92,7 +98,12 @@ impl Shared {
         }
     }
 
-    async fn one(connection: &mut Option<Connection>, authority: &str, target: &str) -> anyhow::Result<()> {
+    async fn one(
+        connection: &mut Option<Connection>,
+        status: u16,
+        authority: &str,
+        target: &str,
+    ) -> anyhow::Result<()> {
         if let Some(kept) = connection
             && kept.is_over().await
         {
@@ -104,7 +115,7 @@ impl Shared {
             None => connection.insert(Connection::open(authority).await?),
         };
         let answer = connection.get(target).await?;
-        anyhow::ensure!(answer.status == 200, "{}: {}", answer.status, answer.text());
+        anyhow::ensure!(answer.status == status, "{}: {}", answer.status, answer.text());
         Ok(())
     }
 }

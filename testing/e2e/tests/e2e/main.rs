@@ -35,6 +35,7 @@ mod proxyless;
 mod receipts;
 mod refusal;
 mod restart;
+mod rolling;
 mod servers;
 mod state_of_the_world;
 mod streams;

@@ -31,14 +31,14 @@ async fn agent(name: &str, servers: &[&Mesh]) -> Mesh {
 }
 
 /// The value of one series of an agent's metrics.
-async fn metric(agent: &Mesh, series: &str) -> Option<f64> {
+pub(crate) async fn metric(agent: &Mesh, series: &str) -> Option<f64> {
     let text = agent.get("/metrics").await.success().text();
     let rest = text.lines().find_map(|line| line.strip_prefix(series))?;
     // A series without labels may have empty ones.
     rest.trim_start_matches("{}").trim().parse().ok()
 }
 
-async fn until_metric(agent: &Mesh, series: &str, value: f64) {
+pub(crate) async fn until_metric(agent: &Mesh, series: &str, value: f64) {
     eventually(&format!("{series} is {value}"), async || {
         let found = metric(agent, series).await;
         anyhow::ensure!(found == Some(value), "{found:?}");
@@ -47,7 +47,7 @@ async fn until_metric(agent: &Mesh, series: &str, value: f64) {
     .await;
 }
 
-const STANDBY: &str = "starling_agent_streams{role=\"standby\"}";
+pub(crate) const STANDBY: &str = "starling_agent_streams{role=\"standby\"}";
 
 /// Whether an agent's primary stream is at this server.
 async fn is_attached(server: &Mesh, name: &str) -> bool {
