@@ -9,11 +9,12 @@ use std::time::Duration;
 use starling_catalog::{Snapshot, Subject};
 use starling_model::Revision;
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
 use crate::call::Call;
 use crate::error::ApiError;
-use crate::limits::WAIT_JITTER_FRACTION;
-use crate::ports::CatalogPort;
+use crate::limits::{CATCH_UP_MAX, WAIT_JITTER_FRACTION};
+use crate::ports::{CatalogPort, CommitFailure};
 
 /// The catalog to answer from, and the index of the answer.
 pub(crate) struct View {
@@ -27,10 +28,14 @@ pub(crate) async fn view(catalog: &dyn CatalogPort, call: &Call, subjects: &[Sub
     let wait = call.query.wait()?;
     let mut snapshot = catalog.snapshot();
     let Some(asked) = asked else { return Ok(answer(snapshot, subjects)) };
+    let begun = Instant::now();
     if asked > snapshot.revision() {
         // Another server may be ahead of this one, and what it answered must not be taken back: a server that cannot find
         // that out leaves the answer to others.
-        call.stopping.cuts_short(catalog.catch_up()).await.unwrap_or(Ok(()))?;
+        let catching_up = timeout(CATCH_UP_MAX, catalog.catch_up());
+        let late = || CommitFailure::NoLeader(format!("No cluster leader: index {asked} is not known here yet"));
+        let caught_up = call.stopping.cuts_short(catching_up).await.unwrap_or(Ok(Ok(())));
+        caught_up.unwrap_or_else(|_elapsed| Err(late()))?;
         snapshot = catalog.snapshot();
     }
     // An index from the future is from another history of this store: the client must start over.
@@ -38,7 +43,9 @@ pub(crate) async fn view(catalog: &dyn CatalogPort, call: &Call, subjects: &[Sub
     if from_future || index_of(&snapshot, subjects) > asked {
         return Ok(answer(snapshot, subjects));
     }
-    let waited = call.stopping.cuts_short(catalog.wait(subjects, asked, jittered(wait))).await;
+    // The time that catching up took is part of the wait.
+    let left = jittered(wait).saturating_sub(begun.elapsed());
+    let waited = call.stopping.cuts_short(catalog.wait(subjects, asked, left)).await;
     let view = answer(waited.unwrap_or_else(|| catalog.snapshot()), subjects);
     // A server that was started anew no longer knows when what is gone has gone, and gives a later index than others do for
     // the same. Everything up to what was asked is in this answer, too.

@@ -70,6 +70,10 @@ pub const CHANGES_LISTED_MAX: usize = 100;
 /// Time that open requests have to end when the server stops; none of them waits for anything then.
 pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
 
+/// How long a read from an index that another server gave is held back until this one has come to it: an election of the
+/// store's leader takes less.
+pub(crate) const CATCH_UP_MAX: Duration = Duration::from_secs(5);
+
 /// How long a blocking query waits unless it says otherwise; Consul's.
 pub const WAIT_DEFAULT: Duration = Duration::from_secs(5 * 60);
 

@@ -186,6 +186,28 @@ async fn without_the_store_reads_go_on_and_say_how_old_they_may_be_and_consisten
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_it_takes_to_catch_up_is_part_of_the_wait_and_ends() {
+    let world = World::new();
+    let web = register(&world, "web", 80).await;
+    let ahead = format!("/v1/catalog/service/web?index={}&wait=8s", web + 1);
+    world.catches_up_after(Duration::from_secs(4));
+    let begun = Instant::now();
+    let asked = ask(&world, &ahead);
+    settle().await;
+    register(&world, "api", 81).await;
+    let (answer, text) = asked.await.unwrap();
+    assert_eq!((answer.status().as_u16(), index(&answer)), (200, web + 1), "{text}");
+    let waited = begun.elapsed();
+    assert!(waited >= Duration::from_secs(8) && waited < Duration::from_secs(9), "{waited:?}");
+
+    world.catches_up_after(Duration::from_secs(60));
+    let begun = Instant::now();
+    let (refused, text) = world.send("GET", "/v1/catalog/service/web?index=9&wait=1s", "").await;
+    assert_eq!((refused.status().as_u16(), text.as_str()), (500, "No cluster leader: index 9 is not known here yet"));
+    assert_eq!(begun.elapsed(), Duration::from_secs(5));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_index_that_was_given_is_not_taken_back_where_nothing_has_changed_since() {
     let world = World::new();
     let web = register(&world, "web", 80).await;

@@ -89,6 +89,16 @@ impl Api {
             .with_context(|| format!("PUT {target} answered {}", String::from_utf8_lossy(&answer.body)))
     }
 
+    /// Asks by POST, and reads what is answered.
+    ///
+    /// # Errors
+    /// As for [`Api::read`].
+    pub(crate) async fn ask<T: DeserializeOwned>(&mut self, target: &str, body: &Value) -> anyhow::Result<T> {
+        let answer = self.call(Method::POST, target, body, ANSWER_DEADLINE).await?;
+        serde_json::from_slice(&answer.body)
+            .with_context(|| format!("POST {target} answered {}", String::from_utf8_lossy(&answer.body)))
+    }
+
     async fn call(&mut self, method: Method, target: &str, body: &Value, limit: Duration) -> anyhow::Result<Answer> {
         let named = format!("{method} {target}");
         // Taken, so that a call that fails or is given up halfway leaves no connection behind.

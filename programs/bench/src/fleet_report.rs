@@ -1,6 +1,7 @@
 //! The report of a scenario with a simulated fleet: what `report.json` holds, and what its page is made of.
 
 mod faults;
+mod outage;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +12,7 @@ use crate::report::Versions;
 #[cfg(test)]
 pub(crate) use faults::tests::example as example_of_faults;
 pub use faults::{BadNetwork, Faults, SlowReaders};
+pub use outage::Outage;
 
 /// Names the shape of the report; the number goes up when something is taken away or means something else.
 pub(crate) const SCHEMA: &str = "starling-bench-fleet/1";
@@ -76,6 +78,9 @@ pub struct FleetChange {
     /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic_ms: Option<TrafficChange>,
+    /// What was seen while etcd had no leader; absent when it had one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outage: Option<Outage>,
 }
 
 /// When the traffic through a few Envoys changed, in milliseconds.
@@ -210,6 +215,7 @@ impl FleetChange {
             histogram: histogram(latencies_us),
             server_cpu_ms: 0.0,
             traffic_ms: None,
+            outage: None,
         }
     }
 

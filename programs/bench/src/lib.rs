@@ -74,8 +74,8 @@ enum Scenario {
     Rollout(propagation::ScenarioArgs),
     /// Measure how long a simulated fleet takes to be current after its server was killed, and came back
     Reconnect(propagation::ScenarioArgs),
-    /// Measure when a change is in force at every workload though the server of most nodes is killed in the middle of it
-    Failover(propagation::ScenarioArgs),
+    /// Measure when a change is in force at every workload though a server, or etcd's leader, is killed in the middle of it
+    Failover(propagation::failover::FailoverArgs),
     Churn(churn::ChurnArgs),
     /// Measure a change beside nodes that read slowly, and while packets are lost and connections reset
     Faults(propagation::faults::FaultArgs),
@@ -137,7 +137,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             Scenario::Intention(args) => propagation::run(Subject::Intention, args).await,
             Scenario::Rollout(args) => propagation::run(Subject::Rollout, args).await,
             Scenario::Reconnect(args) => propagation::run(Subject::Reconnect, args).await,
-            Scenario::Failover(args) => propagation::run(Subject::Failover, args).await,
+            Scenario::Failover(args) => propagation::run_failover(args).await,
             Scenario::Churn(churn::ChurnArgs::Fleet(args)) => propagation::run(Subject::Churn, *args).await,
             Scenario::Churn(churn::ChurnArgs::Requests(args)) => cost::run(CostScenario::Churn, *args).await,
             Scenario::Faults(args) => propagation::faults::run(args).await,

@@ -8,7 +8,7 @@ mod beside;
 mod changes;
 mod churn;
 mod envoys;
-mod failover;
+pub(crate) mod failover;
 pub(crate) mod faults;
 mod findings;
 mod memory;
@@ -42,6 +42,7 @@ use beside::Beside;
 use changes::{Change, Upstream};
 use churn::Churn;
 use envoys::Envoys;
+use failover::{FailoverArgs, Kill};
 use traffic::Traffic;
 
 /// Time for which CPU is looked at while nothing changes.
@@ -117,8 +118,8 @@ pub(crate) enum Subject {
     Rollout,
     /// A server that is killed and comes back.
     Reconnect,
-    /// One of several servers that is killed in the middle of a change.
-    Failover,
+    /// A server or a member of etcd that is killed in the middle of a change.
+    Failover(Kill),
     /// One change among many that concern nobody.
     Churn,
     /// Slow readers beside all others, and a network that loses packets and connections.
@@ -133,7 +134,7 @@ impl Subject {
             Self::Intention => "intention",
             Self::Rollout => "rollout",
             Self::Reconnect => "reconnect",
-            Self::Failover => "failover",
+            Self::Failover(_) => "failover",
             Self::Churn => "churn",
             Self::Faults => "faults",
         }
@@ -146,7 +147,7 @@ impl Subject {
             Self::Endpoints | Self::Intention => 20,
             Self::Rollout => 2,
             Self::Reconnect => 4,
-            Self::Failover => 6,
+            Self::Failover(_) => 6,
             Self::Churn => 60,
             Self::Faults => 10,
         }
@@ -154,10 +155,10 @@ impl Subject {
 
     /// How many servers there are.
     fn servers(self, asked: Option<u32>) -> anyhow::Result<u32> {
-        let count = asked.unwrap_or(if self == Self::Failover { SERVERS_OF_FAILOVER } else { 1 });
+        let count = asked.unwrap_or(if let Self::Failover(_) = self { SERVERS_OF_FAILOVER } else { 1 });
         match self {
             Self::Endpoints | Self::Intention | Self::Rollout | Self::Churn => {}
-            Self::Failover => ensure!(count > 1, "failover needs two servers at least: one is killed"),
+            Self::Failover(_) => ensure!(count > 1, "failover needs two servers at least: one is killed"),
             Self::Reconnect | Self::Faults => ensure!(
                 count == 1,
                 "{} is of nodes with one server; `starling bench failover` kills one of several",
@@ -197,6 +198,14 @@ pub(crate) async fn run(subject: Subject, args: ScenarioArgs) -> anyhow::Result<
         report.samples = run.usage.samples();
     }
     findings::deliver(subject, &report, &run.args.output)
+}
+
+/// Runs the scenario of what dies in the middle of a change.
+///
+/// # Errors
+/// As for [`run`].
+pub(crate) async fn run_failover(args: FailoverArgs) -> anyhow::Result<ExitCode> {
+    run(Subject::Failover(args.kill), args.scenario).await
 }
 
 /// A fleet that is being measured. Fields are in the order in which they end.
@@ -419,7 +428,7 @@ impl Run {
             let begun = Instant::now();
             let measured = match subject {
                 Subject::Reconnect => self.restart(change).await,
-                Subject::Failover => self.fail_over(change).await,
+                Subject::Failover(kill) => self.fail_over(change, kill).await,
                 Subject::Endpoints | Subject::Intention | Subject::Rollout | Subject::Churn | Subject::Faults => {
                     self.measure(change, None).await
                 }

@@ -33,6 +33,7 @@ pub(crate) struct Contact {
     at: Mutex<Instant>,
     commits: Histogram,
     barriers: Histogram,
+    lags: Histogram,
     failures: Counter,
 }
 
@@ -49,6 +50,10 @@ impl Contact {
             barriers: seconds(
                 "store_read_seconds",
                 "Time that the store took to say how far it is, asked every second",
+            ),
+            lags: seconds(
+                "store_watch_lag_seconds",
+                "Time that the catalog then took to come to where the store said that it is",
             ),
             failures: registry.register(
                 "store_failures",
@@ -112,7 +117,9 @@ impl Server {
             }
         };
         contact.barriers.observe(asked.elapsed().as_secs_f64());
+        let said = Instant::now();
         self.published(revision).await?;
+        contact.lags.observe(said.elapsed().as_secs_f64());
         contact.had_everything_at(asked);
         Ok(())
     }

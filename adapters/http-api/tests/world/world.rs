@@ -44,6 +44,8 @@ pub struct World {
     generation: watch::Sender<u64>,
     /// Why the store is not there, if it is not.
     cut: Mutex<Option<String>>,
+    /// How long it takes to find out what others have.
+    far: Mutex<Duration>,
 }
 
 #[derive(Default)]
@@ -70,6 +72,7 @@ impl World {
             local: Mutex::new(Local::default()),
             generation: watch::Sender::new(1),
             cut: Mutex::default(),
+            far: Mutex::default(),
         });
         let node = Node {
             name: node_name(),
@@ -88,6 +91,10 @@ impl World {
     }
 
     /// The store is gone, for that reason.
+    pub fn catches_up_after(&self, time: Duration) {
+        *held(&self.far) = time;
+    }
+
     pub fn cut_off(&self, reason: &str) {
         *held(&self.cut) = Some(reason.to_owned());
     }
@@ -212,6 +219,8 @@ impl CatalogPort for World {
     }
 
     async fn catch_up(&self) -> Result<(), CommitFailure> {
+        let far = *held(&self.far);
+        tokio::time::sleep(far).await;
         match &*held(&self.cut) {
             Some(reason) => Err(CommitFailure::NoLeader(reason.clone())),
             None => Ok(()),

@@ -195,6 +195,22 @@ impl Server {
         })
     }
 
+    /// How often a stream in reserve has become a node's primary here.
+    ///
+    /// # Errors
+    /// When it does not tell.
+    pub(super) async fn promotions(&self) -> anyhow::Result<f64> {
+        self.metrics().await?.value("starling_agent_promotions_total")
+    }
+
+    /// How many nodes it has asked to move to another server.
+    ///
+    /// # Errors
+    /// When it does not tell.
+    pub(super) async fn moves(&self) -> anyhow::Result<f64> {
+        self.metrics().await?.value("starling_agent_moves_directed_total")
+    }
+
     async fn metrics(&self) -> anyhow::Result<Metrics> {
         Ok(Metrics(self.api().read_text("/v1/agent/metrics?format=prometheus").await?))
     }

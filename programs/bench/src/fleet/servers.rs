@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 
 use super::server::{Counters, Server, Setup, Shared, Streams};
+use crate::api::Api;
 use crate::etcd::Members;
 use crate::mesh::Ports;
 use crate::process;
@@ -19,7 +20,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// Servers that run, one at least. They are killed when dropped, and the members of etcd after them.
 pub(crate) struct Servers {
     all: Vec<Server>,
-    _etcd: Option<Members>,
+    etcd: Option<Members>,
 }
 
 impl Servers {
@@ -37,7 +38,7 @@ impl Servers {
             let name = if count == 1 { "server".to_owned() } else { format!("server-{number}") };
             all.push(Server::start(Setup::new(name, directory.to_owned(), &mut ports, shared.clone())?).await?);
         }
-        Ok(Self { all, _etcd: etcd })
+        Ok(Self { all, etcd })
     }
 
     /// The first of them; the only one where there is one.
@@ -96,6 +97,31 @@ impl Servers {
     /// When one is gone.
     pub(crate) fn resident(&self) -> anyhow::Result<u64> {
         self.pids().into_iter().map(process::resident).sum()
+    }
+
+    /// The etcd that several share.
+    ///
+    /// # Errors
+    /// When there is one server, with a store of its own.
+    pub(crate) fn etcd(&mut self) -> anyhow::Result<&mut Members> {
+        self.etcd.as_mut().context("one server has no etcd")
+    }
+
+    /// A client of each.
+    pub(crate) fn apis(&self) -> Vec<Api> {
+        self.all.iter().map(Server::api).collect()
+    }
+
+    /// How often a stream in reserve has become a node's primary at any of them, other than to balance them.
+    ///
+    /// # Errors
+    /// When one does not tell.
+    pub(crate) async fn unasked_promotions(&self) -> anyhow::Result<f64> {
+        let mut sum = 0.0;
+        for server in &self.all {
+            sum += server.promotions().await? - server.moves().await?;
+        }
+        Ok(sum)
     }
 
     /// The place of the one that most nodes are attached to.

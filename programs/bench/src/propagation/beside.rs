@@ -50,7 +50,7 @@ impl Beside {
             Subject::Intention
             | Subject::Rollout
             | Subject::Reconnect
-            | Subject::Failover
+            | Subject::Failover(_)
             | Subject::Churn
             | Subject::Faults => 0,
         };

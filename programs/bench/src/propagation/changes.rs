@@ -51,7 +51,7 @@ impl Change {
             Subject::Endpoints
             | Subject::Rollout
             | Subject::Reconnect
-            | Subject::Failover
+            | Subject::Failover(_)
             | Subject::Churn
             | Subject::Faults => [Self::Deregistration, Self::Registration],
         }

@@ -4,8 +4,9 @@ mod beside;
 
 use std::process::ExitCode;
 
+use super::failover::Kill;
 use super::{Subject, faults};
-use crate::fleet_report::{FleetReport, Restarts, ServerCost};
+use crate::fleet_report::{FleetReport, Outage, Restarts, ServerCost};
 use crate::html;
 use crate::percentiles::{PERCENTILES, Percentiles};
 use crate::published::Published;
@@ -18,7 +19,8 @@ The report (report.json with --report, --json PATH, or -o json) is an object wit
   changes[]       revision, kind, affected and applied (workloads), server_cpu_ms, histogram[], and
                   latency_ms.{p50,p75,p90,p95,p96,p97,p98,p99,p999,max}: from just before the API call until the
                   workload's next request would be served by it; traffic_ms.{first, last, envoys[]}: until requests
-                  through the Envoys beside the fleet showed it, to 10 ms
+                  through the Envoys beside the fleet showed it, to 10 ms; with failover --kill etcd-leader
+                  outage.{writes_back_ms, reads, reads_failed, reads_slowest_ms, streams_lost}
   server          rss_bytes, cpu_ms_per_change, idle_cpu_percent (of one core, with everybody attached),
                   frames_encoded_per_change, bytes_sent_per_change,
                   receipts_ms_per_change (of that CPU, for the receipt; without its transport),
@@ -55,6 +57,9 @@ const MAX_OF_SERVERS_BAR_MS: f64 = 600.0;
 /// Milliseconds from the acknowledgement, of a change in the middle of which a server is killed.
 const FAILOVER_P99_BAR_MS: f64 = 1_000.0;
 const FAILOVER_MAX_BAR_MS: f64 = 3_000.0;
+
+/// Milliseconds from the end of etcd's leader until a write is acknowledged.
+const WRITES_BACK_BAR_MS: f64 = 5_000.0;
 
 /// Times its steady memory.
 const RECONNECT_MEMORY_BAR: f64 = 1.5;
@@ -121,10 +126,14 @@ fn bars(subject: Subject, report: &FleetReport) -> Vec<Bar> {
                 Bar::new("max, ms", max_bar, max),
             ]
         }
-        Subject::Failover => vec![
-            Bar::new("p99 from the acknowledgement, ms", FAILOVER_P99_BAR_MS, p99),
-            Bar::new("max from the acknowledgement, ms", FAILOVER_MAX_BAR_MS, max),
-        ],
+        Subject::Failover(_) => {
+            let mut bars = vec![
+                Bar::new("p99 from the acknowledgement, ms", FAILOVER_P99_BAR_MS, p99),
+                Bar::new("max from the acknowledgement, ms", FAILOVER_MAX_BAR_MS, max),
+            ];
+            bars.extend(bars_of_outages(report));
+            bars
+        }
         Subject::Churn => {
             vec![Bar::new("p99, ms", CHURN_P99_BAR_MS, p99), Bar::new("max, ms", CHURN_MAX_BAR_MS, max)]
         }
@@ -155,6 +164,22 @@ fn bars(subject: Subject, report: &FleetReport) -> Vec<Bar> {
         bars.push(Bar::new("time of a change, times that of a tenth of the nodes", GROWTH_BAR, growth.times_longer));
     }
     bars
+}
+
+/// What may be noticed of an etcd without a leader.
+fn bars_of_outages(report: &FleetReport) -> Vec<Bar> {
+    let Some(worst) = worst_outage(report) else { return Vec::new() };
+    #[expect(clippy::cast_precision_loss, reason = "reads are counted in thousands")]
+    let failed = worst.reads_failed as f64;
+    vec![
+        Bar::new("writes back after the leader's end, ms", WRITES_BACK_BAR_MS, Some(worst.writes_back_ms)),
+        Bar::new("reads that failed", 0.0, Some(failed)),
+        Bar::new("streams of agents that were lost", 0.0, Some(worst.streams_lost)),
+    ]
+}
+
+fn worst_outage(report: &FleetReport) -> Option<Outage> {
+    Outage::worst(report.changes.iter().filter_map(|change| change.outage))
 }
 
 /// What a lone change may send, encode and spend on its receipt.
@@ -188,7 +213,12 @@ fn table(subject: Subject, report: &FleetReport, bars: &[Bar]) -> String {
         .collect();
     let (servers, since) = match (report.servers, subject) {
         (1, _) => (String::new(), "the call"),
-        (many, Subject::Failover) => (format!(", {many} servers of which one is killed"), "the acknowledgement"),
+        (many, Subject::Failover(Kill::Server)) => {
+            (format!(", {many} servers of which one is killed"), "the acknowledgement")
+        }
+        (many, Subject::Failover(Kill::EtcdLeader)) => {
+            (format!(", {many} servers on an etcd whose leader is killed"), "the acknowledgement")
+        }
         (many, _) => (format!(", {many} servers on three members of etcd"), "the call"),
     };
     let mut lines = vec![
@@ -213,6 +243,12 @@ fn table(subject: Subject, report: &FleetReport, bars: &[Bar]) -> String {
             rollout.seconds, rollout.join_seconds, rollout.register_seconds, rollout.leaves_seconds
         ),
     ];
+    lines.extend(worst_outage(report).map(|worst| {
+        format!(
+            "without etcd's leader: {} reads at all servers, of which {} failed, the slowest {:.1} ms",
+            worst.reads, worst.reads_failed, worst.reads_slowest_ms
+        )
+    }));
     lines.extend(beside::lines(report));
     lines.extend(report.faults.iter().flat_map(faults::findings::lines));
     lines.extend([
