@@ -17,7 +17,7 @@ use crate::commit::store_key;
 use crate::server::{Server, now};
 
 /// How long after its end a server's record goes.
-const LEASE_TTL: Duration = Duration::from_secs(5);
+pub const LEASE_TTL: Duration = Duration::from_secs(5);
 
 /// Pause before what failed is tried again.
 const RETRY: Duration = Duration::from_millis(500);

@@ -21,9 +21,10 @@ const ROUND: Duration = Duration::from_secs(10);
 /// How long leaving takes at most: a fleet of ten thousand takes a third of it.
 pub const LEAVE_WITHIN: Duration = Duration::from_secs(30);
 
-/// Agents asked in one step of leaving, and the pause between two steps: a thousand each second.
-const LEAVING_STEP: usize = 100;
-const LEAVING_PAUSE: Duration = Duration::from_millis(100);
+/// Agents asked in one step when all are to go, and the pause between two steps: a thousand each second.
+pub const LEAVING_STEP: usize = 100;
+/// See [`LEAVING_STEP`].
+pub const LEAVING_PAUSE: Duration = Duration::from_millis(100);
 
 /// How far a server is that is leaving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +47,8 @@ pub(crate) async fn balance(server: Weak<Server>) {
         let Some(server) = server.upgrade() else { return };
         let Some(me) = server.id() else { return };
         let snapshot = server.snapshot();
-        if server.agents().is_leaving() {
+        // Of one that is cut off from the store nobody says how many the others have.
+        if server.agents().is_leaving() || !server.currency().knows_leader {
             continue;
         }
         let counts = attached(&snapshot, me);
@@ -54,9 +56,8 @@ pub(crate) async fn balance(server: Weak<Server>) {
         let own = server.agents().attached() as usize;
         let Some(Move { to, count }) = directed(own, &others) else { continue };
         let (record, theirs) = counts[&to];
-        let to = MoveTo { server: record.id.to_string(), address: record.agents.clone() };
-        let asked = server.agents().direct(count, &to);
-        tracing::info!(own, theirs, asked, to = %record.name, address = to.address, "agents are asked to move");
+        let asked = server.send_away(count, record);
+        tracing::info!(own, theirs, asked, to = %record.name, address = record.agents, "agents are asked to move");
     }
 }
 
@@ -74,6 +75,13 @@ fn attached(snapshot: &Snapshot, me: ServerId) -> BTreeMap<ServerId, (&ServerRec
 }
 
 impl Server {
+    /// Asks at most `max` of the agents that are attached here, and were not asked to go there yet, to go to another server.
+    /// Answers with how many these were.
+    #[must_use]
+    pub fn send_away(&self, max: usize, to: &ServerRecord) -> usize {
+        self.agents().direct(max, &MoveTo { server: to.id.to_string(), address: to.agents.clone() })
+    }
+
     /// Begins to leave, and answers with how far that is; what has begun goes on. It is leaving once, and for good.
     pub fn leave(self: &Arc<Self>) -> Leaving {
         if self.agents().begin_leaving() {

@@ -11,6 +11,7 @@
 pub(crate) mod arguments;
 pub(crate) mod catalog;
 pub(crate) mod control;
+mod cut_off;
 pub(crate) mod definitions;
 pub(crate) mod dns_for_agents;
 pub(crate) mod doors;

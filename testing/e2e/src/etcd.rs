@@ -4,6 +4,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
+use crate::cable::Cable;
 use crate::ports::free_port;
 use crate::process::Process;
 use crate::{tools, wait};
@@ -34,6 +35,17 @@ impl Etcd {
     #[must_use]
     pub fn store(&self) -> String {
         format!("etcd://127.0.0.1:{}", self.client)
+    }
+
+    /// The same by another way to it.
+    #[must_use]
+    pub fn store_over(&self, cable: &Cable) -> String {
+        format!("etcd://{}", cable.address())
+    }
+
+    /// A way to it that can be cut.
+    pub async fn cable(&self) -> Cable {
+        Cable::to(format!("127.0.0.1:{}", self.client)).await
     }
 
     /// Kills it with SIGKILL.

@@ -6,6 +6,7 @@
 //! service. Whatever a test starts is killed when it is dropped, and what it wrote is printed if the test failed.
 
 pub mod app;
+pub mod cable;
 pub mod cli;
 pub mod etcd;
 pub mod http;
@@ -22,6 +23,7 @@ pub mod wait;
 pub mod workload;
 
 pub use app::App;
+pub use cable::Cable;
 pub use cli::{Output, run_within};
 pub use http::{Answer, Connection, Method, request};
 pub use mesh::{Mesh, MeshOptions, Program, Seal, bare, new_seal_key};

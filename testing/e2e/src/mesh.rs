@@ -77,6 +77,8 @@ pub struct MeshOptions {
     pub seal: Seal,
     /// `--data-plane native`: sidecars need no process of their own. Otherwise each of them is an Envoy.
     pub native: bool,
+    /// `--advertise-addr`, of a server.
+    pub advertise: Option<&'static str>,
     /// Which binary it is; the one under test unless it says otherwise.
     pub binary: Option<PathBuf>,
 }
@@ -357,6 +359,7 @@ fn spawn(data: &Path, addresses: &Addresses, options: &MeshOptions) -> Process {
             std::fs::write(&path, settings).expect("a file of settings");
             command.arg("--config").arg(path);
             command.args(options.store.iter().flat_map(|store| ["--store", store]));
+            command.args(options.advertise.iter().flat_map(|address| ["--advertise-addr", address]));
         }
         Program::Agent { node, server, token } => {
             command.args(["--node-name", node, "--server", server]);

@@ -28,7 +28,7 @@ const LISTED_NAMES_MAX: usize = 100;
 /// The catalog behind the doors of this process.
 pub(crate) struct Catalog {
     pub(crate) server: Arc<Server>,
-    pub(crate) peers: Peers,
+    pub(crate) peers: Arc<Peers>,
     /// The proxies of the agent in this process, if there is one.
     pub(crate) proxies: Option<Proxies>,
     pub(crate) registry: Registry,

@@ -19,7 +19,7 @@ use tower::{ServiceExt, service_fn};
 use super::catalog::Catalog;
 use super::doors::DnsSockets;
 use super::peers::Peers;
-use super::{Serving, dns_for_agents, server_certificate};
+use super::{Serving, cut_off, dns_for_agents, server_certificate};
 use crate::descriptors::Shares;
 
 /// Envoy minors that the tests run, newest first.
@@ -76,9 +76,11 @@ impl Control {
         let facts = self.facts(&sockets, own, beside.as_ref().map(|beside| beside.grpc))?;
         let ServerSockets { http, grpc_tls, dns } = sockets;
         let (agent, proxies) = beside.map(|beside| (beside.agent, beside.proxies)).unzip();
+        let peers = Arc::new(Peers::new(Arc::clone(&self.server)));
+        serving.spawn_endless(cut_off::run(Arc::clone(&self.server), Arc::clone(&peers))).await;
         let catalog = Arc::new(Catalog {
             server: Arc::clone(&self.server),
-            peers: Peers::new(Arc::clone(&self.server)),
+            peers,
             proxies: proxies.clone(),
             registry: self.registry.clone(),
             facts,

@@ -65,9 +65,42 @@ struct Rejected {
     reason: String,
 }
 
+/// Whether a server is to be sent requests, as servers say it.
+#[derive(Deserialize)]
+struct Readiness {
+    store: StoreContact,
+}
+
+#[derive(Deserialize)]
+struct StoreContact {
+    last_contact_ms: u64,
+}
+
 impl Peers {
     pub(crate) fn new(server: Arc<Server>) -> Self {
         Self { server, clients: Mutex::default() }
+    }
+
+    /// The other servers, as far as they were known last.
+    pub(crate) fn others(&self) -> Vec<Arc<Peer>> {
+        let snapshot = self.server.snapshot();
+        let is_other = |peer: &&Arc<Peer>| Some(peer.value.id) != self.server.id();
+        snapshot.servers().filter(is_other).cloned().collect()
+    }
+
+    /// For how long another server has been without contact with the store; `None` if it does not say so, or takes no writes.
+    pub(crate) async fn without_contact(&self, peer: &ServerRecord) -> Option<Duration> {
+        let asked = async {
+            let request =
+                Request::get("https://starling/starling/v1/health/ready?writes").body(Empty::<Bytes>::new())?;
+            let answer = self.client(peer).await?.ask_api(request).await?;
+            ensure!(answer.status() == StatusCode::OK, "{}", answer.status());
+            let body = Limited::new(answer.into_body(), PART_BYTES_MAX).collect().await;
+            let body = body.map_err(|error| anyhow!("{error}"))?.to_bytes();
+            Ok(serde_json::from_slice::<Readiness>(&body)?.store.last_contact_ms)
+        };
+        let said = tokio::time::timeout(ANSWER_TIMEOUT, asked).await.ok()?.ok()?;
+        Some(Duration::from_millis(said))
     }
 
     /// The receipt of a change by what all servers know, once nothing is outstanding or the time is over; `None` if nobody
@@ -77,8 +110,7 @@ impl Peers {
     /// none of its nodes; and of nodes whose server is gone nobody can say anything until they are elsewhere, or lost.
     pub(crate) async fn change(&self, revision: Revision, wait: Duration, names: usize) -> Option<ChangeReport> {
         let snapshot = self.server.snapshot();
-        let is_other = |peer: &Peer| Some(peer.value.id) != self.server.id();
-        let others: Vec<_> = snapshot.servers().filter(|peer| is_other(peer)).collect();
+        let others = self.others();
         let gone = snapshot.attachments().map(|attachment| attachment.value.server);
         let gone: BTreeSet<_> = gone.filter(|server| snapshot.server(*server).is_none()).collect();
         let gone = gone.into_iter().map(|server| format!("{server} (gone)"));

@@ -32,7 +32,7 @@ async fn liveness(server: &Mesh, node: &str) -> anyhow::Result<String> {
     status.ok_or_else(|| anyhow::anyhow!("no liveness check: {checks}"))
 }
 
-async fn is(server: &Mesh, node: &str, wanted: &str) {
+pub(crate) async fn is(server: &Mesh, node: &str, wanted: &str) {
     eventually(&format!("{node} is {wanted}"), async || {
         let found = liveness(server, node).await?;
         anyhow::ensure!(found == wanted, "{found}");

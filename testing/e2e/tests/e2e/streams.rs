@@ -23,7 +23,7 @@ async fn server(etcd: &Etcd) -> Mesh {
     Mesh::start(options).await
 }
 
-async fn agent(name: &str, servers: &[&Mesh]) -> Mesh {
+pub(crate) async fn agent(name: &str, servers: &[&Mesh]) -> Mesh {
     let server = servers.iter().map(|server| server.addresses.grpc_tls.as_str()).collect::<Vec<_>>().join(",");
     let token = Some(token(servers[0], &[]).await);
     let program = Program::Agent { node: name.to_owned(), server, token };
@@ -50,7 +50,7 @@ pub(crate) async fn until_metric(agent: &Mesh, series: &str, value: f64) {
 pub(crate) const STANDBY: &str = "starling_agent_streams{role=\"standby\"}";
 
 /// Whether an agent's primary stream is at this server.
-async fn is_attached(server: &Mesh, name: &str) -> bool {
+pub(crate) async fn is_attached(server: &Mesh, name: &str) -> bool {
     let nodes = server.get("/starling/v1/nodes").await.success().json();
     let found = nodes["nodes"].as_array().into_iter().flatten().find(|node| node["node"] == name);
     found.is_some_and(|node| node["connected"] == true)
