@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use starling_catalog::{Barrier, ChangeReport, Command, NodeReport, ProxyReport, Refusal, Snapshot, Subject, Until};
+use starling_catalog::{
+    Barrier, ChangeReport, Command, NodeReport, ProxyReport, Refusal, RotationWaits, Snapshot, Subject, Until,
+};
 use starling_identity::JoinToken;
 use starling_model::{
     Action, CaKeyRecord, Check, CheckId, CheckStatus, Datacenter, InstanceId, InstanceKey, JoinTokenDescription,
@@ -65,9 +67,9 @@ pub trait CatalogPort: Send + Sync + 'static {
         Err(CommitFailure::Invalid("only a server changes the CA".to_owned()))
     }
 
-    /// The nodes for which a rotation of the CA waits.
-    fn rotation_waits_for(&self) -> BTreeSet<NodeName> {
-        BTreeSet::new()
+    /// For what a rotation of the CA waits.
+    fn rotation_waits_for(&self) -> RotationWaits {
+        RotationWaits::default()
     }
 
     /// The receipt of a change, once nothing is outstanding or the time is up, with at most `names` names of each kind;
@@ -174,6 +176,8 @@ pub enum AuthorityChanged {
         root: String,
         /// The nodes.
         nodes: BTreeSet<NodeName>,
+        /// How many more that no server names.
+        unnamed: usize,
         /// When.
         revision: Revision,
     },

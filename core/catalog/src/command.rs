@@ -26,7 +26,7 @@ mod join_token;
 mod liveness;
 mod virtual_address;
 
-pub use authority::{AuthorityCommand, AuthorityRefusal};
+pub use authority::{AuthorityCommand, AuthorityRefusal, OVERLAP_MIN, RotationWaits, reports_as};
 pub use join_token::{JOIN_TOKENS_MAX, JoinRequest, JoinTokenCommand, JoinTokenRefusal, NameHolder};
 pub use liveness::{Charge, LIVENESS_NODES_MAX, LivenessCommand, Said};
 

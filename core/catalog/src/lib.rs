@@ -18,7 +18,8 @@ pub mod subject;
 pub use apply::{Applied, Event};
 pub use command::{
     AuthorityCommand, AuthorityRefusal, Charge, Command, Decision, JoinRequest, JoinTokenCommand, JoinTokenRefusal,
-    LIVENESS_NODES_MAX, LivenessCommand, NameHolder, Refusal, Said, Seen, decide,
+    LIVENESS_NODES_MAX, LivenessCommand, NameHolder, OVERLAP_MIN, Refusal, RotationWaits, Said, Seen, decide,
+    reports_as,
 };
 pub use fan_out::{FanOut, SubscriberId};
 pub use mesh::{Front, Marks, MeshRead};

@@ -34,9 +34,15 @@ pub struct CaKeyRecord {
 pub struct TrustReport {
     /// When the root's record was last written, which is the change that they are to have applied.
     pub as_of: Revision,
+    /// The catalog by which it is said which nodes these are: of one that has come to the server since nothing is said yet.
+    #[serde(default)]
+    pub at: Revision,
     /// Those that do not, or some of them if they are very many.
     #[serde(default)]
     pub missing: BTreeSet<NodeName>,
+    /// How many more these are.
+    #[serde(default)]
+    pub unnamed: usize,
 }
 
 /// Where a private key of the CA is.
@@ -79,6 +85,12 @@ pub enum RootOverlap {
         /// Nodes for which it does not wait, because an operator said so.
         #[serde(default)]
         given_up: BTreeSet<NodeName>,
+        /// How many more these are.
+        #[serde(default)]
+        given_up_unnamed: usize,
+        /// The end of the last leaf under it, if it has signed before.
+        #[serde(default)]
+        until: Option<UnixSeconds>,
     },
     /// It has signed before.
     Going {
@@ -112,6 +124,7 @@ mod tests {
         let older: CaKeyRecord = serde_json::from_str(older).unwrap();
         assert_eq!(older.place, CaKeyPlace::Vault { mount: "pki".to_owned() });
         let coming: RootOverlap = serde_json::from_str(r#"{"state":"coming","since":7}"#).unwrap();
-        assert_eq!(coming, RootOverlap::Coming { since: UnixSeconds(7), asked: 0, given_up: BTreeSet::new() });
+        let (since, given_up) = (UnixSeconds(7), BTreeSet::new());
+        assert_eq!(coming, RootOverlap::Coming { since, asked: 0, given_up, given_up_unnamed: 0, until: None });
     }
 }

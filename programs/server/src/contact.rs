@@ -124,6 +124,11 @@ impl Server {
         Ok(())
     }
 
+    /// For how long the catalog may have missed something; zero where nobody else writes.
+    pub(crate) fn last_contact(&self) -> Duration {
+        self.currency().last_contact
+    }
+
     /// How current this server is.
     #[must_use]
     pub fn currency(&self) -> Currency {

@@ -2,8 +2,8 @@
 //!
 //! How far a rotation has come stands in the catalog, so that any server goes on with it. Receipts are kept by each server
 //! for the nodes that are attached to it, so each says there which of its own do not trust the root yet; the steps that
-//! follow are the leader's. Each of them is decided on the catalog and excludes every other (the fence of
-//! [`AuthorityCommand`]), so that even two that both believe to lead take it once.
+//! follow are the leader's. Each of them is decided on the catalog as the command is, and excludes every other (the fence of
+//! [`AuthorityCommand`]), so that even two that both believe to lead take it once, and none on what holds no more.
 //!
 //! | Step | When |
 //! |---|---|
@@ -16,9 +16,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use starling_catalog::{AuthorityCommand, Command, Snapshot};
+use starling_catalog::{AuthorityCommand, Command, OVERLAP_MIN, RotationWaits, Snapshot, reports_as};
 use starling_identity::IssuanceRules;
-use starling_model::{CaKeyPlace, CaKeyRecord, CaRootRecord, NodeName, Revision, RootOverlap, ServerId, TrustReport};
+use starling_model::{CaKeyPlace, CaKeyRecord, CaRootRecord, NodeName, Revision, RootOverlap, TrustReport};
 use starling_tls::CertificateAuthority;
 
 use crate::liveness::{self, Presence};
@@ -28,12 +28,9 @@ use crate::signer::{Signer, Signs};
 /// Between two looks at how far it is.
 const STEP: Duration = Duration::from_millis(500);
 
-/// Least time for which a root is trusted before it signs: what holds beside receipts, as an agent's trust in its servers,
-/// follows within a second.
-const OVERLAP_MIN: Duration = Duration::from_secs(3);
-
 /// A server that is cut off from the store may sign under the root before for that long after another signs everywhere else.
-const CUT_OFF_MAX: Duration = Duration::from_secs(60 * 60);
+/// Longer without contact it signs nothing: the root before may be gone before its leaves then.
+pub(crate) const CUT_OFF_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// Nodes that a server names in the catalog, of those that do not trust a root yet.
 const NAMES_SAID_MAX: usize = 1_000;
@@ -79,6 +76,7 @@ fn described(command: &AuthorityCommand) -> (String, &'static str) {
             (root.id.clone(), "it is trusted")
         }
         AuthorityCommand::Keep(key) => (key.root.clone(), "its key is kept"),
+        AuthorityCommand::Reseal { root, .. } => (root.clone(), "its key is sealed anew"),
     }
 }
 
@@ -91,16 +89,15 @@ fn own_step(server: &Server) -> Option<AuthorityCommand> {
     let Some(missing) = missing(server, &snapshot, coming.modified) else {
         return Some(AuthorityCommand::AskAgain { root });
     };
-    let me = name_of(server.id());
+    let me = reports_as(server.id());
+    let unnamed = missing.len().saturating_sub(NAMES_SAID_MAX);
     let missing = missing.into_iter().take(NAMES_SAID_MAX).collect();
-    let report = TrustReport { as_of: coming.modified, missing };
-    let said = snapshot.ca_key(&root)?.value.trusted.get(&me);
-    (said != Some(&report)).then_some(AuthorityCommand::Report { root, server: me, report })
-}
-
-/// By what a server's word is kept; there is one where the store is its own.
-fn name_of(server: Option<ServerId>) -> String {
-    server.map(|id| id.to_string()).unwrap_or_default()
+    let report = TrustReport { as_of: coming.modified, at: snapshot.revision(), missing, unnamed };
+    let is_said = snapshot.ca_key(&root)?.value.trusted.get(&me).is_some_and(|said| {
+        let has_come = server.id().is_some_and(|me| snapshot.has_come_since(me, said.at));
+        !has_come && TrustReport { at: said.at, ..report.clone() } == *said
+    });
+    (!is_said).then_some(AuthorityCommand::Report { root, server: me, report })
 }
 
 /// The steps that are due, which are the leader's.
@@ -112,56 +109,16 @@ fn due(server: &Server) -> Vec<AuthorityCommand> {
     });
     let mut steps: Vec<_> =
         gone.map(|root| AuthorityCommand::Remove { root: root.id.clone(), now: Some(now) }).collect();
+    // Decided anew when it is committed; asked for only when there is a prospect.
     if let Some(coming) = snapshot.coming_root()
-        && let Some(RootOverlap::Coming { since, given_up, .. }) = &coming.value.overlap
+        && let Some(RootOverlap::Coming { since, .. }) = &coming.value.overlap
         && now.since(*since) >= OVERLAP_MIN.as_secs()
+        && snapshot.rotation_waits(server.id()).is_over()
     {
-        let waits = Waits::of(server, &snapshot);
-        if waits.servers.is_empty() && waits.nodes.is_subset(given_up) {
-            let last = IssuanceRules::default().leaf_ttl() + CUT_OFF_MAX;
-            let until = now.plus(last.as_secs());
-            steps.push(AuthorityCommand::Activate { root: coming.value.id.clone(), until });
-        }
+        let until = now.plus((IssuanceRules::default().leaf_ttl() + CUT_OFF_MAX).as_secs());
+        steps.push(AuthorityCommand::Activate { root: coming.value.id.clone(), by: server.id(), now, until });
     }
     steps
-}
-
-/// For what a rotation waits, by what the catalog says.
-struct Waits {
-    /// Servers that have yet to say how it stands with their nodes.
-    servers: Vec<String>,
-    /// Nodes of which a server says that they do not trust the root, or whose server has ended.
-    nodes: BTreeSet<NodeName>,
-}
-
-impl Waits {
-    fn of(server: &Server, snapshot: &Snapshot) -> Self {
-        let (mut servers, mut nodes) = (Vec::new(), BTreeSet::new());
-        let Some(coming) = snapshot.coming_root() else { return Self { servers, nodes } };
-        let all: Vec<_> = match server.id() {
-            None => vec![name_of(None)],
-            Some(me) => {
-                let others = snapshot.servers().map(|server| server.value.id).filter(|id| *id != me);
-                others.chain([me]).map(|id| name_of(Some(id))).collect()
-            }
-        };
-        let said = snapshot.ca_key(&coming.value.id).map(|key| &key.value.trusted);
-        for id in all {
-            match said.and_then(|said| said.get(&id)).filter(|report| report.as_of == coming.modified) {
-                Some(report) => nodes.extend(report.missing.iter().cloned()),
-                None => servers.push(id),
-            }
-        }
-        // Of a node whose server has ended nobody speaks until it is back, or lost.
-        if server.id().is_some() {
-            let runs = |node: &NodeName| {
-                let attachment = snapshot.attachment(node);
-                attachment.is_some_and(|attachment| snapshot.server(attachment.value.server).is_some())
-            };
-            nodes.extend(liveness::alive(snapshot).filter(|node| !runs(node)));
-        }
-        Self { servers, nodes }
-    }
 }
 
 /// The nodes attached here that do not trust a root yet: those that have yet to apply it, those that refuse it, and those
@@ -256,35 +213,32 @@ impl Server {
             let root = snapshot.roots().into_iter().find(|root| root.value.id == key.value.root);
             let root = root.with_context(|| format!("there is no root {}", key.value.root))?;
             let authority = CertificateAuthority::unseal(&root.value, &key.value, seal)?;
-            self.commit(&Command::Authority(AuthorityCommand::Keep(authority.sealed(seal)?))).await?;
+            let (was, place) = (key.value.place.clone(), authority.sealed(seal)?.place);
+            let resealing = AuthorityCommand::Reseal { root: root.value.id.clone(), was, place };
+            self.commit(&Command::Authority(resealing)).await?;
             resealed += 1;
         }
         Ok(resealed)
     }
 
-    /// The nodes for which a rotation waits; none if there is no rotation.
+    /// For what a rotation waits; nothing if there is no rotation.
     #[must_use]
-    pub fn rotation_waits_for(&self) -> BTreeSet<NodeName> {
-        let snapshot = self.snapshot();
-        let overlap = snapshot.coming_root().and_then(|coming| coming.value.overlap.clone());
-        match overlap {
-            Some(RootOverlap::Coming { given_up, .. }) => {
-                Waits::of(self, &snapshot).nodes.difference(&given_up).cloned().collect()
-            }
-            Some(RootOverlap::Going { .. }) | None => BTreeSet::new(),
-        }
+    pub fn rotation_waits_for(&self) -> RotationWaits {
+        self.snapshot().rotation_waits(self.id())
     }
 
     /// Goes on with a rotation without the nodes for which it waits; which root it is, and which nodes they are.
     ///
     /// # Errors
     /// [`CommitFailure`](crate::CommitFailure) inside if there is no rotation, or it cannot be stored.
-    pub async fn proceed_with_rotation(&self) -> anyhow::Result<(String, BTreeSet<NodeName>, Revision)> {
-        let root = self.snapshot().coming_root().map(|root| root.value.id.clone()).unwrap_or_default();
-        let nodes = self.rotation_waits_for();
-        let command = AuthorityCommand::GiveUp { root: root.clone(), nodes: nodes.clone() };
+    pub async fn proceed_with_rotation(&self) -> anyhow::Result<(String, RotationWaits, Revision)> {
+        let snapshot = self.snapshot();
+        let root = snapshot.coming_root().map(|root| root.value.id.clone()).unwrap_or_default();
+        let waits = snapshot.rotation_waits(self.id());
+        let (nodes, unnamed) = (waits.nodes.clone(), waits.unnamed);
+        let command = AuthorityCommand::GiveUp { root: root.clone(), nodes, unnamed };
         let revision = self.commit(&Command::Authority(command)).await?;
-        Ok((root, nodes, revision))
+        Ok((root, waits, revision))
     }
 
     /// Certified by the root before it, for those who know only that; as it is where that one signs elsewhere.

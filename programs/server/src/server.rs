@@ -220,7 +220,8 @@ impl Server {
         let snapshot = self.snapshot();
         let gateway = snapshot.ingress_gateway(service);
         let names = gateway.map(|gateway| gateway.certificate_names(&self.config.datacenter)).unwrap_or_default();
-        let leaf = self.signer.sign(csr_der, LeafProfile::workload(&identity, &names), now()).await?;
+        let leaf =
+            self.signer.sign(csr_der, LeafProfile::workload(&identity, &names), now(), self.last_contact()).await?;
         self.metrics.leaves.inc();
         Ok(leaf)
     }
@@ -231,7 +232,7 @@ impl Server {
     /// [`SignFailure`], as for leaves.
     pub async fn issue_agent(&self, node: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, SignFailure> {
         let profile = LeafProfile::agent(self.trust_domain(), &self.config.datacenter, node);
-        self.signer.sign(csr_der, profile, now()).await
+        self.signer.sign(csr_der, profile, now(), self.last_contact()).await
     }
 
     /// Makes a join token, good for one node or for any number, for 24 hours or for `ttl`. Its text is answered once.
@@ -269,7 +270,7 @@ impl Server {
         addresses: &[std::net::IpAddr],
     ) -> Result<IssuedLeaf, SignFailure> {
         let profile = LeafProfile::server(self.trust_domain(), &self.config.datacenter, addresses);
-        let leaf = self.signer.sign(csr_der, profile, now()).await?;
+        let leaf = self.signer.sign(csr_der, profile, now(), self.last_contact()).await?;
         Ok(IssuedLeaf { chain_pem: leaf.chain_pem + &self.signer.server_tail(), ..leaf })
     }
 

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use starling_catalog::Snapshot;
@@ -13,6 +14,8 @@ use starling_tls::{
 };
 use starling_vault::{VaultError, VaultPki};
 use tokio::sync::watch;
+
+use crate::rotation::CUT_OFF_MAX;
 
 /// How a server comes by the CA.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +38,16 @@ pub enum SignFailure {
     /// This server has no key that signs.
     #[error("this server cannot sign: {0}")]
     Unable(Arc<str>),
+    /// Another root may sign by now.
+    #[error(
+        "this server has had no contact with its store for {} s, and does not know any more which root signs; ask another, or \
+         once it is back",
+        without_contact.as_secs()
+    )]
+    Forgotten {
+        /// For how long.
+        without_contact: Duration,
+    },
 }
 
 impl SignFailure {
@@ -44,7 +57,7 @@ impl SignFailure {
         match self {
             Self::Refused(_) => false,
             Self::Vault(error) => error.passes(),
-            Self::Unable(_) => true,
+            Self::Unable(_) | Self::Forgotten { .. } => true,
         }
     }
 }
@@ -166,12 +179,17 @@ impl CurrentSigner {
         starling_tls::root_fingerprint(self.current().root())
     }
 
+    /// Signs a leaf, as a server that has been without contact to its store for so long.
     pub(crate) async fn sign(
         &self,
         csr_der: Vec<u8>,
         profile: LeafProfile,
         now: UnixSeconds,
+        without_contact: Duration,
     ) -> Result<IssuedLeaf, SignFailure> {
+        if without_contact > CUT_OFF_MAX {
+            return Err(SignFailure::Forgotten { without_contact });
+        }
         self.current().sign(csr_der, profile, now).await
     }
 
@@ -204,5 +222,25 @@ fn chain_of(error: &dyn std::error::Error) -> String {
 impl fmt::Debug for CurrentSigner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CurrentSigner").field("signer", &*self.current()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use starling_model::Datacenter;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_signs_nothing_once_it_may_have_missed_a_rotation() {
+        let trust_domain = TrustDomain::new("test.consul").unwrap();
+        let now = UnixSeconds(1_700_000_000);
+        let authority = CertificateAuthority::generate(&trust_domain, now).unwrap();
+        let signer = CurrentSigner::new(AuthorityConfig::default(), Signer::own(authority), &Snapshot::default());
+        let csr = starling_tls::LeafKey::generate().unwrap().csr_der().unwrap();
+        let profile = || LeafProfile::server(&trust_domain, &Datacenter::new("dc1").unwrap(), &[]);
+        signer.sign(csr.clone(), profile(), now, CUT_OFF_MAX).await.unwrap();
+        let refused = signer.sign(csr, profile(), now, CUT_OFF_MAX + Duration::from_secs(1)).await.unwrap_err();
+        assert!(matches!(refused, SignFailure::Forgotten { .. }) && refused.passes(), "{refused}");
     }
 }

@@ -156,6 +156,10 @@ struct Rotation {
     pending: Vec<String>,
     rejected: Vec<String>,
     given_up: Vec<String>,
+    #[serde(default)]
+    pending_unnamed: u64,
+    #[serde(default)]
+    given_up_unnamed: u64,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -231,11 +235,15 @@ async fn status(args: &ShowArgs, surroundings: &Surroundings) -> anyhow::Result<
     let count = |count: Option<u64>| count.map_or("?".to_owned(), |count| count.to_string());
     let (applied, affected) = (count(rotation.applied), count(rotation.affected));
     print::line(&format!("{} is trusted by {applied} of {affected}; it signs once all of them do", rotation.root))?;
-    for (what, nodes) in
-        [("waits for", &rotation.pending), ("refused by", &rotation.rejected), ("given up", &rotation.given_up)]
-    {
-        if !nodes.is_empty() {
-            print::line(&format!("{what}: {}", names(nodes)))?;
+    let waits = [
+        ("waits for", &rotation.pending, rotation.pending_unnamed),
+        ("refused by", &rotation.rejected, 0),
+        ("given up", &rotation.given_up, rotation.given_up_unnamed),
+    ];
+    for (what, nodes, unnamed) in waits {
+        if !nodes.is_empty() || unnamed > 0 {
+            let more = if unnamed > 0 { format!(", and {unnamed} more") } else { String::new() };
+            print::line(&format!("{what}: {}{more}", names(nodes)))?;
         }
     }
     Ok(Outcome::Done)
@@ -297,6 +305,9 @@ async fn proceed(args: &ShowArgs, surroundings: &Surroundings) -> anyhow::Result
         Format::Table => {
             for node in value["given_up"].as_array().into_iter().flatten().filter_map(Value::as_str) {
                 print::line(node)?;
+            }
+            if let Some(unnamed @ 1..) = value["given_up_unnamed"].as_u64() {
+                print::line(&format!("and {unnamed} more"))?;
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use starling_catalog::{AuthorityCommand, ChangeReport, Command, Snapshot};
+use starling_catalog::{AuthorityCommand, ChangeReport, Command, RotationWaits, Snapshot};
 use starling_model::{CaKeyPlace, CaRootRecord, NodeName, Revision, RootOverlap, UnixSeconds};
 
 use crate::answer::{Answer, forms};
@@ -67,13 +67,11 @@ fn form(snapshot: &Snapshot, root: &CaRootRecord) -> Value {
     })
 }
 
-fn rotation(
-    root: &CaRootRecord,
-    revision: Revision,
-    report: Option<&ChangeReport>,
-    waits_for: &BTreeSet<NodeName>,
-) -> Value {
-    let Some(RootOverlap::Coming { since, given_up, .. }) = &root.overlap else { return Value::Null };
+fn rotation(root: &CaRootRecord, revision: Revision, report: Option<&ChangeReport>, waits: &RotationWaits) -> Value {
+    let Some(RootOverlap::Coming { since, given_up, given_up_unnamed, .. }) = &root.overlap else {
+        return Value::Null;
+    };
+    let waits_for = &waits.nodes;
     let refusals = report.map_or(&[][..], |report| &report.rejected);
     let refused: BTreeSet<_> = refusals.iter().map(|(reporter, _)| reporter.node().clone()).collect();
     let rejected: BTreeSet<_> = refused.intersection(waits_for).cloned().collect();
@@ -86,7 +84,10 @@ fn rotation(
         "applied": report.map(|report| report.counts.applied),
         "rejected": names(&rejected),
         "pending": names(&waits_for.difference(&rejected).cloned().collect()),
+        "pending_unnamed": waits.unnamed,
+        "pending_servers": waits.servers.len(),
         "given_up": names(given_up),
+        "given_up_unnamed": given_up_unnamed,
     })
 }
 
@@ -134,9 +135,10 @@ async fn changed(api: &Api, change: AuthorityChange) -> Outcome {
         AuthorityChanged::Trusted { root, revision } => {
             Ok(Answer::json(json!({"root": root, "revision": revision.0})).written_at(revision))
         }
-        AuthorityChanged::GivenUp { root, nodes, revision } => {
+        AuthorityChanged::GivenUp { root, nodes, unnamed, revision } => {
             let nodes: Vec<_> = nodes.iter().map(NodeName::as_str).collect();
-            Ok(Answer::json(json!({"root": root, "given_up": nodes})).written_at(revision))
+            let given_up = json!({"root": root, "given_up": nodes, "given_up_unnamed": unnamed});
+            Ok(Answer::json(given_up).written_at(revision))
         }
         AuthorityChanged::Resealed(count) => Ok(Answer::json(json!({"resealed": count}))),
     }

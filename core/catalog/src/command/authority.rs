@@ -1,18 +1,24 @@
 //! Commands about the CA: which roots are trusted, which of them signs, and where its key is.
 //!
 //! Every one of them sees and rewrites the fence [`Fence::Authority`], so that two servers that decide on the same state do
-//! not both prevail: not at the first start of two at once, nor in the steps of a rotation.
+//! not both prevail: not at the first start of two at once, nor in the steps of a rotation. Whether a root may sign is decided
+//! here, so that what it was decided on is what the fence guards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use starling_model::{
-    CaKeyRecord, CaRootRecord, Change, Fence, NodeName, Record, RecordKey, RootOverlap, TrustReport, UnixSeconds,
-    Versioned,
+    CaKeyPlace, CaKeyRecord, CaRootRecord, Change, CheckId, CheckStatus, Fence, LIVENESS_CHECK, NodeName, Record,
+    RecordKey, Revision, RootOverlap, ServerId, TrustReport, UnixSeconds, Versioned,
 };
 
 use super::Decision;
 use crate::snapshot::Snapshot;
+
+/// Least time for which a root is trusted before it signs: what holds beside receipts, as an agent's trust in its servers,
+/// follows within a second.
+pub const OVERLAP_MIN: Duration = Duration::from_secs(3);
 
 /// What is asked for about the CA.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,6 +32,15 @@ pub enum AuthorityCommand {
     },
     /// Keeps the key of a root that is trusted, in place of what is kept of it.
     Keep(CaKeyRecord),
+    /// Keeps the key of a root sealed anew, if it is still where it was taken from.
+    Reseal {
+        /// The root.
+        root: String,
+        /// From where it was taken.
+        was: CaKeyPlace,
+        /// The same key, sealed with another seal key.
+        place: CaKeyPlace,
+    },
     /// Trusts a root that is to sign once everybody trusts it.
     Introduce {
         /// The root.
@@ -55,11 +70,18 @@ pub enum AuthorityCommand {
         root: String,
         /// The nodes.
         nodes: BTreeSet<NodeName>,
+        /// How many more of those that no server names.
+        unnamed: usize,
     },
-    /// Signs under the coming root from now on. The one before it stays trusted as long as leaves under it are valid.
+    /// Signs under the coming root from now on, if every node trusts it that was not given up. The one before it stays
+    /// trusted as long as leaves under it are valid.
     Activate {
         /// The root.
         root: String,
+        /// The server that takes the step, which has to lead; `None` if there is no other.
+        by: Option<ServerId>,
+        /// When.
+        now: UnixSeconds,
         /// The end of the last leaf under the one before it.
         until: UnixSeconds,
     },
@@ -90,6 +112,17 @@ pub enum AuthorityRefusal {
     /// No rotation is under way.
     #[error("no root is being introduced; see `starling ca status`")]
     NotUnderWay,
+    /// The key is another one than was sealed anew.
+    #[error(
+        "the key of the root {0} was written meanwhile; nothing was sealed anew of it, so do it again (`starling ca reseal`)"
+    )]
+    Rewritten(String),
+    /// Not every node trusts the root, as far as is known.
+    #[error("the root {0} does not sign yet: not every node trusts it; see `starling ca status`")]
+    NotYet(String),
+    /// The step is another server's.
+    #[error("another server leads, and takes the steps of a rotation")]
+    NotLeader,
     /// The root is of another mesh.
     #[error("the root is of trust domain {found}; this mesh is {wanted}")]
     TrustDomain {
@@ -127,16 +160,18 @@ pub(super) fn decide(
             known(snapshot, &key.root)?;
             decision.put(snapshot, Record::CaKey(key.clone()));
         }
+        AuthorityCommand::Reseal { root, was, place } => {
+            let key = snapshot.ca_key(root).map(|key| &key.value).filter(|key| key.place == *was);
+            let key = key.ok_or_else(|| AuthorityRefusal::Rewritten(root.clone()))?;
+            decision.put(snapshot, Record::CaKey(CaKeyRecord { place: place.clone(), ..key.clone() }));
+        }
         AuthorityCommand::Introduce { root, key, now } => introduce(snapshot, root, key, *now, decision)?,
         AuthorityCommand::AskAgain { root } => {
-            let root = coming(snapshot, root)?;
-            let overlap = match root.overlap.clone() {
-                Some(RootOverlap::Coming { since, asked, given_up }) => {
-                    Some(RootOverlap::Coming { since, asked: asked.saturating_add(1), given_up })
-                }
-                other => other,
-            };
-            decision.put(snapshot, Record::CaRoot(CaRootRecord { overlap, ..root.clone() }));
+            let mut root = coming(snapshot, root)?.clone();
+            if let Some(RootOverlap::Coming { asked, .. }) = &mut root.overlap {
+                *asked = asked.saturating_add(1);
+            }
+            decision.put(snapshot, Record::CaRoot(root));
         }
         AuthorityCommand::Report { root, server, report } => {
             coming(snapshot, root)?;
@@ -148,19 +183,17 @@ pub(super) fn decide(
             key.trusted.insert(server.clone(), report.clone());
             decision.put(snapshot, Record::CaKey(key));
         }
-        AuthorityCommand::GiveUp { root, nodes } => {
-            let root = coming(snapshot, root)?;
-            let overlap = match root.overlap.clone() {
-                Some(RootOverlap::Coming { since, asked, given_up }) => {
-                    let given_up = given_up.into_iter().chain(nodes.iter().cloned()).collect();
-                    Some(RootOverlap::Coming { since, asked, given_up })
-                }
-                other => other,
-            };
-            decision.put(snapshot, Record::CaRoot(CaRootRecord { overlap, ..root.clone() }));
+        AuthorityCommand::GiveUp { root, nodes, unnamed } => {
+            let mut root = coming(snapshot, root)?.clone();
+            if let Some(RootOverlap::Coming { given_up, given_up_unnamed, .. }) = &mut root.overlap {
+                given_up.extend(nodes.iter().cloned());
+                *given_up_unnamed = given_up_unnamed.saturating_add(*unnamed);
+            }
+            decision.put(snapshot, Record::CaRoot(root));
         }
-        AuthorityCommand::Activate { root, until } => {
+        AuthorityCommand::Activate { root, by, now, until } => {
             let root = coming(snapshot, root)?;
+            may_sign(snapshot, root, *by, *now, decision)?;
             let before = snapshot.roots().into_iter().map(|root| &root.value).filter(|root| root.active);
             for other in before {
                 let overlap = Some(RootOverlap::Going { until: *until });
@@ -201,7 +234,13 @@ fn introduce(
         let (found, wanted) = (root.trust_domain.to_string(), active.value.trust_domain.to_string());
         return Err(AuthorityRefusal::TrustDomain { found, wanted });
     }
-    let overlap = Some(RootOverlap::Coming { since: now, asked: 0, given_up: BTreeSet::new() });
+    // Leaves under one that has signed before are valid as long as they were, whatever becomes of it now.
+    let until = snapshot.roots.get(&root.id).and_then(|known| match known.value.overlap {
+        Some(RootOverlap::Going { until }) => Some(until),
+        Some(RootOverlap::Coming { .. }) | None => None,
+    });
+    let (given_up, given_up_unnamed) = (BTreeSet::new(), 0);
+    let overlap = Some(RootOverlap::Coming { since: now, asked: 0, given_up, given_up_unnamed, until });
     decision.put(snapshot, Record::CaRoot(CaRootRecord { active: false, overlap, ..root.clone() }));
     decision.put(snapshot, Record::CaKey(key.clone()));
     Ok(())
@@ -222,6 +261,14 @@ fn remove(
     {
         return Err(AuthorityRefusal::InUse { root: id.to_owned(), until: *until });
     }
+    if let (Some(RootOverlap::Coming { until: Some(until), .. }), Some(now)) = (&root.overlap, now)
+        && now <= *until
+    {
+        // Taken back, it is what it was before it was to sign again.
+        let overlap = Some(RootOverlap::Going { until: *until });
+        decision.put(snapshot, Record::CaRoot(CaRootRecord { overlap, ..root.clone() }));
+        return Ok(());
+    }
     decision.delete(snapshot, RecordKey::CaRoot(id.to_owned()));
     decision.delete(snapshot, RecordKey::CaKey(id.to_owned()));
     Ok(())
@@ -237,7 +284,116 @@ fn coming<'a>(snapshot: &'a Snapshot, id: &str) -> Result<&'a CaRootRecord, Auth
     root.ok_or(AuthorityRefusal::NotUnderWay)
 }
 
+/// Refuses that a root signs before everybody trusts it. Besides the fence, under which all that servers say of it is written,
+/// it is seen who leads and which servers there are.
+fn may_sign(
+    snapshot: &Snapshot,
+    root: &CaRootRecord,
+    by: Option<ServerId>,
+    now: UnixSeconds,
+    decision: &mut Decision,
+) -> Result<(), AuthorityRefusal> {
+    if by.is_some_and(|server| !snapshot.is_led_by(server)) {
+        return Err(AuthorityRefusal::NotLeader);
+    }
+    let since = match &root.overlap {
+        Some(RootOverlap::Coming { since, .. }) => *since,
+        Some(RootOverlap::Going { .. }) | None => return Err(AuthorityRefusal::NotUnderWay),
+    };
+    if now.since(since) < OVERLAP_MIN.as_secs() || !snapshot.rotation_waits(by).is_over() {
+        return Err(AuthorityRefusal::NotYet(root.id.clone()));
+    }
+    if by.is_some() {
+        decision.see(snapshot, RecordKey::Leader);
+        for server in snapshot.servers() {
+            decision.see(snapshot, RecordKey::Server(server.value.id));
+        }
+    }
+    Ok(())
+}
+
+/// For what a rotation waits, by what the catalog says; without what was given up.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RotationWaits {
+    /// Servers that have yet to say how it stands with their nodes, as they report.
+    pub servers: BTreeSet<String>,
+    /// Nodes of which a server says that they do not trust the root, that have come to one since it last spoke, or whose server
+    /// has ended.
+    pub nodes: BTreeSet<NodeName>,
+    /// How many more nodes servers have not named.
+    pub unnamed: usize,
+}
+
+impl RotationWaits {
+    /// Whether it waits for nothing.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.servers.is_empty() && self.nodes.is_empty() && self.unnamed == 0
+    }
+}
+
+/// By what a server's word on its nodes is kept; there is one where the store is its own.
+#[must_use]
+pub fn reports_as(server: Option<ServerId>) -> String {
+    server.map(|id| id.to_string()).unwrap_or_default()
+}
+
 impl Snapshot {
+    /// For what a rotation waits, as `by` sees it, who is a server of those that share the store; nothing if there is none.
+    ///
+    /// Cost: the nodes.
+    #[must_use]
+    pub fn rotation_waits(&self, by: Option<ServerId>) -> RotationWaits {
+        let mut waits = RotationWaits::default();
+        let Some(coming) = self.coming_root() else { return waits };
+        let Some(RootOverlap::Coming { given_up, given_up_unnamed, .. }) = &coming.value.overlap else { return waits };
+        let said = self.ca_key(&coming.value.id).map(|key| &key.value.trusted);
+        let report_of = |server: Option<ServerId>| {
+            said.and_then(|said| said.get(&reports_as(server))).filter(|report| report.as_of == coming.modified)
+        };
+        let servers: BTreeSet<_> = by.into_iter().chain(self.servers().map(|server| server.value.id)).collect();
+        let servers: Vec<_> = if by.is_none() { vec![None] } else { servers.into_iter().map(Some).collect() };
+        for server in servers {
+            match report_of(server) {
+                Some(report) => {
+                    waits.nodes.extend(report.missing.iter().cloned());
+                    waits.unnamed = waits.unnamed.saturating_add(report.unnamed);
+                }
+                None => {
+                    waits.servers.insert(reports_as(server));
+                }
+            }
+        }
+        if by.is_some() {
+            let is_unspoken_of = |node: &&NodeName| {
+                let Some(attachment) = self.attachment(node) else { return true };
+                let server = attachment.value.server;
+                // Of a node whose server has ended nobody speaks until it is elsewhere, or lost.
+                let spoken = self.server(server).and_then(|_| report_of(Some(server)));
+                spoken.is_none_or(|report| report.at < attachment.modified)
+            };
+            waits.nodes.extend(self.alive_nodes().filter(is_unspoken_of).cloned());
+        }
+        waits.nodes.retain(|node| !given_up.contains(node));
+        waits.unnamed = waits.unnamed.saturating_sub(*given_up_unnamed);
+        waits
+    }
+
+    /// Whether a node has come to a server since that one spoke, by the catalog at `spoken`.
+    #[must_use]
+    pub fn has_come_since(&self, server: ServerId, spoken: Revision) -> bool {
+        self.attachments().any(|attachment| attachment.value.server == server && attachment.modified > spoken)
+    }
+
+    /// The nodes that are not lost.
+    fn alive_nodes(&self) -> impl Iterator<Item = &NodeName> {
+        let liveness = CheckId::new(LIVENESS_CHECK).expect("invariant: an identifier");
+        let is_alive = move |node: &&NodeName| {
+            self.check(node, &liveness).is_some_and(|check| check.value.status != CheckStatus::Critical)
+        };
+        self.nodes().map(|node| &node.value.name).filter(is_alive)
+    }
+
     /// The root that is to sign once everybody trusts it.
     #[must_use]
     pub fn coming_root(&self) -> Option<&Arc<Versioned<CaRootRecord>>> {

@@ -2,21 +2,20 @@
 
 mod snapshot;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use starling_agent::Proxies;
-use starling_catalog::{Barrier, ChangeReport, Command, NodeReport, ProxyReport, Snapshot, Subject, Until};
+use starling_catalog::{
+    Barrier, ChangeReport, Command, NodeReport, ProxyReport, RotationWaits, Snapshot, Subject, Until,
+};
 use starling_http_api::{
     AuthorityChange, AuthorityChanged, CatalogPort, CommitFailure, Currency, DiagnosticRow, IncomingSnapshot, Leaving,
     MeshFacts, NewJoinToken, OutgoingSnapshot, SnapshotFailure,
 };
 use starling_identity::{JoinToken, JoinTokenTtlError};
-use starling_model::{
-    Datacenter, InstanceKey, NodeName, Revision, ServerId, ServerRecord, TrustDomain, UnixSeconds, Versioned,
-};
+use starling_model::{Datacenter, InstanceKey, Revision, ServerId, ServerRecord, TrustDomain, UnixSeconds, Versioned};
 use starling_server::{CommitFailure as Failure, Incoming, Server};
 use starling_telemetry::Registry;
 
@@ -88,7 +87,10 @@ impl CatalogPort for Catalog {
             }
             AuthorityChange::Proceed => {
                 let gone_on = self.server.proceed_with_rotation().await;
-                gone_on.map(|(root, nodes, revision)| AuthorityChanged::GivenUp { root, nodes, revision })
+                gone_on.map(|(root, waits, revision)| {
+                    let RotationWaits { nodes, unnamed, .. } = waits;
+                    AuthorityChanged::GivenUp { root, nodes, unnamed, revision }
+                })
             }
             AuthorityChange::Reseal => self.server.reseal_authority().await.map(AuthorityChanged::Resealed),
         };
@@ -98,7 +100,7 @@ impl CatalogPort for Catalog {
         })
     }
 
-    fn rotation_waits_for(&self) -> BTreeSet<NodeName> {
+    fn rotation_waits_for(&self) -> RotationWaits {
         self.server.rotation_waits_for()
     }
 

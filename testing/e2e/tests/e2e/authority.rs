@@ -1,7 +1,6 @@
 //! The CA that servers have in common: one root, sealed with the operator's key; and another in its place, under traffic.
 
 use std::path::Path;
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
@@ -279,7 +278,7 @@ async fn a_node_that_does_not_answer_holds_a_rotation_up_until_an_operator_gives
         Ok(())
     })
     .await;
-    tokio::time::sleep(Duration::from_secs(8)).await;
+    stays(&server, "8s").await;
     assert_eq!(roots(&server).await.0, old, "it does not sign before everybody trusts it");
     let given_up = server.cli(&["ca", "proceed"]).await.success();
     assert_eq!(given_up.stdout.trim(), "n1");
@@ -309,7 +308,7 @@ async fn a_rotation_waits_for_the_nodes_of_every_server_and_outlives_its_leader(
         })
         .await;
     }
-    tokio::time::sleep(Duration::from_secs(6)).await;
+    stays(&second, "6s").await;
     assert_eq!(roots(&second).await.0, old, "it waits");
     // The node of the server that ends has no other, and is given up.
     drop(at_first);
@@ -325,6 +324,13 @@ async fn a_rotation_waits_for_the_nodes_of_every_server_and_outlives_its_leader(
     let given_up = second.cli(&["ca", "proceed"]).await.success();
     assert_eq!(given_up.stdout.trim(), "n1");
     let _ = signs(&second, &new).await;
+}
+
+/// Nothing is written of any root for so long.
+async fn stays(server: &Mesh, within: &str) {
+    let index = server.get("/v1/connect/ca/roots").await.success().index();
+    let target = format!("/v1/connect/ca/roots?index={index}&wait={within}");
+    assert_eq!(server.get(&target).await.success().index(), index);
 }
 
 fn signal(process: &mut starling_e2e::Process, signal: Signal) {
