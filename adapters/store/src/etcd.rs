@@ -126,6 +126,8 @@ pub struct EtcdStore {
 struct Shared {
     connections: Arc<Connections>,
     space: Space,
+    /// Which store it is.
+    id: StoreId,
     numbering: Numbering,
     /// The highest revision that somebody waits for and no event will bring.
     wanted: watch::Sender<u64>,
@@ -167,7 +169,7 @@ impl ExaminedEtcd {
     /// [`LoadError::Unavailable`] if etcd does not answer with it.
     pub async fn load(&self) -> Result<Snapshot, LoadError> {
         let numbering = self.description.as_ref().map(Description::numbering).unwrap_or_default();
-        let loaded = load::load(&self.connections, &self.space, numbering).await;
+        let loaded = load::load(&self.connections, &self.space, self.id(), numbering).await;
         loaded.map_err(|trouble| LoadError::Unavailable(Arc::new(trouble)))
     }
 
@@ -193,8 +195,8 @@ impl ExaminedEtcd {
 impl EtcdStore {
     fn of(connections: Arc<Connections>, space: Space, description: Description, cluster: u64) -> Self {
         let (wanted, closed) = (watch::Sender::new(0), watch::Sender::new(false));
-        let numbering = description.numbering();
-        let shared = Arc::new(Shared { connections, space, numbering, wanted, closed });
+        let (id, numbering) = (description.id, description.numbering());
+        let shared = Arc::new(Shared { connections, space, id, numbering, wanted, closed });
         Self { shared, under_way: Semaphore::new(UNDER_WAY_MAX), description, cluster }
     }
 
@@ -339,8 +341,11 @@ impl Store for EtcdStore {
         if self.is_closed() {
             return Err(LoadError::Closed);
         }
-        let loaded = load::load(&self.shared.connections, &self.shared.space, self.shared.numbering).await;
-        loaded.map_err(|trouble| LoadError::Unavailable(Arc::new(trouble)))
+        let Shared { connections, space, id, numbering, .. } = &*self.shared;
+        load::load(connections, space, Some(*id), *numbering).await.map_err(|trouble| match trouble {
+            EtcdTrouble::Replaced => LoadError::Failed(Arc::new(trouble)),
+            other => LoadError::Unavailable(Arc::new(other)),
+        })
     }
 
     async fn watch(&self, from: Revision) -> Result<Watch, WatchError> {

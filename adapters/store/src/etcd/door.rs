@@ -204,6 +204,13 @@ impl Description {
     }
 }
 
+/// Refuses what is at the key of a store's description if that is not the description of this one.
+pub(super) fn is_of(id: StoreId, description: &[u8]) -> Result<(), EtcdTrouble> {
+    let text = std::str::from_utf8(description).ok();
+    let found = text.and_then(|text| text.lines().find_map(|line| StoreId::parse(line.strip_prefix("id ")?)));
+    if found == Some(id) { Ok(()) } else { Err(EtcdTrouble::Replaced) }
+}
+
 /// etcd's own revision now.
 pub(super) async fn revision(connections: &Connections, space: &Space) -> Result<u64, EtcdTrouble> {
     let one = RangeRequest { key: space.meta.clone(), ..RangeRequest::default() };

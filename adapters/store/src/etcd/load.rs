@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::RANGE;
 use super::connection::Connections;
 use super::numbering::Numbering;
 use super::space::Space;
 use super::trouble::EtcdTrouble;
 use super::wire::{KeyValue, RangeRequest, RangeResponse};
+use super::{RANGE, door};
+use crate::StoreId;
 use crate::transaction::{Entry, Revision, Snapshot};
 
 /// Entries asked for at once. etcd counts all that are left for every page, so pages are large; what is over the size of an
@@ -18,28 +19,34 @@ const PAGE_ENTRIES: i64 = 16_384;
 const BEGINNINGS_MAX: usize = 3;
 
 /// Reads every entry.
+///
+/// # Errors
+/// [`EtcdTrouble::Replaced`] if it is another store than `id` by now.
 pub(super) async fn load(
     connections: &Arc<Connections>,
     space: &Space,
+    id: Option<StoreId>,
     numbering: Numbering,
 ) -> Result<Snapshot, EtcdTrouble> {
     for _ in 1..BEGINNINGS_MAX {
-        match load_once(connections, space, numbering).await {
+        match load_once(connections, space, id, numbering).await {
             Err(EtcdTrouble::Other { message, .. }) if message.contains("has been compacted") => {}
             outcome => return outcome,
         }
     }
-    load_once(connections, space, numbering).await
+    load_once(connections, space, id, numbering).await
 }
 
 async fn load_once(
     connections: &Arc<Connections>,
     space: &Space,
+    id: Option<StoreId>,
     numbering: Numbering,
 ) -> Result<Snapshot, EtcdTrouble> {
-    let mut entries = Vec::new();
+    let (mut entries, mut is_described) = (Vec::new(), false);
     let mut request = RangeRequest {
-        key: space.records.clone(),
+        // It comes before every entry.
+        key: space.meta.clone(),
         range_end: space.records_end.clone(),
         limit: PAGE_ENTRIES,
         ..RangeRequest::default()
@@ -63,11 +70,19 @@ async fn load_once(
         let Some(last) = page.kvs.last() else { break };
         request.key = [&last.key[..], &[0]].concat().into();
         for kv in page.kvs {
-            entries.push(entry(space, numbering, &kv)?);
+            if kv.key == space.meta {
+                id.map_or(Ok(()), |id| door::is_of(id, &kv.value))?;
+                is_described = true;
+            } else {
+                entries.push(entry(space, numbering, &kv)?);
+            }
         }
         if !page.more {
             break;
         }
+    }
+    if id.is_some() && !is_described {
+        return Err(EtcdTrouble::Replaced);
     }
     Ok(Snapshot { revision, entries })
 }

@@ -13,10 +13,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 use tonic::{Status, Streaming};
 
-use super::Shared;
 use super::connection::Line;
 use super::trouble::{EtcdTrouble, judge};
 use super::wire::{Event, EventType, WatchAsk, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse};
+use super::{Shared, door};
 use crate::lease::LeaseId;
 use crate::store::WatchError;
 use crate::transaction::{Committed, Revision, Write};
@@ -167,7 +167,8 @@ impl Watcher {
         let current = connections.current();
         let (asks, asked) = mpsc::channel(ASKS);
         let create = WatchCreateRequest {
-            key: self.shared.space.records.clone(),
+            // What the store says about itself is before every entry: who replaces it writes there first.
+            key: self.shared.space.meta.clone(),
             range_end: self.shared.space.records_end.clone(),
             start_revision: self.shared.numbering.after(self.seen),
             progress_notify: true,
@@ -246,6 +247,10 @@ impl Watcher {
         let mut writes = Vec::new();
         let mut of = self.seen;
         for event in events {
+            if let Some(kv) = event.kv.as_ref().filter(|kv| kv.key == self.shared.space.meta) {
+                door::is_of(self.shared.id, &kv.value)?;
+                continue;
+            }
             let (revision, write) = self.write(event)?;
             if revision != of && !writes.is_empty() {
                 self.ready.push_back(Committed { revision: of, writes: std::mem::take(&mut writes).into() });

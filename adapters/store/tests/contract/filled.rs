@@ -2,8 +2,8 @@
 //! before they are whole.
 
 use starling_store::{
-    CommitError, EmbeddedOptions, EmbeddedStore, Entry, EtcdOpenError, EtcdStore, Expected, OpenError, Revision, Store,
-    Transaction, WatchError, fill,
+    CommitError, EmbeddedOptions, EmbeddedStore, Entry, EtcdOpenError, EtcdStore, Expected, LoadError, OpenError,
+    Revision, Store, Transaction, WatchError, fill,
 };
 
 use super::cases::{key, put};
@@ -143,6 +143,26 @@ async fn who_has_a_replaced_store_open_writes_nothing_more() {
     let new = filling.finish().await.unwrap();
     assert!(old.id() != new.id() && old.epoch() != new.epoch(), "agents begin anew");
     assert_eq!(content(&new).await, []);
+}
+
+/// One that was frozen meanwhile is not told of an empty store: it is told that this is none of its own.
+#[tokio::test]
+async fn who_follows_a_replaced_store_is_told_so_before_anything_of_it() {
+    let etcd = Etcd::start();
+    let old = etcd.open().await;
+    let first = old.commit(put("a", "old")).await.unwrap();
+    let (mut follows, mut later) = (old.watch(first).await.unwrap(), old.watch(Revision(first.0 - 1)).await.unwrap());
+    assert_eq!(later.next().await.unwrap().revision, first);
+    let filling = EtcdStore::examine(etcd.options()).await.unwrap().begin(Revision::ZERO).await.unwrap();
+    filling.store().commit(put("b", "new")).await.unwrap();
+    for watch in [&mut follows, &mut later] {
+        let ended = watch.next().await.unwrap_err();
+        assert!(matches!(&ended, WatchError::Failed(_)), "{ended:?}");
+    }
+    let refused = old.load().await.unwrap_err();
+    assert!(matches!(&refused, LoadError::Failed(_)), "{refused:?}");
+    filling.finish().await.unwrap();
+    assert!(old.load().await.is_err());
 }
 
 #[test]
