@@ -1,8 +1,8 @@
 //! `cargo xtask previous`: the program of the release before this one, to upgrade from.
 //!
 //! That is the last version tag before the present commit, or the commit before it where there is none yet. Its tree is
-//! unpacked into the target folder and built there, by its own lock file; objects of dependencies that both have in common
-//! are those of this tree's builds.
+//! unpacked into the target folder and built there, by its own lock file. It has objects of its own: cargo names those of
+//! workspace members by their place in the workspace, so two trees that share a folder would take each other's for theirs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,8 +32,7 @@ pub(crate) fn run(root: &Path, arguments: &PreviousArgs) -> anyhow::Result<()> {
             .with_context(|| format!("there is no commit {commit} here"))?,
         None => before(root)?,
     };
-    let target = target_folder(root);
-    let folder = target.join(FOLDER);
+    let folder = target_folder(root).join(FOLDER);
     let source = folder.join("source");
     unpack(root, &commit, &source)?;
     let title = git(root, &["log", "--max-count=1", "--format=%h %s", &commit])?;
@@ -41,10 +40,8 @@ pub(crate) fn run(root: &Path, arguments: &PreviousArgs) -> anyhow::Result<()> {
     execute(
         Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
             .current_dir(&source)
-            // For the whole workspace, so that dependencies have the same features as in every other build.
-            .args(["build", "--locked", "--workspace", "--bins"])
+            .args(["build", "--locked", "--bin", "starling"])
             .env("CARGO_TARGET_DIR", &folder)
-            .env("CARGO_BUILD_BUILD_DIR", &target)
             .env_remove("CARGO_MANIFEST_DIR"),
     )
     .context("build the previous release")?;
