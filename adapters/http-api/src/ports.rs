@@ -188,6 +188,8 @@ pub enum AuthorityChanged {
 /// A join token that is to be made.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NewJoinToken {
+    /// Whether it lets relays in, and no nodes.
+    pub for_relays: bool,
     /// Whether it is good for any number of nodes, and not for one only.
     pub reusable: bool,
     /// How long it is good; `None` for the usual time.

@@ -28,10 +28,10 @@ pub use body::PIECE_BYTES;
 pub use messages::{
     AGENT_FRAME_BYTES_MAX, AGENT_REQUEST_BYTES_MAX, COMMIT_BYTES_MAX, SERVER_FRAME_BYTES_MAX, SERVER_REPLY_BYTES_MAX,
 };
-pub(crate) use messages::{path, wire};
+pub(crate) use messages::{FOR_NODE, path, wire};
 pub(crate) use service::AgentsService;
 
-/// Serves the agents of the mesh. `node` is always what the caller's certificate says.
+/// Serves the agents of the mesh. `node` is always what the caller's certificate says, or that of a relay which asks for it.
 #[async_trait]
 pub trait AgentDoor: Send + Sync + 'static {
     /// Begins a stream. It is the agent's until the answer is dropped.
@@ -39,6 +39,15 @@ pub trait AgentDoor: Send + Sync + 'static {
     /// # Errors
     /// [`CallError`]; the agent is told.
     fn attach(&self, node: NodeName, hello: Hello) -> Result<Arc<dyn AgentStream>, CallError>;
+
+    /// Begins the stream of a relay, which tells of the nodes behind it, and asks for them by the other calls. It is the relay's
+    /// until the answer is dropped.
+    ///
+    /// # Errors
+    /// [`CallError`]; the relay is told.
+    fn relay(&self, relay: NodeName, _hello: Hello) -> Result<Arc<dyn AgentStream>, CallError> {
+        Err(CallError::refused(format!("no relay is served here, and {relay} is one")))
+    }
 
     /// Writes records of the node; returns when all are durable.
     ///
@@ -68,6 +77,14 @@ pub trait AgentDoor: Send + Sync + 'static {
     /// # Errors
     /// [`CallError`].
     async fn renew(&self, node: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError>;
+
+    /// Signs a relay's own certificate anew.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    async fn renew_relay(&self, relay: &NodeName, _csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
+        Err(CallError::refused(format!("no relay is served here, and {relay} is one")))
+    }
 
     /// The checks of a node, be it the caller's or not, that speak of `service` or, if `None`, of the node alone, together
     /// with the node's own: as they are now, and again after every change. It is polled only when there is room to send.
@@ -136,6 +153,10 @@ pub struct JoinRequest {
     pub node_id: NodeId,
     /// The signing request; names in it are of no account.
     pub csr_der: Vec<u8>,
+    /// Whether it is a relay by that name, and no node.
+    pub relay: bool,
+    /// The relay that passes this on, by its certificate; nobody says so of itself.
+    pub through: Option<NodeName>,
 }
 
 impl fmt::Debug for JoinRequest {

@@ -50,11 +50,11 @@ impl Api {
         ["/v1/", "/starling/v1/"].iter().any(|prefix| path.starts_with(prefix))
     }
 
-    /// Answers what the agent of a node passes on or another server asks, and nobody else.
+    /// Answers what the agent of a node or a relay passes on or another server asks, and nobody else.
     pub(crate) async fn answer(&self, origin: &Origin, request: Request<Incoming>) -> Response<Body> {
         match &origin.peer {
             Some(Peer::Member { identity, .. })
-                if matches!(**identity, Identity::Agent { .. } | Identity::Server { .. }) =>
+                if matches!(**identity, Identity::Agent { .. } | Identity::Server { .. } | Identity::Relay { .. }) =>
             {
                 (self.0)(request).await
             }

@@ -33,21 +33,23 @@ use tokio_rustls::TlsConnector;
 use tonic::Request;
 use tonic::body::Body;
 use tonic::client::Grpc;
+use tonic::codec::Codec;
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic_prost::ProstCodec;
 
 use crate::agents::messages::{Compared, Followed, OnWire, Renewal};
 use crate::agents::{
-    AliasView, COMMIT_BYTES_MAX, JoinAnswer, JoinRequest, LeafRequest, OwnRecords, SERVER_FRAME_BYTES_MAX,
+    AliasView, COMMIT_BYTES_MAX, FOR_NODE, JoinAnswer, JoinRequest, LeafRequest, OwnRecords, SERVER_FRAME_BYTES_MAX,
     SERVER_REPLY_BYTES_MAX, path,
 };
 use crate::call::CallError;
 use crate::pulse::{Pulse, Pulsed};
 use crate::socket;
-use frames::AgentCodec;
+use frames::{AgentCodec, RelayCodec};
 use outbox::{Outbox, Outgoing};
 
 pub use api::ApiBody;
-pub use frames::ServerFrames;
+pub use frames::{Framed, ServerFrames};
 pub use plan::{NATIVE_PROXY, PROCESS, PlanMirror, PlanStream, PlanStreamError};
 
 /// An agent that has read nothing for so long asks its server whether it is there. That is how the server knows of the
@@ -130,6 +132,8 @@ impl From<ConnectError> for CallError {
 pub struct ServerClient {
     http2: SendRequest<Body>,
     line: Arc<Line>,
+    /// The node for which a relay asks.
+    for_node: Option<MetadataValue<Ascii>>,
 }
 
 impl fmt::Debug for ServerClient {
@@ -203,7 +207,16 @@ impl ServerClient {
                 tracing::debug!(%error, "connection to the server ended");
             }
         });
-        Ok(Self { http2, line: Arc::new(Line { pulse }) })
+        Ok(Self { http2, line: Arc::new(Line { pulse }), for_node: None })
+    }
+
+    /// The same connection of a relay, over which it asks for a node behind it.
+    ///
+    /// # Errors
+    /// [`CallError::Refused`] if the name cannot be said.
+    pub fn for_node(&self, node: &NodeName) -> Result<Self, CallError> {
+        let name = node.as_str().parse().map_err(CallError::refused)?;
+        Ok(Self { for_node: Some(name), ..self.clone() })
     }
 
     /// Begins the stream of the node that the certificate names.
@@ -211,12 +224,29 @@ impl ServerClient {
     /// # Errors
     /// [`CallError`].
     pub async fn attach(&self, hello: Hello) -> Result<(AgentSender, ServerFrames), CallError> {
+        self.stream(hello, path::ATTACH, AgentCodec).await
+    }
+
+    /// Begins the stream of the relay that the certificate names: what the server says comes with its bytes.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn relay(&self, hello: Hello) -> Result<(AgentSender, ServerFrames<Framed>), CallError> {
+        self.stream(hello, path::RELAY, RelayCodec).await
+    }
+
+    async fn stream<T: Send + Sync + 'static>(
+        &self,
+        hello: Hello,
+        path: &'static str,
+        codec: impl Codec<Encode = AgentSays, Decode = T> + Send + 'static,
+    ) -> Result<(AgentSender, ServerFrames<T>), CallError> {
         let outbox = Arc::new(Outbox::default());
         outbox.say(AgentSays::Hello(hello))?;
         let sender = AgentSender { outbox: Arc::clone(&outbox), _line: Arc::clone(&self.line) };
         let request = Request::new(Outgoing::new(outbox, Arc::clone(&self.line.pulse)));
         let mut grpc = self.grpc(SERVER_FRAME_BYTES_MAX).await?;
-        let answer = grpc.streaming(request, PathAndQuery::from_static(path::ATTACH), AgentCodec).await?;
+        let answer = grpc.streaming(request, PathAndQuery::from_static(path), codec).await?;
         Ok((sender, ServerFrames::new(answer.into_inner(), Arc::clone(&self.line))))
     }
 
@@ -280,7 +310,7 @@ impl ServerClient {
             let codec = ProstCodec::<_, <AliasView as OnWire>::Message>::default();
             let mut grpc = client.grpc(SERVER_REPLY_BYTES_MAX).await?;
             let path = PathAndQuery::from_static(path::FOLLOW_CHECKS);
-            let views = grpc.server_streaming(Request::new(request), path, codec).await?.into_inner();
+            let views = grpc.server_streaming(client.request(request), path, codec).await?.into_inner();
             // The connection is held open by whoever follows.
             let held = move |view: Result<_, tonic::Status>| {
                 let _held = &client;
@@ -315,8 +345,16 @@ impl ServerClient {
     {
         let mut grpc = self.grpc(SERVER_REPLY_BYTES_MAX).await?;
         let codec = ProstCodec::<I, O::Message>::default();
-        let answer = grpc.unary(Request::new(request), PathAndQuery::from_static(path), codec).await?;
+        let answer = grpc.unary(self.request(request), PathAndQuery::from_static(path), codec).await?;
         O::from_wire(answer.into_inner()).map_err(CallError::unavailable)
+    }
+
+    fn request<I>(&self, message: I) -> Request<I> {
+        let mut request = Request::new(message);
+        if let Some(node) = &self.for_node {
+            request.metadata_mut().insert(FOR_NODE, node.clone());
+        }
+        request
     }
 
     async fn grpc(&self, bytes_max: usize) -> Result<Grpc<Http2>, CallError> {
@@ -356,6 +394,12 @@ impl AgentSender {
     /// [`CallError::Unavailable`] if the stream has ended, or so much waits that the server cannot be reading.
     pub fn send(&self, says: AgentSays) -> Result<(), CallError> {
         self.outbox.say(says)
+    }
+
+    /// How much waits to be said.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.outbox.waiting()
     }
 }
 

@@ -40,9 +40,10 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Whether it is an agent, by its certificate.
+    /// Whether it is an agent or a relay, by its certificate: they give signs of life by themselves.
     pub(crate) fn is_agent(&self) -> bool {
-        matches!(&self.peer, Some(Peer::Member { identity, .. }) if matches!(**identity, Identity::Agent { .. }))
+        let is_agent = |identity: &Identity| matches!(identity, Identity::Agent { .. } | Identity::Relay { .. });
+        matches!(&self.peer, Some(Peer::Member { identity, .. }) if is_agent(identity))
     }
 }
 

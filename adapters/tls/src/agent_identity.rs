@@ -91,14 +91,14 @@ pub enum MaterialError {
     #[error("the roots cannot be used")]
     Roots(#[from] RootError),
     /// The certificate is a good one, but not an agent's.
-    #[error("the certificate is that of {0}, which is no agent")]
+    #[error("the certificate is that of {0}, which is no agent and no relay")]
     NotAnAgent(Box<Identity>),
 }
 
 /// What an agent is known by, and whom it trusts. The certificate may have expired since it was written.
 #[derive(Debug, Clone)]
 pub struct AgentIdentity {
-    /// The certificate with its key; it names an [`Identity::Agent`] of the roots' trust domain.
+    /// The certificate with its key; it names an [`Identity::Agent`] or an [`Identity::Relay`] of the roots' trust domain.
     pub credentials: Credentials,
     /// The roots of the mesh.
     pub roots: TrustRoots,
@@ -175,7 +175,7 @@ impl AgentIdentity {
         let credentials = Credentials::new(chain_pem, key)?;
         let roots = TrustRoots::from_bundle(credentials.identity().trust_domain(), roots_pem)?;
         match credentials.identity() {
-            Identity::Agent { .. } => Ok(Self { credentials, roots }),
+            Identity::Agent { .. } | Identity::Relay { .. } => Ok(Self { credentials, roots }),
             other @ (Identity::Workload(_) | Identity::Server { .. } | Identity::Authority(_)) => {
                 Err(MaterialError::NotAnAgent(Box::new(other.clone())))
             }

@@ -113,7 +113,16 @@ pub fn client_config(
     roots: &TrustRoots,
     expected: Identity,
 ) -> Result<ClientConfig, ConfigError> {
-    client(credentials, Trust::Known { roots: roots.clone(), expected: Box::new(expected) })
+    known(credentials, roots, expected, Relays::AreNobody)
+}
+
+fn known(
+    credentials: Option<Arc<CredentialSlot>>,
+    roots: &TrustRoots,
+    expected: Identity,
+    relays: Relays,
+) -> Result<ClientConfig, ConfigError> {
+    client(credentials, Trust::Known { roots: roots.clone(), expected: Box::new(expected), relays })
 }
 
 /// The configuration of the port where servers meet agents: strangers may come without a certificate to ask for one, and
@@ -145,7 +154,8 @@ pub fn rotating_server_config(
     Ok((config, slot))
 }
 
-/// The configuration of an agent that has its certificate: [`client_config`] with sessions that are resumed.
+/// The configuration of an agent or a relay that has its certificate: [`client_config`] with sessions that are resumed, and a
+/// relay of the server's datacentre is as good as the server.
 ///
 /// It takes the credentials themselves rather than a slot: a session from before a renewal would go on showing the old
 /// certificate, so renewed credentials, like other roots, need a new configuration.
@@ -157,12 +167,12 @@ pub fn agent_client_config(
     roots: &TrustRoots,
     server: Identity,
 ) -> Result<ClientConfig, ConfigError> {
-    let mut config = client_config(Some(CredentialSlot::new(credentials)), roots, server)?;
+    let mut config = known(Some(CredentialSlot::new(credentials)), roots, server, Relays::StandForServers)?;
     config.resumption = Resumption::in_memory_sessions(SERVERS_REMEMBERED * TICKETS_PER_SERVER);
     Ok(config)
 }
 
-/// The configuration of an agent that has a join token and nothing else: it stays anonymous, and accepts any server of
+/// The configuration of an agent that has a join token and nothing else: it stays anonymous, and accepts any server or relay of
 /// the mesh whose root has this fingerprint. The server must send that root, as [`crate::CertificateAuthority::issue_server`]
 /// lets it.
 ///
@@ -408,9 +418,32 @@ struct ServerVerifier {
 #[derive(Debug)]
 enum Trust {
     /// One identity, below roots that are known.
-    Known { roots: TrustRoots, expected: Box<Identity> },
-    /// Any server of the mesh, below a root of which no more is known than this.
+    Known { roots: TrustRoots, expected: Box<Identity>, relays: Relays },
+    /// Any server or relay of the mesh, below a root of which no more is known than this.
     Pinned(RootFingerprint),
+}
+
+/// Whether a relay may stand for the server that is expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Relays {
+    /// As to agents, and to relays.
+    StandForServers,
+    /// As to servers and workloads.
+    AreNobody,
+}
+
+impl Relays {
+    /// Whether who was found is whom the client expects.
+    fn admit(self, found: &Identity, expected: &Identity) -> bool {
+        match (self, found, expected) {
+            (
+                Self::StandForServers,
+                Identity::Relay { trust_domain, datacenter, .. },
+                Identity::Server { trust_domain: of_server, datacenter: its },
+            ) => trust_domain == of_server && datacenter == its,
+            _ => found == expected,
+        }
+    }
 }
 
 impl ServerVerifier {
@@ -438,9 +471,9 @@ impl ServerCertVerifier for ServerVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         match &self.trust {
-            Trust::Known { roots, expected } => {
+            Trust::Known { roots, expected, relays } => {
                 let found = self.verify_chain(end_entity, intermediates, roots, now)?;
-                if found != **expected {
+                if !relays.admit(&found, expected) {
                     return Err(refused(PeerError::Unexpected { found: Box::new(found), wanted: expected.clone() }));
                 }
             }
@@ -452,7 +485,7 @@ impl ServerCertVerifier for ServerVerifier {
                 let roots = TrustRoots::from_der(named.clone().into_owned(), server.trust_domain());
                 let roots = roots.map_err(|_| refused(PeerError::OtherRoot))?;
                 match self.verify_chain(end_entity, intermediates, &roots, now)? {
-                    Identity::Server { .. } => {}
+                    Identity::Server { .. } | Identity::Relay { .. } => {}
                     found @ (Identity::Workload(_) | Identity::Agent { .. } | Identity::Authority(_)) => {
                         return Err(refused(PeerError::NotAServer { found: Box::new(found) }));
                     }

@@ -52,7 +52,7 @@ pub enum PeerError {
         "the server does not belong to the root that the join token names: it is of another mesh, or the root was replaced since"
     )]
     OtherRoot,
-    /// A valid peer that is no server, where a server was asked for.
+    /// A valid peer that is no server and no relay, where one was asked for.
     #[error("the peer is {found}, which is no server")]
     NotAServer {
         /// Who it is.
@@ -85,7 +85,7 @@ impl PeerError {
 ///
 /// # Errors
 /// [`PeerError`] if the chain is empty, or its leaf does not have exactly one URI name that is an identity of a workload,
-/// an agent or a server.
+/// an agent, a server or a relay.
 /// Source: X.509-SVID specification, sections 2 and 5.2.
 pub fn peer_identity(chain: &[CertificateDer<'_>]) -> Result<Identity, PeerError> {
     let leaf = chain.first().ok_or(PeerError::NoCertificate)?;
@@ -137,7 +137,10 @@ pub(crate) fn parse<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'
 pub(crate) fn party(certificate: &X509Certificate<'_>) -> Result<Identity, PeerError> {
     match sole_identity(certificate)? {
         Identity::Authority(_) => Err(PeerError::Authority),
-        identity @ (Identity::Workload(_) | Identity::Agent { .. } | Identity::Server { .. }) => Ok(identity),
+        identity @ (Identity::Workload(_)
+        | Identity::Agent { .. }
+        | Identity::Server { .. }
+        | Identity::Relay { .. }) => Ok(identity),
     }
 }
 

@@ -247,9 +247,15 @@ fn trust_domain(certificate: &X509Certificate<'_>, given: Option<&TrustDomain>) 
             Err(RootError::OtherTrustDomain { found, wanted: wanted.clone() })
         }
         (Ok(Identity::Authority(found)), _) => Ok(found),
-        (Ok(other @ (Identity::Workload(_) | Identity::Agent { .. } | Identity::Server { .. })), _) => {
-            Err(RootError::NotATrustDomain(Box::new(other)))
-        }
+        (
+            Ok(
+                other @ (Identity::Workload(_)
+                | Identity::Agent { .. }
+                | Identity::Server { .. }
+                | Identity::Relay { .. }),
+            ),
+            _,
+        ) => Err(RootError::NotATrustDomain(Box::new(other))),
         // What else it names is its own affair: no leaf bears it.
         (Err(PeerError::UriCount { .. } | PeerError::SpiffeId(_)), Some(given)) => Ok(given.clone()),
         (Err(error), _) => Err(error.into()),

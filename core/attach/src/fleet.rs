@@ -5,15 +5,23 @@
 //! encoding per item changed, and a push onto a short list per stream concerned; taking costs a copied reference per frame.
 //! Frames are remembered within limits for each subject (`window`) and for all of them (here).
 
+mod held;
+mod source;
+mod stream;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use starling_catalog::{Snapshot, Subject};
 use starling_model::{Change, NodeName, Revision};
 
-use crate::message::{FromServer, SUBJECTS_MAX, ServerSays, Update, Whole, encode_subject, through, unsubscribed};
-use crate::projection::{ItemChange, Urgency, content, difference, encode_item};
+use crate::message::{FromServer, SUBJECTS_MAX, ServerSays, Update, encode_subject, through, unsubscribed};
+use crate::projection::{ItemChange, Urgency, difference, encode_item};
+use crate::relayed::RELAY_SUBJECTS_MAX;
 use crate::window::{Frame, Window};
+use stream::{Endings, Stream, Whose};
+
+pub use source::Source;
 
 /// Bytes that a stream takes at once, rounded up to whole subjects; the rest stays pending, where it coalesces.
 pub const TAKE_BYTES_MAX: usize = 256 * 1024;
@@ -69,8 +77,8 @@ pub enum SubscribeError {
         /// How far it has heard.
         heard: Revision,
     },
-    /// Over [`SUBJECTS_MAX`].
-    #[error("more than {SUBJECTS_MAX} subjects on one stream")]
+    /// Over [`SUBJECTS_MAX`], or over [`RELAY_SUBJECTS_MAX`] on a relay's.
+    #[error("more than {SUBJECTS_MAX} subjects on one stream, or {RELAY_SUBJECTS_MAX} on a relay's")]
     TooMany,
     /// Another node's own things.
     #[error("{0} is not of the agent's node")]
@@ -86,10 +94,10 @@ pub struct Published {
     pub woken: Vec<StreamId>,
 }
 
-/// Every stream of one server.
+/// Every stream of one server, or of one relay.
 #[derive(Debug)]
-pub struct Fleet {
-    snapshot: Snapshot,
+pub struct Fleet<S = Snapshot> {
+    source: S,
     topics: BTreeMap<Subject, TopicId>,
     by_id: Vec<Topic>,
     free_topics: Vec<TopicId>,
@@ -135,42 +143,12 @@ struct Place {
     stream: Option<Stream>,
 }
 
-#[derive(Debug)]
-struct Stream {
-    node: NodeName,
-    /// In the order of topics.
-    subscriptions: Vec<Subscription>,
-    /// Topics with something to send, in the order in which they are sent. One that is there twice is sent once: the second
-    /// time there is nothing more of it.
-    pending: VecDeque<TopicId>,
-    /// Whether a `Through` is due.
-    due: bool,
-    /// Whether its connection is gone; it is remembered for receipts only.
-    away: bool,
-    /// Of how many ends of subscriptions was heard, and said; `None` if the agent does not understand it.
-    endings: Option<Endings>,
-}
-
-/// How often subscriptions were ended, and how many of these the agent was told of.
-#[derive(Debug, Clone, Copy, Default)]
-struct Endings {
-    heard: u64,
-    told: u64,
-}
-
-#[derive(Debug)]
-struct Subscription {
-    topic: TopicId,
-    /// Up to where everything has been sent.
-    sent: Revision,
-}
-
-impl Fleet {
-    /// No streams yet, and nothing known of the time before `snapshot`.
+impl<S: Source> Fleet<S> {
+    /// No streams yet, and nothing known of the time before `source`.
     #[must_use]
-    pub fn new(snapshot: Snapshot) -> Self {
+    pub fn new(source: S) -> Self {
         Self {
-            snapshot,
+            source,
             topics: BTreeMap::new(),
             by_id: Vec::new(),
             free_topics: Vec::new(),
@@ -189,7 +167,13 @@ impl Fleet {
     /// Where the server is.
     #[must_use]
     pub fn revision(&self) -> Revision {
-        self.snapshot.revision()
+        self.source.revision()
+    }
+
+    /// Where the content comes from.
+    #[must_use]
+    pub fn source(&self) -> &S {
+        &self.source
     }
 
     /// Frames encoded since the start, wholes included.
@@ -200,8 +184,20 @@ impl Fleet {
 
     /// Adds a stream that has no subscriptions.
     pub fn attach(&mut self, node: NodeName) -> StreamId {
-        let (subscriptions, pending) = (Vec::new(), VecDeque::new());
-        let stream = Stream { node, subscriptions, pending, due: false, away: false, endings: None };
+        self.place_stream(Stream::new(Whose::Node(node)))
+    }
+
+    /// Adds a relay's stream that has no subscriptions.
+    pub fn attach_relay(&mut self) -> StreamId {
+        self.place_stream(Stream::new(Whose::Relay))
+    }
+
+    /// Adds a node behind a relay: nothing is ever pending for it, but what happens concerns it.
+    pub fn attach_behind(&mut self, node: NodeName) -> StreamId {
+        self.place_stream(Stream { away: true, ..Stream::new(Whose::Node(node)) })
+    }
+
+    fn place_stream(&mut self, stream: Stream) -> StreamId {
         let place = self.free_places.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
             u32::try_from(self.places.len() - 1).expect("invariant: fewer streams than file descriptors")
@@ -240,6 +236,7 @@ impl Fleet {
             stream.away = true;
             stream.due = false;
             stream.pending = VecDeque::new();
+            stream.unknown = Vec::new();
         }
     }
 
@@ -262,14 +259,18 @@ impl Fleet {
     /// [`SubscribeError`]; nothing is subscribed then.
     pub fn subscribe(&mut self, id: StreamId, resumes: &[(Subject, Revision)]) -> Result<(), SubscribeError> {
         let Some(stream) = self.stream(id) else { return Ok(()) };
-        if stream.subscriptions.len() + resumes.len() > SUBJECTS_MAX {
+        let subjects_max = match stream.whose {
+            Whose::Node(_) => SUBJECTS_MAX,
+            Whose::Relay => RELAY_SUBJECTS_MAX,
+        };
+        if stream.subscriptions.len() + resumes.len() > subjects_max {
             return Err(SubscribeError::TooMany);
         }
         for (subject, _) in resumes {
             if encode_subject(subject).is_none() {
                 return Err(SubscribeError::NotSent(subject.clone()));
             }
-            if matches!(subject, Subject::Node(node) if *node != stream.node) {
+            if matches!((subject, &stream.whose), (Subject::Node(node), Whose::Node(own)) if node != own) {
                 return Err(SubscribeError::Foreign(subject.clone()));
             }
         }
@@ -287,30 +288,24 @@ impl Fleet {
     pub fn unsubscribe(&mut self, id: StreamId, subjects: &[Subject]) {
         let topics: BTreeSet<_> = subjects.iter().filter_map(|subject| self.topics.get(subject).copied()).collect();
         let Some(stream) = self.stream(id) else { return };
-        stream.subscriptions.retain(|subscription| !topics.contains(&subscription.topic));
-        stream.pending.retain(|topic| !topics.contains(topic));
-        if let Some(endings) = &mut stream.endings {
-            endings.heard += 1;
-        }
+        stream.unsubscribe(&topics);
         for topic in topics {
             self.leave_topic(topic, id);
         }
         self.forget_idle();
     }
 
-    /// The catalog is at `after` by `changes`. `now_ms` are milliseconds since any moment that stays the same.
-    pub fn publish(&mut self, after: &Snapshot, changes: &[Change], now_ms: u64) -> Published {
-        let before = std::mem::replace(&mut self.snapshot, after.clone());
+    /// Tells of frames, each of which has come true, in the order of their revisions for each topic.
+    fn tell(&mut self, frames: Vec<(TopicId, Frame)>, now_ms: u64) -> Published {
         // Whether something that a topic shows was taken away.
         let mut touched: BTreeMap<TopicId, bool> = BTreeMap::new();
-        for change in difference(&before, after, changes) {
-            let Some(topic) = self.topics.get(&change.subject).copied() else { continue };
-            let frame = self.encode(&change, after.revision());
+        for (topic, frame) in frames {
             *touched.entry(topic).or_default() |= frame.urgency == Urgency::Restricts;
             self.remember(topic, frame, now_ms);
         }
         self.forget_oldest(now_ms);
         let mut published = Published::default();
+        let mut told = 0;
         for (topic, restricts) in &touched {
             for id in &self.by_id[*topic as usize].subscribers {
                 let Some(stream) = self.places[id.place as usize].stream.as_mut() else { continue };
@@ -318,6 +313,7 @@ impl Fleet {
                 if stream.away {
                     continue;
                 }
+                told += 1;
                 if !stream.has_pending() {
                     published.woken.push(*id);
                 }
@@ -329,12 +325,17 @@ impl Fleet {
             published.concerned.dedup();
         }
         self.now_ms = now_ms;
-        if published.concerned.len() > REPORT_AT_ONCE_MAX {
-            let within = published.concerned.len().saturating_mul(REPORT_US_EACH) / 1000;
+        self.hold_reports(told.min(published.concerned.len()), now_ms);
+        published
+    }
+
+    /// So many streams are told something now.
+    fn hold_reports(&mut self, told: usize, now_ms: u64) {
+        if told > REPORT_AT_ONCE_MAX {
+            let within = told.saturating_mul(REPORT_US_EACH) / 1000;
             let within = u64::try_from(within).unwrap_or(u64::MAX).min(REPORT_MS_MAX);
             self.reported_at_ms = self.reported_at_ms.max(now_ms.saturating_add(within));
         }
-        published
     }
 
     fn through(&mut self, at: Revision, now_ms: u64) -> Bytes {
@@ -364,6 +365,12 @@ impl Fleet {
         let mut bytes = 0;
         while bytes < TAKE_BYTES_MAX {
             let Some(topic) = stream.pending.pop_front() else { break };
+            if !self.source.knows(&self.by_id[topic as usize].subject) {
+                if !stream.unknown.contains(&topic) {
+                    stream.unknown.push(topic);
+                }
+                continue;
+            }
             let Some(subscription) = stream.subscription(topic) else { continue };
             let sent = subscription.sent;
             subscription.sent = sent.max(at);
@@ -382,7 +389,8 @@ impl Fleet {
             taken.push(unsubscribed(endings.heard));
         }
         taken.extend(frames.into_iter().map(|frame| frame.bytes));
-        if stream.pending.is_empty() && std::mem::take(&mut stream.due) {
+        if stream.is_through_due() {
+            stream.due = false;
             taken.push(self.through(at, now_ms));
         }
         self.places[id.place as usize].stream = Some(stream);
@@ -405,10 +413,7 @@ impl Fleet {
         let bytes = match &entry.whole {
             Some(bytes) => bytes.clone(),
             None => {
-                let items = content(&self.snapshot, &entry.subject);
-                let items = items.iter().map(|(key, item)| encode_item(key, Some(item))).collect();
-                let whole = Whole { subject: encode_subject(&entry.subject), revision: at.0, items };
-                let bytes = FromServer::from(ServerSays::Whole(whole)).to_bytes();
+                let bytes = self.source.whole(&entry.subject);
                 self.encoded += 1;
                 entry.whole = Some(bytes.clone());
                 bytes
@@ -416,17 +421,6 @@ impl Fleet {
         };
         // Wholes hold removals, too.
         frames.push(Taken { urgency: Urgency::Restricts, revision: at, bytes });
-    }
-
-    fn encode(&mut self, change: &ItemChange, revision: Revision) -> Frame {
-        self.encoded += 1;
-        let update = Update {
-            subject: encode_subject(&change.subject),
-            revision: revision.0,
-            item: Some(encode_item(&change.key, change.item.as_ref())),
-        };
-        let bytes = FromServer::from(ServerSays::Update(update)).to_bytes();
-        Frame { revision, key: change.key.clone(), urgency: change.urgency(), bytes }
     }
 
     fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
@@ -522,53 +516,31 @@ impl Fleet {
     }
 }
 
+impl Fleet<Snapshot> {
+    /// The catalog is at `after` by `changes`. `now_ms` are milliseconds since any moment that stays the same.
+    pub fn publish(&mut self, after: &Snapshot, changes: &[Change], now_ms: u64) -> Published {
+        let before = std::mem::replace(&mut self.source, after.clone());
+        let mut frames = Vec::new();
+        for change in difference(&before, after, changes) {
+            let Some(topic) = self.topics.get(&change.subject).copied() else { continue };
+            self.encoded += 1;
+            frames.push((topic, encode(&change, after.revision())));
+        }
+        self.tell(frames, now_ms)
+    }
+}
+
+fn encode(change: &ItemChange, revision: Revision) -> Frame {
+    let item = encode_item(&change.key, change.item.as_ref());
+    let key = item.key.clone();
+    let update = Update { subject: encode_subject(&change.subject), revision: revision.0, item: Some(item) };
+    let bytes = FromServer::from(ServerSays::Update(update)).to_bytes();
+    Frame { revision, key, urgency: change.urgency(), bytes }
+}
+
 /// A frame on its way to a stream.
 struct Taken {
     urgency: Urgency,
     revision: Revision,
     bytes: Bytes,
-}
-
-impl Stream {
-    fn has_pending(&self) -> bool {
-        self.due || !self.pending.is_empty()
-    }
-
-    fn subscription(&mut self, topic: TopicId) -> Option<&mut Subscription> {
-        let at = self.subscriptions.binary_search_by_key(&topic, |subscription| subscription.topic).ok()?;
-        self.subscriptions.get_mut(at)
-    }
-
-    /// Adds subscriptions, each with what has been sent of it; of those that are there already only that is changed.
-    fn subscribe(&mut self, mut wanted: BTreeMap<TopicId, Revision>) {
-        self.pending.extend(wanted.keys());
-        for subscription in &mut self.subscriptions {
-            if let Some(have) = wanted.remove(&subscription.topic) {
-                subscription.sent = have;
-            }
-        }
-        self.subscriptions.extend(wanted.into_iter().map(|(topic, sent)| Subscription { topic, sent }));
-        self.subscriptions.sort_unstable_by_key(|subscription| subscription.topic);
-        self.due = true;
-        self.bound_pending();
-    }
-
-    /// There is something to send of a topic; what takes something away goes before what is pending already.
-    fn note(&mut self, topic: TopicId, restricts: bool) {
-        if restricts {
-            self.pending.push_front(topic)
-        } else {
-            self.pending.push_back(topic)
-        }
-        self.due = true;
-        self.bound_pending();
-    }
-
-    /// Looking each time whether a topic is pending already would cost every stream more than it saves the slow ones.
-    fn bound_pending(&mut self) {
-        if self.pending.len() > 2 * self.subscriptions.len() {
-            let mut seen = BTreeSet::new();
-            self.pending.retain(|topic| seen.insert(*topic));
-        }
-    }
 }

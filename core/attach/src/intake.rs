@@ -11,17 +11,64 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use starling_catalog::Subject;
 use starling_model::Revision;
 
-use crate::message::{AgentSays, MessageError, Resume, ServerSays, Subjects, Subscribe, Update, Welcome, Whole};
-use crate::message::{LEVEL, decode_subject, encode_subject};
-use crate::projection::{Item, ItemKey, decode_item};
-use crate::replica::{Content, Replica, ReplicaError};
+use crate::message::{
+    AgentSays, MessageError, Reached, Resume, ServerSays, Subjects, Subscribe, Update, Welcome, Whole,
+};
+use crate::message::{LEVEL_OF_MOVES, decode_subject, encode_subject};
+use crate::projection::{Item, ItemKey};
+use crate::replica::{Content, ReplicaError};
+
+/// For whom streams are heard: an agent's replica, or what a relay holds.
+pub trait Hearer {
+    /// One item that was new, changed or gone, as it is staged.
+    type Item;
+    /// The whole of a subject, as it is staged.
+    type Whole;
+    /// What comes of handing over.
+    type HandedOver: Default;
+
+    /// Whether a subject is held.
+    fn wants(&self, subject: &Subject) -> bool;
+    /// Whether a subject has been heard of.
+    fn knows(&self, subject: &Subject) -> bool;
+    /// Everything known is complete up to here.
+    fn through(&self) -> Revision;
+    /// Counts how often everything was begun anew.
+    fn life(&self) -> u64;
+    /// Whether there is something to tell though no server says anything new.
+    fn is_to_be_told(&self, epoch: u64) -> bool;
+    /// What is wanted, each with what is there of it, 0 for nothing.
+    fn resumes(&self) -> Vec<(Subject, Revision)>;
+    /// How far was heard.
+    fn reached(&self) -> Option<Reached>;
+    /// Nothing is complete, so that it does not matter up to where that was.
+    fn has_nothing(&mut self);
+    /// Reads an item of a frame.
+    ///
+    /// # Errors
+    /// [`MessageError`] if it does not fit its subject.
+    fn read_item(subject: &Subject, update: &Update, frame: &Bytes) -> Result<Self::Item, MessageError>;
+    /// Reads the whole of a subject.
+    ///
+    /// # Errors
+    /// [`MessageError`] if it does not fit its subject.
+    fn read_whole(subject: &Subject, whole: &Whole, frame: &Bytes) -> Result<Self::Whole, MessageError>;
+    /// Applies what one stream has staged, as one step.
+    fn apply(
+        &mut self,
+        staged: Vec<Staged<Self::Item, Self::Whole>>,
+        through: Revision,
+        epoch: u64,
+    ) -> Self::HandedOver;
+}
 
 /// What has been heard on one stream and is not in the replica yet.
 #[derive(Debug, Clone)]
-pub struct Intake {
+pub struct Intake<I = (ItemKey, Option<Item>), W = Content> {
     /// The epoch of the server at the other end.
     epoch: u64,
     /// The epoch that it has to be of, since another stream is open beside this one.
@@ -29,7 +76,7 @@ pub struct Intake {
     /// The replica's life in which it began.
     life: u64,
     /// In the order in which it came.
-    staged: Vec<Staged>,
+    staged: Vec<Staged<I, W>>,
     /// What the server last said `Through` for.
     through: Revision,
     /// What the server has yet to answer as a whole, or has since the last handing over.
@@ -52,17 +99,24 @@ struct Awaited {
     answered: bool,
 }
 
+/// Something that was said of a subject.
 #[derive(Debug, Clone)]
-pub(crate) struct Staged {
+pub struct Staged<I, W> {
+    /// The subject.
     pub subject: Subject,
+    /// When it changed, or when it was so.
     pub revision: Revision,
-    pub what: What,
+    /// What.
+    pub what: What<I, W>,
 }
 
+/// What was said of a subject.
 #[derive(Debug, Clone)]
-pub(crate) enum What {
-    Item(ItemKey, Option<Item>),
-    Whole(Content),
+pub enum What<I, W> {
+    /// One item.
+    Item(I),
+    /// All of it.
+    Whole(W),
 }
 
 /// What came of handing over.
@@ -74,11 +128,11 @@ pub struct HandedOver {
     pub node_written: BTreeSet<Revision>,
 }
 
-impl Intake {
+impl<I, W> Intake<I, W> {
     /// Begins a stream: answers with what to say first, which is all that the replica wants, each with what is there of it.
     /// `beside` another stream it has to be of a server of the same store.
     #[must_use]
-    pub fn begin(replica: &mut Replica, beside: bool) -> (Self, AgentSays) {
+    pub fn begin<H: Hearer<Item = I, Whole = W>>(replica: &mut H, beside: bool) -> (Self, AgentSays) {
         let resumes = replica.resumes();
         if !beside && resumes.iter().all(|(_, have)| *have == Revision(0)) {
             replica.has_nothing();
@@ -153,7 +207,24 @@ impl Intake {
     ///
     /// # Errors
     /// [`ReplicaError`]; the stream has to end then, and the replica is as it was.
-    pub fn hear(&mut self, replica: &Replica, says: &ServerSays) -> Result<bool, ReplicaError> {
+    pub fn hear<H: Hearer<Item = I, Whole = W>>(
+        &mut self,
+        replica: &H,
+        says: &ServerSays,
+    ) -> Result<bool, ReplicaError> {
+        self.hear_frame(replica, says, &Bytes::new())
+    }
+
+    /// The same, with the bytes that came.
+    ///
+    /// # Errors
+    /// As [`Intake::hear`].
+    pub fn hear_frame<H: Hearer<Item = I, Whole = W>>(
+        &mut self,
+        replica: &H,
+        says: &ServerSays,
+        frame: &Bytes,
+    ) -> Result<bool, ReplicaError> {
         if self.life != replica.life() {
             return Err(ReplicaError::BegunAnew);
         }
@@ -162,35 +233,39 @@ impl Intake {
                 if let Some(heard) = self.beside.filter(|heard| heard != epoch) {
                     return Err(ReplicaError::Elsewhere { heard, epoch: *epoch });
                 }
-                (self.epoch, self.tells_endings) = (*epoch, *level >= LEVEL);
+                (self.epoch, self.tells_endings) = (*epoch, *level >= LEVEL_OF_MOVES);
             }
-            ServerSays::Update(update) => self.update(replica, update)?,
-            ServerSays::Whole(whole) => self.whole(replica, whole)?,
+            ServerSays::Update(update) => self.update(replica, update, frame)?,
+            ServerSays::Whole(whole) => self.whole(replica, whole, frame)?,
             ServerSays::Unsubscribed(unsubscribed) => self.endings_heard = unsubscribed.count,
             ServerSays::Through(through) => return self.complete(replica, Revision(through.revision)),
-            ServerSays::MoveTo(_) | ServerSays::Leaving(_) => {}
+            ServerSays::MoveTo(_) | ServerSays::Leaving(_) | ServerSays::Remind(_) => {}
         }
         Ok(false)
     }
 
     /// Hands over what is staged, and the replica is where the stream is.
-    pub fn hand_over(&mut self, replica: &mut Replica) -> HandedOver {
+    pub fn hand_over<H: Hearer<Item = I, Whole = W>>(&mut self, replica: &mut H) -> H::HandedOver {
         if self.life != replica.life() || self.through < replica.through() {
-            return HandedOver::default();
+            return H::HandedOver::default();
         }
         self.awaited.retain(|_, awaited| !awaited.answered);
         replica.apply(std::mem::take(&mut self.staged), self.through, self.epoch)
     }
 
-    fn update(&mut self, replica: &Replica, update: &Update) -> Result<(), ReplicaError> {
+    fn update<H: Hearer<Item = I, Whole = W>>(
+        &mut self,
+        replica: &H,
+        update: &Update,
+        frame: &Bytes,
+    ) -> Result<(), ReplicaError> {
         let revision = Revision(update.revision);
         // The common case of a second stream.
         if self.awaited.is_empty() && revision <= replica.through() && revision > self.through {
             return Ok(());
         }
         let subject = decode_subject(update.subject.as_ref().ok_or(MessageError::Unknown)?)?;
-        let item = update.item.as_ref().ok_or(MessageError::Unknown)?;
-        let (key, item) = decode_item(&subject, item)?;
+        let item = H::read_item(&subject, update, frame)?;
         // Said before the server heard that it is no longer wanted.
         if !replica.wants(&subject) {
             return Ok(());
@@ -205,23 +280,20 @@ impl Intake {
             None if revision <= replica.through() => return Ok(()),
             None => {}
         }
-        self.staged.push(Staged { subject, revision, what: What::Item(key, item) });
+        self.staged.push(Staged { subject, revision, what: What::Item(item) });
         Ok(())
     }
 
-    fn whole(&mut self, replica: &Replica, whole: &Whole) -> Result<(), ReplicaError> {
+    fn whole<H: Hearer<Item = I, Whole = W>>(
+        &mut self,
+        replica: &H,
+        whole: &Whole,
+        frame: &Bytes,
+    ) -> Result<(), ReplicaError> {
         let subject = decode_subject(whole.subject.as_ref().ok_or(MessageError::Unknown)?)?;
         let revision = Revision(whole.revision);
         let is_known = |intake: &Self| !intake.awaited.contains_key(&subject) && revision <= replica.through();
-        let mut content = Content::default();
-        for wire in &whole.items {
-            let (key, item) = decode_item(&subject, wire)?;
-            if item.is_none() {
-                let reason = "a whole holds what is there only".to_owned();
-                return Err(MessageError::Item { subject: subject.to_string(), reason }.into());
-            }
-            content.put(key, item);
-        }
+        let content = H::read_whole(&subject, whole, frame)?;
         if !replica.wants(&subject) || is_known(self) {
             return Ok(());
         }
@@ -235,7 +307,7 @@ impl Intake {
         Ok(())
     }
 
-    fn complete(&mut self, replica: &Replica, through: Revision) -> Result<bool, ReplicaError> {
+    fn complete<H: Hearer>(&mut self, replica: &H, through: Revision) -> Result<bool, ReplicaError> {
         if through < self.through {
             return Err(ReplicaError::Back { subject: Subject::ServiceList, have: self.through, sent: through });
         }

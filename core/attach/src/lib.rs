@@ -5,6 +5,8 @@
 //! | [`message`] | what is said on the stream, and its bytes |
 //! | [`projection`] | what each subject looks like from afar, and what a commit changes about that |
 //! | [`fleet`] | the server's side: one window of frames per subject, one pending set per stream |
+//! | [`relay`] | a relay's side of both: what it holds of what servers say, and what it tells them of the nodes behind it |
+//! | [`relayed`] | what a relay says of the nodes behind it, and its bytes |
 //! | [`balance`] | how many agents a server directs to another |
 //! | [`lineage`] | whether what an agent has heard is of the store's own past |
 //! | [`intake`] | the agent's side of one stream: what it says, until its `Through` |
@@ -19,11 +21,13 @@ pub mod intake;
 pub mod lineage;
 pub mod message;
 pub mod projection;
+pub mod relay;
+pub mod relayed;
 pub mod replica;
 mod window;
 
-pub use fleet::{Fleet, Published, StreamId, SubscribeError};
-pub use intake::{HandedOver, Intake};
+pub use fleet::{Fleet, Published, Source, StreamId, SubscribeError};
+pub use intake::{HandedOver, Hearer, Intake};
 pub use lineage::{Epoch, Lineage};
 pub use message::{FromAgent, FromServer, MessageError};
 pub use projection::{Item, ItemChange, ItemKey};

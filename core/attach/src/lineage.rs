@@ -41,6 +41,12 @@ impl Lineage {
         self.epochs.last().map_or(0, |epoch| epoch.id)
     }
 
+    /// The epochs, in the order in which they began.
+    #[must_use]
+    pub fn epochs(&self) -> &[Epoch] {
+        &self.epochs
+    }
+
     /// Whether everything up to there is of this past.
     fn holds(&self, reached: &Reached) -> bool {
         let Some(place) = self.epochs.iter().position(|epoch| epoch.id == reached.epoch) else { return false };

@@ -9,6 +9,8 @@ use prost::Message;
 use starling_catalog::Subject;
 use starling_model::{IntentionSubject, NameError, Revision, ServiceName};
 
+use crate::relayed::{Relayed, Remind, WireEpoch};
+
 /// Subjects in one request, and so on one stream: what some thousand workloads of one node need.
 pub const SUBJECTS_MAX: usize = 16_384;
 
@@ -50,14 +52,21 @@ pub enum MessageError {
 }
 
 /// What either end understands, told in the first frame of each. 1 adds that a server says of how many ended subscriptions it
-/// has heard, where an agent's stream should go, and that it is leaving; and that an agent has a second stream in reserve.
-pub const LEVEL: u32 = 1;
+/// has heard, where an agent's stream should go, and that it is leaving; and that an agent has a second stream in reserve. 2
+/// adds relays: a server knows the nodes behind them, and agents that what they are attached to is one.
+pub const LEVEL: u32 = 2;
 
-/// A frame from an agent.
+/// From this level on either end understands ends of subscriptions, moves and servers that leave.
+pub const LEVEL_OF_MOVES: u32 = 1;
+
+/// From this level on a server understands relays.
+pub const LEVEL_OF_RELAYS: u32 = 2;
+
+/// A frame from an agent, or from a relay.
 #[derive(Clone, PartialEq, Message)]
 pub struct FromAgent {
     /// What it says.
-    #[prost(oneof = "AgentSays", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "AgentSays", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub says: Option<AgentSays>,
 }
 
@@ -85,12 +94,15 @@ pub enum AgentSays {
     /// A stream that was in reserve is the node's primary from now on.
     #[prost(message, tag = "7")]
     Promote(Promote),
+    /// Something has happened behind a relay; relays say so, and nobody else.
+    #[prost(message, tag = "8")]
+    Relayed(Relayed),
 }
 
 /// Who is at the other end.
 #[derive(Clone, PartialEq, Message)]
 pub struct Hello {
-    /// The node's name; its certificate says the same.
+    /// The node's name, or the relay's; its certificate says the same.
     #[prost(string, tag = "1")]
     pub node: String,
     /// The agent's version, for people.
@@ -220,7 +232,7 @@ pub struct Here {}
 #[derive(Clone, PartialEq, Message)]
 pub struct FromServer {
     /// What it says.
-    #[prost(oneof = "ServerSays", tags = "1, 2, 3, 4, 6, 7, 8")]
+    #[prost(oneof = "ServerSays", tags = "1, 2, 3, 4, 6, 7, 8, 9")]
     pub says: Option<ServerSays>,
 }
 
@@ -248,6 +260,9 @@ pub enum ServerSays {
     /// The server is leaving: nothing should stay attached to it.
     #[prost(message, tag = "8")]
     Leaving(Leaving),
+    /// Nodes behind a relay owe a report.
+    #[prost(message, tag = "9")]
+    Remind(Remind),
 }
 
 /// Which mesh this is: what holds for all of it and is no part of the catalog.
@@ -277,6 +292,12 @@ pub struct Welcome {
     /// The server's name, for people.
     #[prost(string, tag = "8")]
     pub server_name: String,
+    /// Whether it is a relay: an agent that is attached to one keeps to those that it was told of by its operator.
+    #[prost(bool, tag = "9")]
+    pub relay: bool,
+    /// The epochs that the store remembers, for relays; the last is the present one.
+    #[prost(message, repeated, tag = "10")]
+    pub epochs: Vec<WireEpoch>,
 }
 
 /// Of how many ends of subscriptions the server has heard on this stream.

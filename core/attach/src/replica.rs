@@ -15,9 +15,9 @@ use starling_model::{
     ServiceResolver, ServiceRouter, ServiceSplitter,
 };
 
-use crate::intake::{HandedOver, Intake, Staged, What};
-use crate::message::{FromServer, MessageError, Reached, ServerSays, Whole, decode_subject, encode_subject};
-use crate::projection::{Item, ItemKey, encode_item};
+use crate::intake::{HandedOver, Hearer, Intake, Staged, What};
+use crate::message::{FromServer, MessageError, Reached, ServerSays, Update, Whole, decode_subject, encode_subject};
+use crate::projection::{Item, ItemKey, decode_item, encode_item};
 
 /// Why a frame cannot be applied; the stream has to end. The replica keeps what it has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -76,8 +76,9 @@ struct Topic {
     content: Content,
 }
 
+/// What is there of a subject.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Content {
+pub struct Content {
     fronts: BTreeMap<InstanceKey, Front>,
     entry: Option<ConfigEntry>,
     /// Of `Routing` and `ProxyDefaults`, the entries beside the first.
@@ -151,38 +152,10 @@ impl Replica {
         self.topics.keys()
     }
 
-    /// What is wanted, each with what is there of it, 0 for nothing.
-    pub(crate) fn resumes(&self) -> Vec<(Subject, Revision)> {
-        let resume =
-            |(subject, topic): (&Subject, &Arc<Topic>)| (subject.clone(), topic.complete_through(self.through));
-        self.topics.iter().map(resume).collect()
-    }
-
-    /// Nothing is complete, so that it does not matter up to where that was.
-    pub(crate) fn has_nothing(&mut self) {
-        self.through = Revision(0);
-        self.reached = Reached::default();
-    }
-
     /// How far was heard, for a server to hold against its store; `None` if there is no telling of which store that is.
     #[must_use]
     pub fn reached(&self) -> Option<Reached> {
         (self.reached.epoch != 0).then_some(self.reached)
-    }
-
-    /// Counts how often everything was begun anew: what was staged before is of another past.
-    pub(crate) fn life(&self) -> u64 {
-        self.life
-    }
-
-    /// Whether there is something to tell though no server says anything new.
-    pub(crate) fn is_to_be_told(&self, epoch: u64) -> bool {
-        !self.touched.is_empty() || self.reached.epoch != epoch
-    }
-
-    /// Whether a subject is held.
-    pub(crate) fn wants(&self, subject: &Subject) -> bool {
-        self.topics.contains_key(subject)
     }
 
     /// Everything known is complete up to here.
@@ -195,45 +168,6 @@ impl Replica {
     #[must_use]
     pub fn clock(&self) -> u64 {
         self.clock
-    }
-
-    /// Applies what one stream has staged, as one step.
-    pub(crate) fn apply(&mut self, staged: Vec<Staged>, through: Revision, epoch: u64) -> HandedOver {
-        let mut node_written = BTreeSet::new();
-        // Of these there was nothing to rely on, so that all that is staged of them counts.
-        let mut begun = BTreeSet::new();
-        for Staged { subject, revision, what } in staged {
-            let Some(topic) = self.topics.get_mut(&subject) else { continue };
-            let is_complete = topic.known && topic.doubt == Doubt::None && !begun.contains(&subject);
-            if is_complete && revision <= self.through {
-                continue;
-            }
-            if matches!(subject, Subject::Node(_)) {
-                node_written.insert(if matches!(what, What::Whole(_)) { Revision(0) } else { revision });
-            }
-            self.clock += 1;
-            let changed = match what {
-                What::Item(key, item) => {
-                    let topic = Arc::make_mut(topic);
-                    topic.content.put(key, item);
-                    topic.changed = self.clock;
-                    true
-                }
-                What::Whole(content) => {
-                    let changed = topic.replace(&subject, content, self.clock);
-                    if !is_complete {
-                        begun.insert(subject.clone());
-                    }
-                    changed
-                }
-            };
-            if changed {
-                self.touched.insert(subject);
-            }
-        }
-        self.through = through;
-        self.reached = Reached { epoch, revision: self.reached.revision.max(through.0) };
-        HandedOver { touched: std::mem::take(&mut self.touched), node_written }
     }
 
     /// The node's own registrations are now these. Answers with the subjects that this changes.
@@ -328,6 +262,107 @@ impl Replica {
     fn routing(&self, service: &ServiceName, kind: ConfigKind) -> Option<&ConfigEntry> {
         self.topics.get(&Subject::Routing(service.clone()))?.content.others.get(&kind)
     }
+}
+
+impl Hearer for Replica {
+    type Item = (ItemKey, Option<Item>);
+    type Whole = Content;
+    type HandedOver = HandedOver;
+
+    fn wants(&self, subject: &Subject) -> bool {
+        self.topics.contains_key(subject)
+    }
+
+    fn knows(&self, subject: &Subject) -> bool {
+        Self::knows(self, subject)
+    }
+
+    fn through(&self) -> Revision {
+        self.through
+    }
+
+    fn life(&self) -> u64 {
+        self.life
+    }
+
+    fn is_to_be_told(&self, epoch: u64) -> bool {
+        !self.touched.is_empty() || self.reached.epoch != epoch
+    }
+
+    fn resumes(&self) -> Vec<(Subject, Revision)> {
+        let resume =
+            |(subject, topic): (&Subject, &Arc<Topic>)| (subject.clone(), topic.complete_through(self.through));
+        self.topics.iter().map(resume).collect()
+    }
+
+    fn reached(&self) -> Option<Reached> {
+        Self::reached(self)
+    }
+
+    fn has_nothing(&mut self) {
+        self.through = Revision(0);
+        self.reached = Reached::default();
+    }
+
+    fn read_item(subject: &Subject, update: &Update, _: &Bytes) -> Result<Self::Item, MessageError> {
+        decode_item(subject, update.item.as_ref().ok_or(MessageError::Unknown)?)
+    }
+
+    fn read_whole(subject: &Subject, whole: &Whole, _: &Bytes) -> Result<Content, MessageError> {
+        let mut content = Content::default();
+        for wire in &whole.items {
+            let (key, item) = decode_item(subject, wire)?;
+            if item.is_none() {
+                return Err(not_whole(subject));
+            }
+            content.put(key, item);
+        }
+        Ok(content)
+    }
+
+    fn apply(&mut self, staged: Vec<Staged<Self::Item, Content>>, through: Revision, epoch: u64) -> HandedOver {
+        let mut node_written = BTreeSet::new();
+        // Of these there was nothing to rely on, so that all that is staged of them counts.
+        let mut begun = BTreeSet::new();
+        for Staged { subject, revision, what } in staged {
+            let Some(topic) = self.topics.get_mut(&subject) else { continue };
+            let is_complete = topic.known && topic.doubt == Doubt::None && !begun.contains(&subject);
+            if is_complete && revision <= self.through {
+                continue;
+            }
+            if matches!(subject, Subject::Node(_)) {
+                node_written.insert(if matches!(what, What::Whole(_)) { Revision(0) } else { revision });
+            }
+            self.clock += 1;
+            let changed = match what {
+                What::Item((key, item)) => {
+                    let topic = Arc::make_mut(topic);
+                    topic.content.put(key, item);
+                    topic.changed = self.clock;
+                    true
+                }
+                What::Whole(content) => {
+                    let changed = topic.replace(&subject, content, self.clock);
+                    if !is_complete {
+                        begun.insert(subject.clone());
+                    }
+                    changed
+                }
+            };
+            if changed {
+                self.touched.insert(subject);
+            }
+        }
+        self.through = through;
+        self.reached = Reached { epoch, revision: self.reached.revision.max(through.0) };
+        HandedOver { touched: std::mem::take(&mut self.touched), node_written }
+    }
+}
+
+/// Why what says that it is the whole of a subject is not.
+pub(crate) fn not_whole(subject: &Subject) -> MessageError {
+    let reason = "a whole holds what is there only".to_owned();
+    MessageError::Item { subject: subject.to_string(), reason }
 }
 
 impl Topic {

@@ -6,7 +6,7 @@ use std::mem::size_of;
 use bytes::Bytes;
 use starling_model::Revision;
 
-use crate::projection::{ItemKey, Urgency};
+use crate::projection::Urgency;
 
 /// Frames kept for one subject: a service of which 100 instances change a second is remembered for some 40 s.
 const FRAMES_MAX: usize = 4096;
@@ -18,14 +18,15 @@ const BYTES_MAX: usize = 1024 * 1024;
 #[derive(Debug, Clone)]
 pub(crate) struct Frame {
     pub revision: Revision,
-    pub key: ItemKey,
+    /// Names the item within its subject, as on the wire.
+    pub key: String,
     pub urgency: Urgency,
     pub bytes: Bytes,
 }
 
 impl Frame {
     fn size(&self) -> usize {
-        size_of::<Self>() + self.bytes.len()
+        size_of::<Self>() + self.key.len() + self.bytes.len()
     }
 }
 

@@ -131,6 +131,12 @@ impl Receipts {
         self.roll.find(reporter)
     }
 
+    /// Whether a reporter has yet to apply a change that concerns it.
+    #[must_use]
+    pub fn owes(&self, id: ReporterId) -> bool {
+        self.roll.get(id).is_some_and(|entry| entry.owes() > 0)
+    }
+
     /// A change was committed at `now_us`, touched `subjects` and concerns `affected`.
     pub fn committed(
         &mut self,

@@ -23,6 +23,7 @@ fn token(number: u64, uses: JoinTokenUses) -> JoinTokenRecord {
         id: id(number),
         secret_hash: SECRET,
         description: None,
+        for_relays: false,
         uses,
         created_at: MADE,
         expires_at: EXPIRES,
@@ -44,6 +45,7 @@ fn request(number: u64, node: &str) -> JoinRequest {
         secret_hash: SECRET,
         node,
         node_id: String::new(),
+        relay: false,
         holder: NameHolder::Nobody,
         now: UnixSeconds(1_500),
     }

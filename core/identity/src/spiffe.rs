@@ -88,6 +88,15 @@ pub enum Identity {
         /// The server's datacentre.
         datacenter: Datacenter,
     },
+    /// A relay: it serves agents as a server does, and speaks for the nodes behind it.
+    Relay {
+        /// The mesh it belongs to.
+        trust_domain: TrustDomain,
+        /// The relay's datacentre.
+        datacenter: Datacenter,
+        /// What it is called.
+        relay: NodeName,
+    },
     /// The CA itself: the trust domain without a path. Only roots bear it, never a party to a connection.
     Authority(TrustDomain),
 }
@@ -98,9 +107,10 @@ impl Identity {
     pub fn trust_domain(&self) -> &TrustDomain {
         match self {
             Self::Workload(id) => &id.trust_domain,
-            Self::Agent { trust_domain, .. } | Self::Server { trust_domain, .. } | Self::Authority(trust_domain) => {
-                trust_domain
-            }
+            Self::Agent { trust_domain, .. }
+            | Self::Server { trust_domain, .. }
+            | Self::Relay { trust_domain, .. }
+            | Self::Authority(trust_domain) => trust_domain,
         }
     }
 
@@ -145,7 +155,7 @@ pub enum SpiffeIdError {
     #[error("SPIFFE ID has an empty path segment")]
     EmptySegment,
     /// The path is of no form that the mesh knows.
-    #[error("SPIFFE ID is neither of a workload, an agent, a server nor a CA")]
+    #[error("SPIFFE ID is neither of a workload, an agent, a server, a relay nor a CA")]
     Path,
     /// The path is a good one, but not a workload's.
     #[error("SPIFFE ID is not of a workload")]
@@ -191,6 +201,9 @@ impl FromStr for Identity {
                 Ok(Self::Agent { trust_domain, datacenter: datacenter.parse()?, node: node.parse()? })
             }
             ["agent", "server", "dc", datacenter] => Ok(Self::Server { trust_domain, datacenter: datacenter.parse()? }),
+            ["agent", "relay", "dc", datacenter, "id", relay] => {
+                Ok(Self::Relay { trust_domain, datacenter: datacenter.parse()?, relay: relay.parse()? })
+            }
             _ => Err(SpiffeIdError::Path),
         }
     }
@@ -203,7 +216,7 @@ impl FromStr for SpiffeId {
     fn from_str(text: &str) -> Result<Self, SpiffeIdError> {
         match text.parse()? {
             Identity::Workload(id) => Ok(id),
-            Identity::Agent { .. } | Identity::Server { .. } | Identity::Authority(_) => {
+            Identity::Agent { .. } | Identity::Server { .. } | Identity::Relay { .. } | Identity::Authority(_) => {
                 Err(SpiffeIdError::NotAWorkload)
             }
         }
@@ -253,6 +266,9 @@ impl fmt::Display for Identity {
             }
             Self::Server { trust_domain, datacenter } => {
                 write!(f, "{SCHEME}{trust_domain}/agent/server/dc/{datacenter}")
+            }
+            Self::Relay { trust_domain, datacenter, relay } => {
+                write!(f, "{SCHEME}{trust_domain}/agent/relay/dc/{datacenter}/id/{relay}")
             }
             Self::Authority(trust_domain) => write!(f, "{SCHEME}{trust_domain}"),
         }

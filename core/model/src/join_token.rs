@@ -118,6 +118,9 @@ pub struct JoinTokenRecord {
     /// What it is for, in the words of whoever made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<JoinTokenDescription>,
+    /// Whether it lets relays in, which speak for the nodes behind them, and no node.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub for_relays: bool,
     /// For how many nodes it is good.
     pub uses: JoinTokenUses,
     /// When it was made.
@@ -181,6 +184,7 @@ mod tests {
             id: JoinTokenId::from_random(1),
             secret_hash: SecretHash([0; 32]),
             description: None,
+            for_relays: false,
             uses: JoinTokenUses::Reusable,
             created_at: UnixSeconds(10),
             expires_at: UnixSeconds(20),

@@ -240,11 +240,13 @@ fn admit(peer: &Peer, client: Client, service: &ServiceName) -> Result<(), Attac
             }),
             Client::Envoy | Client::Native | Client::Grpc => Ok(()),
         },
-        other @ (Identity::Workload(_) | Identity::Agent { .. } | Identity::Server { .. } | Identity::Authority(_)) => {
-            Err(AttachError::Refused {
-                reason: format!("{other} may not have the configuration of a proxy of {service}"),
-            })
-        }
+        other @ (Identity::Workload(_)
+        | Identity::Agent { .. }
+        | Identity::Server { .. }
+        | Identity::Relay { .. }
+        | Identity::Authority(_)) => Err(AttachError::Refused {
+            reason: format!("{other} may not have the configuration of a proxy of {service}"),
+        }),
     }
 }
 

@@ -9,7 +9,7 @@
 //! | [`Passage`] | the servers' HTTP API, for whoever asks this node |
 
 mod cache;
-mod join;
+pub mod join;
 pub mod mirror;
 pub mod node;
 mod passage;

@@ -584,6 +584,6 @@ impl Served {
 pub(crate) fn source_of(identity: &Identity) -> Option<ServiceName> {
     match identity {
         Identity::Workload(id) => Some(id.service.clone()),
-        Identity::Agent { .. } | Identity::Server { .. } | Identity::Authority(_) => None,
+        Identity::Agent { .. } | Identity::Server { .. } | Identity::Relay { .. } | Identity::Authority(_) => None,
     }
 }

@@ -7,13 +7,15 @@
 //! Nobody awaits while holding the lock. It is taken before the hub's, never after. A commit notes what is pending, opens
 //! its receipt, and only then wakes the streams concerned, so that no report can come before there is something to report on.
 
+mod behind;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use starling_attach::message::{LEVEL, Leaving, MoveTo, Reached, ServerSays};
+use starling_attach::message::{LEVEL_OF_MOVES, Leaving, MoveTo, Reached, ServerSays};
 use starling_attach::{Fleet, FromServer, Lineage, StreamId, SubscribeError};
 use starling_catalog::{Event, Refused, ReporterId, Snapshot, Subject};
 use starling_model::{Change, NodeName, Revision};
@@ -21,6 +23,8 @@ use starling_telemetry::{Counter, Gauge, Registry};
 
 use crate::hub::{AttachedNode, Hub};
 use crate::liveness::{Liveness, Presence};
+
+pub(crate) use behind::RelayStream;
 
 /// Every agent's stream.
 pub(crate) struct Agents {
@@ -41,6 +45,8 @@ struct State {
     nodes: BTreeMap<NodeName, StreamId>,
     /// The newest stream in reserve of each node that has one here.
     standbys: BTreeMap<NodeName, StreamId>,
+    /// The streams of relays.
+    relays: BTreeSet<StreamId>,
     /// Whether the server is leaving: nobody attaches any more.
     leaving: bool,
 }
@@ -54,6 +60,7 @@ impl State {
 }
 
 struct Attached {
+    /// The node, or the relay.
     node: NodeName,
     /// By what it reports, once it is a primary; kept by the stream.
     reporter: Option<ReporterId>,
@@ -77,6 +84,8 @@ pub(crate) struct StreamKind {
 
 struct Metrics {
     attached: Gauge,
+    relays: Gauge,
+    behind: Gauge,
     standbys: Gauge,
     promotions: Counter,
     directed: Counter,
@@ -98,15 +107,16 @@ impl Agents {
             attached: BTreeMap::new(),
             nodes: BTreeMap::new(),
             standbys: BTreeMap::new(),
+            relays: BTreeSet::new(),
             leaving: false,
         };
         let (started, metrics) = (Instant::now(), Metrics::new(registry));
         Self { state: Mutex::new(state), hub, liveness, lineage, started, metrics }
     }
 
-    /// The present epoch of the store.
-    pub(crate) fn epoch(&self) -> u64 {
-        self.lineage.current()
+    /// Of the store.
+    pub(crate) fn lineage(&self) -> &Lineage {
+        &self.lineage
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -144,7 +154,7 @@ impl Agents {
             return Err(IsLeaving);
         }
         let id = state.fleet.attach(node.clone());
-        let notices = (kind.level >= LEVEL).then(Vec::new);
+        let notices = (kind.level >= LEVEL_OF_MOVES).then(Vec::new);
         if notices.is_some() {
             state.fleet.tell_endings(id);
         }
@@ -190,7 +200,12 @@ impl Agents {
     /// primary away would rather not do it to a server that leaves. Answers with how many there were.
     pub(crate) fn say_leaving(&self, max: usize) -> usize {
         let leaving = FromServer::from(ServerSays::Leaving(Leaving {})).to_bytes();
-        self.notify(max, |state| state.standbys.values().chain(state.nodes.values()).copied().collect(), &leaving)
+        let whom = |state: &State| {
+            let agents = state.standbys.values().chain(state.nodes.values());
+            // A relay takes long to be elsewhere with all its nodes.
+            state.relays.iter().chain(agents).copied().collect()
+        };
+        self.notify(max, whom, &leaving)
     }
 
     /// Directs at most `max` primary streams to another server that were not directed anywhere yet. Answers with how many
@@ -408,21 +423,27 @@ impl AgentStream {
     /// # Errors
     /// [`Superseded`] once a later stream of the node has taken over.
     pub fn poll_take(&self, context: &mut Context<'_>) -> Poll<Result<Vec<Bytes>, Superseded>> {
-        let mut state = self.agents.lock();
-        let Some(attached) = state.attached.get_mut(&self.id) else { return Poll::Ready(Err(Superseded)) };
+        self.agents.poll_take(self.id, context)
+    }
+}
+
+impl Agents {
+    fn poll_take(&self, id: StreamId, context: &mut Context<'_>) -> Poll<Result<Vec<Bytes>, Superseded>> {
+        let mut state = self.lock();
+        let Some(attached) = state.attached.get_mut(&id) else { return Poll::Ready(Err(Superseded)) };
         attached.waker = Some(context.waker().clone());
         let notices = attached.notices.as_mut().map(std::mem::take).unwrap_or_default();
         if !notices.is_empty() {
             return Poll::Ready(Ok(notices));
         }
         let before = state.fleet.encoded();
-        let frames = state.fleet.take(self.id, self.agents.now_ms());
+        let frames = state.fleet.take(id, self.now_ms());
         let encoded = state.fleet.encoded() - before;
         drop(state);
         if frames.is_empty() {
             return Poll::Pending;
         }
-        let metrics = &self.agents.metrics;
+        let metrics = &self.metrics;
         metrics.encoded.inc_by(encoded);
         metrics.sent_frames.inc_by(frames.len() as u64);
         metrics.sent_bytes.inc_by(frames.iter().map(|frame| frame.len() as u64).sum());
@@ -461,7 +482,17 @@ impl Metrics {
     fn new(registry: &Registry) -> Self {
         let counter = |name, help| registry.register(name, help, Counter::default());
         Self {
-            attached: registry.register("agents_attached", "Agents whose stream is open", Gauge::default()),
+            attached: registry.register(
+                "agents_attached",
+                "Agents whose stream is open, here or at a relay below",
+                Gauge::default(),
+            ),
+            relays: registry.register("relays_attached", "Streams of relays that are open", Gauge::default()),
+            behind: registry.register(
+                "agents_behind_relays",
+                "Agents whose stream is open at a relay below",
+                Gauge::default(),
+            ),
             standbys: registry.register(
                 "agents_standby",
                 "Agents that have a stream open here in reserve, and are attached elsewhere",

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use starling_attach::message::{AgentSays, Hello, LEVEL, Resume, Subjects, Welcome, decode_subject};
-use starling_attach::{FromServer, SubscribeError};
+use starling_attach::relayed::WireEpoch;
+use starling_attach::{Epoch, FromServer, SubscribeError};
 use starling_catalog::{
     Charge, Command, JoinTokenCommand, JoinTokenRefusal, NameHolder, Refusal, Refused, Snapshot, Subject,
 };
@@ -47,7 +48,9 @@ impl Door {
             datacenter: server.datacenter().to_string(),
             default_allow,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            epoch: server.agents().epoch(),
+            epoch: server.agents().lineage().current(),
+            relay: false,
+            epochs: server.agents().lineage().epochs().iter().map(wire_epoch).collect(),
             level: LEVEL,
             server: server.id().map(|id| id.to_string()).unwrap_or_default(),
             server_name: server.name().to_string(),
@@ -99,6 +102,18 @@ impl AgentDoor for Door {
         }
         let server = Arc::clone(&self.server);
         Ok(Arc::new(Stream { server, stream, welcome: OnceLock::new(), first: self.welcome.clone() }))
+    }
+
+    fn relay(&self, relay: NodeName, hello: Hello) -> Result<Arc<dyn AgentStream>, CallError> {
+        let Hello { version, standby, .. } = hello;
+        tracing::info!(%relay, version, standby, "relay attached");
+        let stream = self.server.agents().attach_relay(relay).map_err(CallError::unavailable)?;
+        let server = Arc::clone(&self.server);
+        Ok(Arc::new(Relayed { server, stream, welcome: OnceLock::new(), first: self.welcome.clone() }))
+    }
+
+    async fn renew_relay(&self, relay: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
+        self.admitted(self.server.issue_relay(relay, csr_der)).await
     }
 
     async fn commit(&self, node: &NodeName, changes: Vec<Change>) -> Result<Revision, CallError> {
@@ -166,10 +181,17 @@ impl AgentDoor for Door {
         // Who shows nothing that lets it in costs no signature.
         let decided = starling_catalog::decide(&self.server.snapshot(), &self.use_of(&token, &request));
         decided.map_err(|refusal| refused(&refusal))?;
-        let leaf = self.admitted(self.server.issue_agent(&request.node, request.csr_der.clone())).await?;
+        let csr_der = request.csr_der.clone();
+        let leaf = if request.relay {
+            self.admitted(self.server.issue_relay(&request.node, csr_der)).await?
+        } else {
+            self.admitted(self.server.issue_agent(&request.node, csr_der)).await?
+        };
         // Used only now that there is a certificate to hand out: a request that cannot be signed uses nothing up.
         self.server.commit(&self.use_of(&token, &request)).await?;
-        tracing::info!(node = %request.node, token = %token.id, "node joined");
+        let through = request.through.as_ref().map(tracing::field::display);
+        let what = if request.relay { "relay joined" } else { "node joined" };
+        tracing::info!(node = %request.node, token = %token.id, through, "{what}");
         let roots: Vec<_> =
             self.server.snapshot().roots().iter().map(|root| root.value.certificate_pem.clone()).collect();
         Ok(JoinAnswer { leaf, roots_pem: roots.concat() })
@@ -180,6 +202,8 @@ impl Door {
     /// The use of a token, as it stands with the node's name now.
     fn use_of(&self, token: &JoinToken, request: &JoinRequest) -> Command {
         let holder = match self.server.agents().presence(&request.node) {
+            // Relays have names of their own.
+            _ if request.relay => NameHolder::Nobody,
             _ if self.own_node.as_ref() == Some(&request.node) => NameHolder::Attached,
             Presence::Attached => NameHolder::Attached,
             Presence::WaitedFor => NameHolder::Away,
@@ -194,6 +218,7 @@ impl Door {
             secret_hash: token.secret_hash(),
             node: request.node.clone(),
             node_id: request.node_id.clone(),
+            relay: request.relay,
             holder,
             now: crate::server::now(),
         }))
@@ -251,14 +276,7 @@ impl AgentStream for Stream {
             AgentSays::Hello(_) => return Err(CallError::refused("a second hello")),
             AgentSays::Subscribe(subscribe) => {
                 let resumes = subscribe.resumes.iter().map(resume).collect::<Result<Vec<_>, _>>()?;
-                self.stream.subscribe(resumes, subscribe.reached.as_ref()).map_err(|error| match error {
-                    SubscribeError::Future { .. } | SubscribeError::OtherPast { .. } => {
-                        CallError::BeginAnew { reason: error.to_string() }
-                    }
-                    SubscribeError::NotSent(_) | SubscribeError::TooMany | SubscribeError::Foreign(_) => {
-                        CallError::refused(error)
-                    }
-                })?;
+                self.stream.subscribe(resumes, subscribe.reached.as_ref()).map_err(not_subscribed)?;
             }
             AgentSays::Unsubscribe(Subjects { subjects }) => {
                 let subjects = subjects.iter().map(decode_subject).collect::<Result<Vec<_>, _>>();
@@ -289,6 +307,7 @@ impl AgentStream for Stream {
                 }
             }
             AgentSays::Here(_) => {}
+            AgentSays::Relayed(_) => return Err(CallError::refused("only a relay speaks for others")),
         }
         Ok(())
     }
@@ -305,4 +324,61 @@ impl AgentStream for Stream {
 fn resume(resume: &Resume) -> Result<(Subject, Revision), CallError> {
     let subject = resume.subject.as_ref().ok_or_else(|| CallError::refused("a subscription without a subject"))?;
     Ok((decode_subject(subject).map_err(CallError::refused)?, Revision(resume.have)))
+}
+
+fn wire_epoch(epoch: &Epoch) -> WireEpoch {
+    WireEpoch { id: epoch.id, after: epoch.after.0 }
+}
+
+fn not_subscribed(error: SubscribeError) -> CallError {
+    match error {
+        SubscribeError::Future { .. } | SubscribeError::OtherPast { .. } => {
+            CallError::BeginAnew { reason: error.to_string() }
+        }
+        SubscribeError::NotSent(_) | SubscribeError::TooMany | SubscribeError::Foreign(_) => CallError::refused(error),
+    }
+}
+
+/// A relay's stream as the transport sees it.
+struct Relayed {
+    server: Arc<Server>,
+    stream: agents::RelayStream,
+    /// Set once the first frame is sent.
+    welcome: OnceLock<()>,
+    first: Bytes,
+}
+
+impl AgentStream for Relayed {
+    fn handle(&self, says: AgentSays) -> Result<(), CallError> {
+        match says {
+            AgentSays::Subscribe(subscribe) => {
+                let resumes = subscribe.resumes.iter().map(resume).collect::<Result<Vec<_>, _>>()?;
+                self.stream.subscribe(resumes, subscribe.reached.as_ref()).map_err(not_subscribed)
+            }
+            AgentSays::Unsubscribe(Subjects { subjects }) => {
+                let subjects = subjects.iter().map(decode_subject).collect::<Result<Vec<_>, _>>();
+                self.stream.unsubscribe(&subjects.map_err(CallError::refused)?);
+                Ok(())
+            }
+            AgentSays::Relayed(relayed) => {
+                let at = self.server.snapshot().revision();
+                let come = self.stream.hear(relayed, at).map_err(CallError::refused)?;
+                come.into_iter().for_each(|node| is_here(&self.server, node));
+                Ok(())
+            }
+            AgentSays::Here(_) => Ok(()),
+            AgentSays::Hello(_) => Err(CallError::refused("a second hello")),
+            AgentSays::Applied(_) | AgentSays::Rejected(_) | AgentSays::Promote(_) => {
+                Err(CallError::refused("a relay reports for the nodes behind it, and not for itself"))
+            }
+        }
+    }
+
+    fn poll_take(&self, context: &mut Context<'_>) -> Poll<Result<Vec<Bytes>, CallError>> {
+        if self.welcome.set(()).is_ok() {
+            return Poll::Ready(Ok(vec![self.first.clone()]));
+        }
+        let taken = ready!(self.stream.poll_take(context));
+        Poll::Ready(taken.map_err(|superseded: Superseded| CallError::unavailable(superseded)))
+    }
 }

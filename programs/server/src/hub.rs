@@ -383,6 +383,12 @@ impl AttachedNode {
         self.reported(|receipts, reporter, _| receipts.subscribed(reporter, as_of, subjects));
     }
 
+    /// Whether there is a change that concerns the node and that it has not reported on.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        self.hub.lock().receipts.owes(self.reporter)
+    }
+
     /// The proxies of the node have applied everything up to `through`, and had so for as long as `held`;
     /// `refusals_stand` if one still refuses something.
     pub fn applied(&self, through: Revision, refusals_stand: bool, held: Duration) {

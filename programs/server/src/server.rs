@@ -235,6 +235,16 @@ impl Server {
         self.signer.sign(csr_der, profile, now(), self.last_contact()).await
     }
 
+    /// Signs the certificate by which a relay is known, to servers and to agents. The root ends its chain, as it does a server's.
+    ///
+    /// # Errors
+    /// [`SignFailure`], as for leaves.
+    pub async fn issue_relay(&self, relay: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, SignFailure> {
+        let profile = LeafProfile::relay(self.trust_domain(), &self.config.datacenter, relay);
+        let leaf = self.signer.sign(csr_der, profile, now()).await?;
+        Ok(IssuedLeaf { chain_pem: leaf.chain_pem + &self.signer.server_tail(), ..leaf })
+    }
+
     /// Makes a join token, good for one node or for any number, for 24 hours or for `ttl`. Its text is answered once.
     ///
     /// # Errors
@@ -242,6 +252,29 @@ impl Server {
     /// [`CommitFailure`].
     pub async fn create_join_token(
         &self,
+        reusable: bool,
+        ttl: Option<Duration>,
+        description: Option<JoinTokenDescription>,
+    ) -> anyhow::Result<(JoinToken, UnixSeconds)> {
+        self.create_token(false, reusable, ttl, description).await
+    }
+
+    /// Makes a join token that lets relays in, and no nodes.
+    ///
+    /// # Errors
+    /// As [`Server::create_join_token`].
+    pub async fn create_relay_token(
+        &self,
+        reusable: bool,
+        ttl: Option<Duration>,
+        description: Option<JoinTokenDescription>,
+    ) -> anyhow::Result<(JoinToken, UnixSeconds)> {
+        self.create_token(true, reusable, ttl, description).await
+    }
+
+    async fn create_token(
+        &self,
+        for_relays: bool,
         reusable: bool,
         ttl: Option<Duration>,
         description: Option<JoinTokenDescription>,
@@ -254,7 +287,7 @@ impl Server {
         let token = JoinToken::new(id, secret, root);
         let uses = if reusable { JoinTokenUses::Reusable } else { JoinTokenUses::OneTime { used: None } };
         let secret_hash = token.secret_hash();
-        let record = JoinTokenRecord { id, secret_hash, description, uses, created_at, expires_at };
+        let record = JoinTokenRecord { id, secret_hash, description, for_relays, uses, created_at, expires_at };
         self.commit(&Command::JoinToken(JoinTokenCommand::Create(record))).await?;
         Ok((token, expires_at))
     }

@@ -10,9 +10,10 @@ use std::time::{Duration, SystemTime};
 
 use futures::StreamExt;
 use starling_attach::message::{
-    AgentSays, Applied, Hello, REFUSAL_NAME_BYTES_MAX, Rejected, Resume, SUBJECTS_MAX, ServerSays, Subscribe,
+    AgentSays, Applied, Hello, LEVEL, REFUSAL_NAME_BYTES_MAX, Rejected, Resume, SUBJECTS_MAX, ServerSays, Subscribe,
     WireSubject, encode_subject,
 };
+use starling_attach::relayed::{Come, InForce, Named, NodeRejected, Relayed, Wants};
 use starling_catalog::{Command, JoinTokenCommand, Subject};
 use starling_identity::{Identity, IssuanceRules, JoinSecret, JoinToken};
 use starling_model::{JoinTokenId, JoinTokenRecord, JoinTokenUses, Node, NodeName, Record, Revision, UnixSeconds};
@@ -97,8 +98,23 @@ impl Mesh {
             node: node.parse().expect("a name"),
             node_id: id.to_owned(),
             csr_der,
+            relay: false,
+            through: None,
         };
         client.join(&request).await.map(drop)
+    }
+
+    /// A connection of a relay.
+    async fn connect_relay(&self, relay: &str) -> ServerClient {
+        let key = LeafKey::generate().expect("a key");
+        let relay = relay.parse().expect("a name");
+        let leaf = self.server.issue_relay(&relay, key.csr_der().expect("a request")).await;
+        let credentials = Credentials::new(&leaf.expect("a certificate").chain_pem, &key).expect("it fits");
+        let roots = TrustRoots::new([&self.server.root()]).expect("a root");
+        let datacenter = "dc1".parse().expect("a name");
+        let server = Identity::Server { trust_domain: roots.trust_domain().clone(), datacenter };
+        let tls = Arc::new(agent_client_config(credentials, &roots, server).expect("a configuration"));
+        ServerClient::connect(self.address, tls, DEADLINE).await.expect("a connection")
     }
 }
 
@@ -221,6 +237,7 @@ async fn a_token_lets_in_whom_it_is_for_and_says_why_not_others() {
         id: expired.id,
         secret_hash: expired.secret_hash(),
         description: None,
+        for_relays: false,
         uses: JoinTokenUses::Reusable,
         created_at: UnixSeconds(now().0 - 100),
         expires_at: UnixSeconds(now().0 - 1),
@@ -324,4 +341,130 @@ async fn the_end_of_a_superseded_stream_is_nobody_elses() {
     assert_eq!(taken.expect("it is woken").expect("it is current").len(), 2);
     drop(current);
     assert!(!mesh.server.is_attached(&node) && mesh.server.is_attached(&other));
+}
+
+fn hello(name: &str) -> Hello {
+    Hello { node: name.to_owned(), level: LEVEL, ..Hello::default() }
+}
+
+#[tokio::test]
+async fn only_a_relay_speaks_for_others_and_only_by_the_name_in_its_certificate() {
+    let mesh = Mesh::start().await;
+    let other: NodeName = "n2".parse().expect("a name");
+    let agent = mesh.connect("n1").await;
+    let refused = agent.for_node(&other).expect("a name").commit(Vec::new()).await.expect_err("it is no relay");
+    assert!(refused.to_string().contains("only a relay speaks for another node"), "{refused}");
+    let refused = agent.relay(hello("n1")).await.expect_err("it is no relay");
+    assert!(matches!(refused, CallError::Refused { .. }), "{refused}");
+
+    let relay = mesh.connect_relay("r1").await;
+    let refused = relay.commit(Vec::new()).await.expect_err("it has no records of its own");
+    assert!(refused.to_string().contains("does not say for which node"), "{refused}");
+    let refused = relay.attach(hello("r1")).await.expect_err("it is no node");
+    assert!(matches!(refused, CallError::Refused { .. }), "{refused}");
+    let refused = relay.relay(hello("r2")).await.expect_err("another's name");
+    assert!(refused.to_string().contains("r1"), "{refused}");
+    let Record::Node(node) = records::node("n2", "10.0.0.2") else { unreachable!("a node") };
+    let behind = relay.for_node(&other).expect("a name");
+    behind.commit(vec![starling_model::Change::Put(Record::Node(node))]).await.expect("it speaks for the node");
+    let foreign = records::node("n3", "10.0.0.3");
+    let refused = behind.commit(vec![starling_model::Change::Put(foreign)]).await.expect_err("another node's record");
+    assert!(matches!(refused, CallError::Refused { .. }), "{refused}");
+    assert!(relay.renew(LeafKey::generate().and_then(|key| key.csr_der()).expect("a request")).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_token_of_relays_lets_no_node_in_and_that_of_nodes_no_relay() {
+    let mesh = Mesh::start().await;
+    let (for_relays, _) = mesh.server.create_relay_token(true, None, None).await.expect("a token");
+    let (for_nodes, _) = mesh.server.create_join_token(true, None, None).await.expect("a token");
+    let refused = mesh.join(&for_relays, "n1").await.expect_err("it is for relays").to_string();
+    assert!(refused.contains("lets relays in, not nodes"), "{refused}");
+    let tls = Arc::new(join_client_config(for_nodes.root).expect("a configuration"));
+    let client = ServerClient::connect(mesh.address, tls, DEADLINE).await.expect("a connection");
+    let ask = |token: &JoinToken| JoinRequest {
+        token: token.expose().to_string(),
+        node: "r1".parse().expect("a name"),
+        node_id: String::new(),
+        csr_der: LeafKey::generate().and_then(|key| key.csr_der()).expect("a request"),
+        relay: true,
+        through: None,
+    };
+    let refused = client.join(&ask(&for_nodes)).await.expect_err("it is for nodes").to_string();
+    assert!(refused.contains("lets nodes in, not relays") && refused.contains("--relay"), "{refused}");
+    client.join(&ask(&for_relays)).await.expect("it is let in");
+}
+
+#[tokio::test]
+async fn receipts_speak_of_nodes_behind_a_relay_as_if_they_were_attached() {
+    let mut mesh = Mesh::start().await;
+    mesh.change().await;
+    let relay = mesh.connect_relay("r1").await;
+    let (sender, mut frames) = relay.relay(hello("r1")).await.expect("a stream");
+    sender.send(subscribe([(endpoints("web"), 0)])).expect("said");
+    let at = mesh.server.snapshot().revision().0;
+    let told = Relayed {
+        names: vec![Named { number: 5, subject: endpoints("web") }],
+        come: ["n1", "n2"].iter().zip(0..).map(|(name, node)| Come { node, name: (*name).to_owned() }).collect(),
+        wants: (0..2).map(|node| Wants { node, as_of: at, from_now: vec![5], no_longer: Vec::new() }).collect(),
+        ..Relayed::default()
+    };
+    sender.send(AgentSays::Relayed(told)).expect("said");
+    let names: [NodeName; 2] = ["n1", "n2"].map(|name| name.parse().expect("a name"));
+    let here = async {
+        while !names.iter().all(|name| mesh.server.is_attached(name)) {
+            tokio::task::yield_now().await
+        }
+    };
+    tokio::time::timeout(DEADLINE, here).await.expect("both nodes are here");
+
+    let revision = mesh.change().await;
+    let report = mesh.server.report(revision, 9).expect("a receipt");
+    assert_eq!((report.counts.pending, report.counts.applied), (2, 0), "{report:?}");
+    let heard = async {
+        loop {
+            let (_, says) = frames.next().await.expect("open").expect("open");
+            if matches!(says, ServerSays::Through(through) if through.revision >= revision.0) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(DEADLINE, heard).await.expect("the relay is told");
+    let rejected = Rejected {
+        proxy: "web".to_owned(),
+        revision: revision.0,
+        since: at,
+        text: "does not fit".to_owned(),
+        ..Rejected::default()
+    };
+    let in_force =
+        |node, refusals_stand| InForce { through: revision.0, refusals_stand, nodes: vec![node], held_us: vec![10] };
+    let told = Relayed {
+        rejected: vec![NodeRejected { node: 1, rejected: Some(rejected) }],
+        in_force: vec![in_force(0, false), in_force(1, true)],
+        ..Relayed::default()
+    };
+    sender.send(AgentSays::Relayed(told)).expect("said");
+    let report = mesh.server.change(revision, DEADLINE, 9).await.expect("a receipt");
+    assert_eq!((report.counts.applied, report.counts.rejected), (1, 1), "{report:?}");
+    assert_eq!(report.rejected[0].1.text, "does not fit");
+
+    // A relay that speaks of whom it has not named ends, and the nodes behind it are away with it.
+    let told = Relayed { in_force: vec![in_force(77, false)], ..Relayed::default() };
+    sender.send(AgentSays::Relayed(told)).expect("said");
+    let ended = async {
+        loop {
+            if let Err(ended) = frames.next().await.expect("a stream ends with its reason") {
+                return ended;
+            }
+        }
+    };
+    let ended = tokio::time::timeout(DEADLINE, ended).await.expect("it ends");
+    assert!(ended.to_string().contains("node 77, which it has not named"), "{ended}");
+    let away = async {
+        while names.iter().any(|name| mesh.server.is_attached(name)) {
+            tokio::task::yield_now().await
+        }
+    };
+    tokio::time::timeout(DEADLINE, away).await.expect("both nodes are away");
 }

@@ -1,6 +1,6 @@
 //! `starling agent`: what runs on one node, apart from the servers.
 
-mod arguments;
+pub(crate) mod arguments;
 mod directory;
 mod part;
 mod servers;

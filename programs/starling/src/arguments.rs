@@ -9,7 +9,7 @@ use crate::environment::Environment;
 use crate::outcome::EXIT_CODES;
 use crate::server::ServerArgs;
 use crate::{
-    apply, ca, can, changes, completion, config, connect, intention, nodes, proxy, redirect, servers, services,
+    apply, ca, can, changes, completion, config, connect, intention, nodes, proxy, redirect, relay, servers, services,
     snapshot, status, store, token, version,
 };
 
@@ -30,6 +30,7 @@ pub(crate) enum Command {
     Dev(Box<DevArgs>),
     Server(Box<ServerArgs>),
     Agent(Box<AgentArgs>),
+    Relay(Box<relay::RelayArgs>),
     Proxy(Box<proxy::ProxyArgs>),
     Token(token::TokenArgs),
     Snapshot(snapshot::SnapshotArgs),

@@ -5,6 +5,12 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 /// Descriptors that are asked for at most. Children inherit the limit, and some of them visit every number below it.
 const LIMIT_MAX: u64 = 1 << 20;
 
+/// Descriptors of a relay that are for something else than streams of agents.
+const RELAY_DESCRIPTORS: usize = 512;
+
+/// Streams of agents at one relay, where descriptors allow as many: memory is the limit then, some 40 KB each.
+const RELAY_CONNECTIONS_MAX: usize = 100_000;
+
 /// Raises the limit to what the system lets this process have. The usual one of 1,024 is for programs that use `select`.
 pub(crate) fn raise_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| match soft.max(hard.min(LIMIT_MAX)) {
@@ -36,6 +42,18 @@ impl Shares {
     /// The same for a server without an agent: most are for agents, which are many.
     pub(crate) fn of_server_here() -> anyhow::Result<Self> {
         Ok(Self::of_server(limit()?))
+    }
+
+    /// The same for a relay, which does little but to hold streams.
+    pub(crate) fn of_relay_here() -> anyhow::Result<Self> {
+        Ok(Self::of_relay(limit()?))
+    }
+
+    /// All but what its own streams, its files and a few callers of its pages take.
+    fn of_relay(files: u64) -> Self {
+        let files = usize::try_from(files).unwrap_or(usize::MAX);
+        let others = RELAY_DESCRIPTORS.min(files / 4);
+        Self { http: others / 2, grpc: 0, grpc_tls: (files - others).min(RELAY_CONNECTIONS_MAX) }
     }
 
     /// A quarter of the descriptors for each of three doors; the last quarter is for checks, DNS and files.
@@ -72,8 +90,11 @@ mod tests {
             assert!(http >= 64 && grpc >= 64 && grpc_tls >= 64, "{files}: {http}, {grpc} and {grpc_tls}");
             let server = Shares::of_server(files);
             assert!((server.http + server.grpc_tls) as u64 <= files / 8 * 7, "{files}: {server:?}");
+            let relay = Shares::of_relay(files);
+            assert!(((relay.http + relay.grpc_tls) as u64) < files, "{files}: {relay:?}");
         }
         assert_eq!(Shares::of(1 << 20), Shares { http: 8_192, grpc: 16_384, grpc_tls: 16_384 });
+        assert_eq!(Shares::of_relay(20_000), Shares { http: 256, grpc: 0, grpc_tls: 19_488 });
         assert_eq!(Shares::of_server(20_000), Shares { http: 2_500, grpc: 0, grpc_tls: 15_000 });
     }
 }

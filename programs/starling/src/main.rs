@@ -31,6 +31,7 @@ mod receipt;
 mod redirect;
 #[cfg(test)]
 mod reference;
+mod relay;
 mod role;
 mod server;
 mod servers;
@@ -60,7 +61,7 @@ const LOG_OF_COMMANDS: &str = "warn";
 
 /// Why flags of a client do not go before a program that runs on.
 const API_FLAGS_IN_FRONT: &str =
-    "flags in front of `dev`, `server` and `agent` are a client's; write `dev --http-addr …`";
+    "flags in front of `dev`, `server`, `relay` and `agent` are a client's; write `dev --http-addr …`";
 
 /// Time for writes to files that are under way at the end; whoever asked for them was answered, or is gone.
 const LAST_WRITES: Duration = Duration::from_secs(1);
@@ -84,6 +85,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Dev(args) => args.log.start(),
         Command::Server(args) if args.command.is_none() => args.log.start(),
         Command::Agent(args) => args.log.start(),
+        Command::Relay(args) => args.log.start(),
         Command::Proxy(args) => args.log.start(),
         Command::FakeService | Command::Bench(_) | Command::Load(_) => {
             start_log(log.unwrap_or(LOG_OF_PROGRAMS), LogFormat::Text)
@@ -113,7 +115,10 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         LogError::Running => error.into(),
     })?;
     descriptors::raise_limit();
-    if matches!(command, Command::Dev(_) | Command::Server(_) | Command::Agent(_) | Command::Proxy(_)) {
+    if matches!(
+        command,
+        Command::Dev(_) | Command::Server(_) | Command::Relay(_) | Command::Agent(_) | Command::Proxy(_)
+    ) {
         memory::give_back_when_idle();
     }
     let mut runtime = if matches!(command, Command::Proxy(_)) {
@@ -132,7 +137,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 
 async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Result<ExitCode> {
     let outcome = match command {
-        Command::Dev(_) | Command::Agent(_) if surroundings.api != ApiArgs::default() => {
+        Command::Dev(_) | Command::Agent(_) | Command::Relay(_) if surroundings.api != ApiArgs::default() => {
             return Err(usage(API_FLAGS_IN_FRONT));
         }
         Command::Server(args) if args.command.is_none() && surroundings.api != ApiArgs::default() => {
@@ -142,6 +147,9 @@ async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Resu
         Command::Server(args) => return server::run(*args, surroundings).await,
         Command::Agent(args) => {
             return agent::run(*args, &surroundings.environment).await.map(|()| ExitCode::SUCCESS);
+        }
+        Command::Relay(args) => {
+            return relay::run(*args, &surroundings.environment).await.map(|()| ExitCode::SUCCESS);
         }
         Command::Proxy(args) => return proxy::run(*args, surroundings).await.map(|()| ExitCode::SUCCESS),
         Command::FakeService => return fake_service().await,

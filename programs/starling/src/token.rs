@@ -37,6 +37,10 @@ struct CreateArgs {
     #[arg(long)]
     join: bool,
 
+    /// One by which a relay joins (`starling relay`), and no node: a relay speaks for the nodes behind it
+    #[arg(long, requires = "join")]
+    relay: bool,
+
     /// Good for any number of nodes, and not for one only
     #[arg(long)]
     reusable: bool,
@@ -89,6 +93,8 @@ struct Listed {
 struct Token {
     id: String,
     description: String,
+    #[serde(default)]
+    for_relays: bool,
     reusable: bool,
     used: Option<Use>,
     expires_at: String,
@@ -128,6 +134,7 @@ async fn create(args: CreateArgs, surroundings: &Surroundings) -> anyhow::Result
         return Err(usage("which kind of token? --join makes one by which a node joins"));
     }
     let body = json!({
+        "ForRelays": args.relay,
         "Reusable": args.reusable,
         "TTL": format!("{}ms", args.ttl.as_millis()),
         "Description": args.description,
@@ -151,7 +158,12 @@ async fn list(args: ListArgs, surroundings: &Surroundings) -> anyhow::Result<Out
             let mut table = print::table(&["ID", "Good for", "State", "Expires", "Description"]);
             let now = jiff::Timestamp::now();
             for token in client.read::<Listed>(call).await?.tokens {
-                let good_for = if token.reusable { "any number of nodes" } else { "one node" };
+                let good_for = match (token.for_relays, token.reusable) {
+                    (false, true) => "any number of nodes",
+                    (false, false) => "one node",
+                    (true, true) => "any number of relays",
+                    (true, false) => "one relay",
+                };
                 let state = token.state(now);
                 table.add_row([token.id, good_for.to_owned(), state, token.expires_at, token.description]);
             }

@@ -34,6 +34,15 @@ pub enum Program {
         /// What it joins by.
         token: Option<String>,
     },
+    /// A relay.
+    Relay {
+        /// Its name.
+        name: String,
+        /// Where servers or relays above meet agents.
+        join: String,
+        /// What it joins by.
+        token: Option<String>,
+    },
 }
 
 impl Program {
@@ -42,6 +51,7 @@ impl Program {
             Self::Dev => "dev",
             Self::Server(_) => "server",
             Self::Agent { .. } => "agent",
+            Self::Relay { .. } => "relay",
         }
     }
 }
@@ -365,9 +375,15 @@ fn spawn(data: &Path, addresses: &Addresses, options: &MeshOptions) -> Process {
             command.args(["--node-name", node, "--server", server]);
             command.args(token.iter().flat_map(|token| ["--join-token", token]));
         }
+        Program::Relay { name, join, token } => {
+            command.args(["--node-name", name, "--join", join]);
+            command.args(token.iter().flat_map(|token| ["--join-token", token]));
+        }
     }
-    command.args(["--http-addr", &addresses.http, "--grpc-addr", &addresses.grpc]);
-    command.args(["--grpc-tls-addr", &addresses.grpc_tls, "--dns-addr", &addresses.dns]);
+    command.args(["--http-addr", &addresses.http, "--grpc-tls-addr", &addresses.grpc_tls]);
+    if !matches!(options.program, Program::Relay { .. }) {
+        command.args(["--grpc-addr", &addresses.grpc, "--dns-addr", &addresses.dns]);
+    }
     if let Some(policy) = options.default_policy {
         command.args(["--default-intention-policy", policy]);
     }
@@ -382,7 +398,7 @@ fn spawn(data: &Path, addresses: &Addresses, options: &MeshOptions) -> Process {
         Program::Dev | Program::Agent { .. } => {
             command.args(["--data-plane", if options.native { "native" } else { "envoy" }]);
         }
-        Program::Server(_) => {}
+        Program::Server(_) | Program::Relay { .. } => {}
     }
     Process::spawn(program, command)
 }
@@ -455,6 +471,7 @@ async fn ready(server: &mut Process, addresses: &Addresses, program: &Program) -
         Program::Dev | Program::Server(_) => "/v1/status/leader",
         // Its servers may be gone.
         Program::Agent { .. } => "/v1/agent/self",
+        Program::Relay { .. } => "/starling/v1/health/ready",
     };
     loop {
         server.expect_running()?;

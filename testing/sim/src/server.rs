@@ -197,7 +197,8 @@ impl Server {
                 }
             }
             AgentSays::Promote(promote) => self.promote(stream, Revision(promote.through))?,
-            AgentSays::Hello(_) | AgentSays::Here(_) => {}
+            AgentSays::Hello(_) | AgentSays::Relayed(_) => unreachable!("agents only"),
+            AgentSays::Here(_) => {}
         }
         Ok(None)
     }

@@ -58,7 +58,7 @@ const TABLE: &[Row] = &[
         folder: "adapters/http-api",
         may_use: &["core/model", "core/identity", "core/catalog", "core/traffic", "adapters/telemetry", "adapters/tls"],
     },
-    // Programs: wiring. They do not know each other, bar two; `starling`, the binary, knows all of them.
+    // Programs: wiring. They do not know each other, bar three; `starling`, the binary, knows all of them.
     Row {
         folder: "programs/server",
         may_use: &[
@@ -108,6 +108,20 @@ const TABLE: &[Row] = &[
             "adapters/telemetry",
         ],
     },
+    // A relay joins and finds servers as an agent does, by the same code.
+    Row {
+        folder: "programs/relay",
+        may_use: &[
+            "core/model",
+            "core/identity",
+            "core/catalog",
+            "core/attach",
+            "adapters/rpc",
+            "adapters/tls",
+            "adapters/telemetry",
+            "programs/agent",
+        ],
+    },
     Row { folder: "programs/fake-service", may_use: &["adapters/telemetry"] },
     // Nodes of its fleets are the agent's own code: what runs on ten thousand machines is what is measured.
     // The store is measured bare, beside etcd's own benchmark.
@@ -134,6 +148,7 @@ const TABLE: &[Row] = &[
             "adapters/vault",
             "adapters/telemetry",
             "programs/server",
+            "programs/relay",
             "programs/agent",
             "programs/proxy",
             "programs/fake-service",

@@ -70,7 +70,7 @@ pub(super) async fn authorize(api: Arc<Api>, call: Call) -> Outcome {
             (false, format!("Identity from an external trust domain: {}", id.trust_domain))
         }
         Identity::Workload(id) => judge(&api, &id.service, &target),
-        Identity::Agent { .. } | Identity::Server { .. } | Identity::Authority(_) => {
+        Identity::Agent { .. } | Identity::Server { .. } | Identity::Relay { .. } | Identity::Authority(_) => {
             return Err(ApiError::bad_request("ClientCertURI: is not the identity of a service"));
         }
     };

@@ -19,6 +19,7 @@ pub(super) async fn create(api: Arc<Api>, call: Call) -> Outcome {
         let description = fields.text("Description")?;
         let description = description.map(|text| JoinTokenDescription::new(&text)).transpose();
         let wanted = NewJoinToken {
+            for_relays: fields.flag("ForRelays")?,
             reusable: fields.flag("Reusable")?,
             ttl: fields.duration("TTL")?,
             description: description.map_err(|error| fields.error("Description", error))?,
@@ -50,6 +51,7 @@ fn form(token: &JoinTokenRecord) -> Value {
     json!({
         "id": token.id.to_string(),
         "description": token.description.as_ref().map_or("", |description| description.as_str()),
+        "for_relays": token.for_relays,
         "reusable": token.uses == JoinTokenUses::Reusable,
         "used": used,
         "created_at": forms::time(token.created_at),

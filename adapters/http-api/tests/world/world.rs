@@ -255,7 +255,8 @@ impl CatalogPort for World {
         let token: JoinToken = JOIN_TOKEN.parse().unwrap();
         let uses = if wanted.reusable { JoinTokenUses::Reusable } else { JoinTokenUses::OneTime { used: None } };
         let (id, secret_hash) = (token.id, token.secret_hash());
-        let record = JoinTokenRecord { id, secret_hash, description: wanted.description, uses, created_at, expires_at };
+        let NewJoinToken { description, for_relays, .. } = wanted;
+        let record = JoinTokenRecord { id, secret_hash, description, for_relays, uses, created_at, expires_at };
         self.commit(Command::JoinToken(JoinTokenCommand::Create(record))).await?;
         Ok((token, expires_at))
     }

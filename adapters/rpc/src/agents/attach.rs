@@ -59,7 +59,8 @@ impl Attached {
             | AgentSays::Unsubscribe(_)
             | AgentSays::Applied(_)
             | AgentSays::Rejected(_)
-            | AgentSays::Promote(_)) => Ok(self.stream()?.handle(says)?),
+            | AgentSays::Promote(_)
+            | AgentSays::Relayed(_)) => Ok(self.stream()?.handle(says)?),
         }
     }
 
@@ -89,13 +90,19 @@ impl Drop for Reader {
     }
 }
 
-/// Begins a stream of `node`: reads who calls, and asks the door.
+/// Whose a stream is, by the caller's certificate.
+pub(super) enum Attaching {
+    Node(NodeName),
+    Relay(NodeName),
+}
+
+/// Begins a stream: reads who calls, and asks the door.
 ///
 /// # Errors
 /// The status with which the call ends.
 pub(super) async fn begin(
     door: Arc<dyn AgentDoor>,
-    node: NodeName,
+    who: Attaching,
     mut frames: Streaming<AgentSays>,
     mut stopping: watch::Receiver<bool>,
 ) -> Result<AttachBody, Status> {
@@ -109,12 +116,21 @@ pub(super) async fn begin(
         () = stopped(&mut stopping) => return Err(stopping_status()),
     };
     let Hello { node: named, version, standby, level: _ } = &hello;
-    if *named != node.as_str() {
-        let reason = format!("the certificate is of node {node}, and the hello of node {named:?}");
+    let (Attaching::Node(name) | Attaching::Relay(name)) = &who;
+    if *named != name.as_str() {
+        let reason = format!("the certificate is of {name}, and the hello of {named:?}");
         return Err(CallError::refused(reason).into());
     }
-    tracing::debug!(%node, version, standby, "agent attaches");
-    let stream = door.attach(node, hello)?;
+    let stream = match who {
+        Attaching::Node(node) => {
+            tracing::debug!(%node, version, standby, "agent attaches");
+            door.attach(node, hello)?
+        }
+        Attaching::Relay(relay) => {
+            tracing::debug!(%relay, version, standby, "relay attaches");
+            door.relay(relay, hello)?
+        }
+    };
     let attached = Arc::new(Attached { state: Mutex::new(State::Open(stream)), sender: AtomicWaker::new() });
     let reader = tokio::spawn(read(Arc::clone(&attached), frames, stopping));
     Ok(AttachBody::new(attached, Reader(reader)))

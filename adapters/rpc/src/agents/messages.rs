@@ -32,8 +32,12 @@ pub(crate) mod path {
     pub(crate) const ISSUE_LEAVES: &str = "/starling.agent.v1.Agents/IssueLeaves";
     pub(crate) const RENEW: &str = "/starling.agent.v1.Agents/Renew";
     pub(crate) const FOLLOW_CHECKS: &str = "/starling.agent.v1.Agents/FollowChecks";
+    pub(crate) const RELAY: &str = "/starling.agent.v1.Agents/Relay";
     pub(crate) const JOIN: &str = "/starling.agent.v1.Agents/Join";
 }
+
+/// By this a relay says for which node it asks.
+pub(crate) const FOR_NODE: &str = "starling-for-node";
 
 /// The messages themselves. Fields may be added; a number is never given a new meaning.
 pub(crate) mod wire {
@@ -176,6 +180,9 @@ pub(crate) mod wire {
         pub node_id: String,
         #[prost(bytes = "vec", tag = "4")]
         pub csr_der: Vec<u8>,
+        /// It is a relay, and no node.
+        #[prost(bool, tag = "5")]
+        pub relay: bool,
     }
 
     impl std::fmt::Debug for Join {
@@ -428,12 +435,18 @@ impl OnWire for JoinRequest {
     type Message = wire::Join;
 
     fn into_wire(self) -> wire::Join {
-        wire::Join { token: self.token, node: self.node.to_string(), node_id: self.node_id, csr_der: self.csr_der }
+        wire::Join {
+            token: self.token,
+            node: self.node.to_string(),
+            node_id: self.node_id,
+            csr_der: self.csr_der,
+            relay: self.relay,
+        }
     }
 
     fn from_wire(message: wire::Join) -> Result<Self, String> {
-        let wire::Join { token, node, node_id, csr_der } = message;
-        Ok(Self { token, node: parse(&node)?, node_id, csr_der })
+        let wire::Join { token, node, node_id, csr_der, relay } = message;
+        Ok(Self { token, node: parse(&node)?, node_id, csr_der, relay, through: None })
     }
 }
 

@@ -18,10 +18,11 @@ use tonic::server::{Grpc, ServerStreamingService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-use super::attach::{AgentDecoder, begin};
+use super::attach::{AgentDecoder, Attaching, begin};
 use super::messages::{Compared, Followed, OnWire, Renewal};
 use super::{
-    AGENT_FRAME_BYTES_MAX, AGENT_REQUEST_BYTES_MAX, AgentDoor, COMMIT_BYTES_MAX, JoinRequest, LeafRequest, path, wire,
+    AGENT_FRAME_BYTES_MAX, AGENT_REQUEST_BYTES_MAX, AgentDoor, COMMIT_BYTES_MAX, FOR_NODE, JoinRequest, LeafRequest,
+    path, wire,
 };
 use crate::call::CallError;
 use crate::connection::{Origin, Peer, stopped};
@@ -47,16 +48,46 @@ impl AgentsService {
     {
         let door = self.door;
         if request.uri().path() == path::JOIN {
-            let join = |join: JoinRequest| async move { door.join(join).await };
+            let relay = match &origin.peer {
+                Some(Peer::Member { identity, .. }) => match &**identity {
+                    Identity::Relay { relay, .. } => Some(relay.clone()),
+                    Identity::Workload(_)
+                    | Identity::Agent { .. }
+                    | Identity::Server { .. }
+                    | Identity::Authority(_) => None,
+                },
+                Some(Peer::Loopback(_)) | None => None,
+            };
+            let join = |join: JoinRequest| async move { door.join(JoinRequest { through: relay, ..join }).await };
             return unary(request, AGENT_REQUEST_BYTES_MAX, join).await;
         }
         // Before anything of the request is read.
-        let node = match node(&origin) {
-            Ok(node) => node,
+        let caller = match caller(&origin, request.headers()) {
+            Ok(caller) => caller,
             Err(error) => return Status::from(error).into_http(),
         };
+        let (node, relay) = match (caller, request.uri().path()) {
+            (Caller::Agent(node), path::ATTACH) => {
+                return attach(door, Attaching::Node(node), request, self.stopping).await;
+            }
+            (Caller::Relay(relay), path::RELAY) => {
+                return attach(door, Attaching::Relay(relay), request, self.stopping).await;
+            }
+            (Caller::Relay(relay), path::RENEW) => {
+                let renew = |Renewal(csr_der)| async move { door.renew_relay(&relay, csr_der).await };
+                return unary(request, AGENT_REQUEST_BYTES_MAX, renew).await;
+            }
+            (Caller::Agent(node), _) => (node, None),
+            (Caller::Behind { node, relay }, _) => (node, Some(relay)),
+            (Caller::Relay(relay), _) => {
+                let reason = format!("relay {relay} does not say for which node it asks");
+                return Status::from(CallError::refused(reason)).into_http();
+            }
+        };
+        if let Some(relay) = relay {
+            tracing::debug!(%node, %relay, path = request.uri().path(), "a relay asks for a node");
+        }
         match request.uri().path() {
-            path::ATTACH => attach(door, node, request, self.stopping).await,
             path::COMMIT => {
                 let commit = |changes: Vec<Change>| async move { door.commit(&node, changes).await };
                 unary(request, COMMIT_BYTES_MAX, commit).await
@@ -83,13 +114,32 @@ impl AgentsService {
     }
 }
 
-/// The node whose agent calls.
-fn node(origin: &Origin) -> Result<NodeName, CallError> {
+/// Who calls.
+enum Caller {
+    /// The agent of a node.
+    Agent(NodeName),
+    /// A relay for itself.
+    Relay(NodeName),
+    /// A relay, for a node behind it.
+    Behind { node: NodeName, relay: NodeName },
+}
+
+/// Who calls, by its certificate. Only a relay speaks for another than itself.
+fn caller(origin: &Origin, headers: &http::HeaderMap) -> Result<Caller, CallError> {
+    let behind = headers.get(FOR_NODE).map(|name| {
+        let name = name.to_str().map_err(CallError::refused)?;
+        name.parse::<NodeName>().map_err(CallError::refused)
+    });
     match &origin.peer {
-        Some(Peer::Member { identity, .. }) => match &**identity {
-            Identity::Agent { node, .. } => Ok(node.clone()),
-            other @ (Identity::Workload(_) | Identity::Server { .. } | Identity::Authority(_)) => {
-                Err(CallError::refused(format!("this is for agents, and the caller is {other}")))
+        Some(Peer::Member { identity, .. }) => match (&**identity, behind.transpose()?) {
+            (Identity::Agent { node, .. }, None) => Ok(Caller::Agent(node.clone())),
+            (Identity::Agent { node, .. }, Some(other)) => Err(CallError::refused(format!(
+                "only a relay speaks for another node, and {node} is none; it spoke for {other}"
+            ))),
+            (Identity::Relay { relay, .. }, None) => Ok(Caller::Relay(relay.clone())),
+            (Identity::Relay { relay, .. }, Some(node)) => Ok(Caller::Behind { node, relay: relay.clone() }),
+            (other @ (Identity::Workload(_) | Identity::Server { .. } | Identity::Authority(_)), _) => {
+                Err(CallError::refused(format!("this is for agents and relays, and the caller is {other}")))
             }
         },
         Some(Peer::Loopback(_)) | None => {
@@ -100,7 +150,7 @@ fn node(origin: &Origin) -> Result<NodeName, CallError> {
 
 async fn attach<B>(
     door: Arc<dyn AgentDoor>,
-    node: NodeName,
+    who: Attaching,
     request: http::Request<B>,
     stopping: watch::Receiver<bool>,
 ) -> http::Response<Body>
@@ -109,7 +159,7 @@ where
     B::Error: Into<StdError> + Send,
 {
     let frames = Streaming::new_request(AgentDecoder, request.into_body(), None, Some(AGENT_FRAME_BYTES_MAX));
-    match begin(door, node, frames, stopping).await {
+    match begin(door, who, frames, stopping).await {
         Ok(body) => {
             let mut response = http::Response::new(Body::new(body));
             response.headers_mut().insert(http::header::CONTENT_TYPE, GRPC_CONTENT_TYPE);

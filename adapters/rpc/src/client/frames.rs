@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Buf;
+use bytes::{Buf, Bytes};
 use futures::Stream;
 use prost::Message;
 use starling_attach::message::{AgentSays, ServerSays};
@@ -22,9 +22,12 @@ use crate::pulse::Vigil;
 /// Bytes set aside for frames in either direction; they grow as needed, and shrink again.
 const BUFFER_BYTES: usize = 256;
 
+/// What a server says, with the bytes in which it came.
+pub type Framed = (Bytes, ServerSays);
+
 /// What a server says. Ends after the first error.
-pub struct ServerFrames {
-    frames: Streaming<ServerSays>,
+pub struct ServerFrames<T = ServerSays> {
+    frames: Streaming<T>,
     line: Arc<Line>,
     /// Since when nothing was there to be taken.
     waiting: Option<Instant>,
@@ -32,18 +35,18 @@ pub struct ServerFrames {
     over: bool,
 }
 
-impl fmt::Debug for ServerFrames {
+impl<T> fmt::Debug for ServerFrames<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerFrames").field("over", &self.over).finish_non_exhaustive()
     }
 }
 
-impl ServerFrames {
-    pub(super) fn new(frames: Streaming<ServerSays>, line: Arc<Line>) -> Self {
+impl<T> ServerFrames<T> {
+    pub(super) fn new(frames: Streaming<T>, line: Arc<Line>) -> Self {
         Self { frames, line, waiting: None, vigil: Vigil::new(), over: false }
     }
 
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<ServerSays, CallError>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, CallError>> {
         let frame = Pin::new(&mut self.frames).poll_next(cx);
         if frame.is_ready() {
             self.waiting = None;
@@ -68,8 +71,8 @@ impl ServerFrames {
     }
 }
 
-impl Stream for ServerFrames {
-    type Item = Result<ServerSays, CallError>;
+impl<T> Stream for ServerFrames<T> {
+    type Item = Result<T, CallError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if self.over {
@@ -120,6 +123,39 @@ impl Decoder for AgentCodec {
         let frame = src.copy_to_bytes(src.remaining());
         let says = FromServer::from_bytes(frame).map_err(|error| Status::internal(error.to_string()))?;
         Ok(Some(says))
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::new(BUFFER_BYTES, PIECE_BYTES)
+    }
+}
+
+/// The same for a relay, which passes on the bytes that came.
+pub(super) struct RelayCodec;
+
+impl Codec for RelayCodec {
+    type Encode = AgentSays;
+    type Decode = Framed;
+    type Encoder = AgentCodec;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> AgentCodec {
+        AgentCodec
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Decoder for RelayCodec {
+    type Item = Framed;
+    type Error = Status;
+
+    fn decode(&mut self, src: &mut DecodeBuf<'_>) -> Result<Option<Framed>, Status> {
+        let frame = src.copy_to_bytes(src.remaining());
+        let says = FromServer::from_bytes(frame.clone()).map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Some((frame, says)))
     }
 
     fn buffer_settings(&self) -> BufferSettings {

@@ -52,6 +52,11 @@ impl Outbox {
         Ok(())
     }
 
+    /// How many frames wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.lock().frames.len()
+    }
+
     /// Nothing more will be said.
     pub(super) fn close(&self) {
         self.lock().closed = true;

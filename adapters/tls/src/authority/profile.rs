@@ -45,6 +45,18 @@ impl LeafProfile {
         Self { identity, dns_names, addresses: addresses.to_vec(), serves: true }
     }
 
+    /// That of a relay: agents call it, and it calls servers. It is known by its
+    /// identity alone.
+    #[must_use]
+    pub fn relay(trust_domain: &TrustDomain, datacenter: &Datacenter, relay: &NodeName) -> Self {
+        let identity = Identity::Relay {
+            trust_domain: trust_domain.clone(),
+            datacenter: datacenter.clone(),
+            relay: relay.clone(),
+        };
+        Self { identity, dns_names: BTreeSet::new(), addresses: Vec::new(), serves: true }
+    }
+
     pub(super) fn names(&self) -> Result<Vec<SanType>, rcgen::Error> {
         let mut names = vec![uri_name(self.identity.to_uri())?];
         for name in &self.dns_names {

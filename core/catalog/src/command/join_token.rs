@@ -38,6 +38,8 @@ pub struct JoinRequest {
     pub node: NodeName,
     /// The identifier that it says it has; empty if it has none.
     pub node_id: NodeId,
+    /// Whether it says that it is a relay.
+    pub relay: bool,
     /// Whose the name is already.
     pub holder: NameHolder,
     /// When it asks.
@@ -83,6 +85,12 @@ pub enum JoinTokenRefusal {
         /// By whom and when.
         used: JoinTokenUse,
     },
+    /// It lets in nodes, and a relay has shown it.
+    #[error("join token {0} lets nodes in, not relays; make another with `starling token create --join --relay`")]
+    NotForRelays(JoinTokenId),
+    /// It lets in relays, and a node has shown it.
+    #[error("join token {0} lets relays in, not nodes; make another with `starling token create --join`")]
+    ForRelays(JoinTokenId),
     /// An agent of this name is there.
     #[error(
         "node name {node} is that of a living node{}; choose another name, or stop the agent that has it",
@@ -153,6 +161,11 @@ fn decide_use(snapshot: &Snapshot, request: &JoinRequest, decision: &mut Decisio
     }
     if let JoinTokenUses::OneTime { used: Some(used) } = &token.uses {
         return Err(JoinTokenRefusal::Used { id: token.id, used: used.clone() });
+    }
+    match (token.for_relays, request.relay) {
+        (false, true) => return Err(JoinTokenRefusal::NotForRelays(token.id)),
+        (true, false) => return Err(JoinTokenRefusal::ForRelays(token.id)),
+        (true, true) | (false, false) => {}
     }
     let id = snapshot.node(&request.node).map(|node| node.value.id.clone()).unwrap_or_default();
     match request.holder {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use starling_identity::JoinToken;
-use starling_model::Node;
+use starling_model::{NodeId, NodeName};
 use starling_rpc::{CallError, ConnectError, JoinAnswer, JoinRequest, ServerClient};
 use starling_tls::{AgentIdentity, LeafKey, join_client_config};
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ use crate::remote::uplink::CONNECT_TIMEOUT;
 
 /// How long a node that has nothing to serve from waits to be let in: longer than a fleet of 10,000 takes to join, a node
 /// to count as lost and a server to be restarted. Whoever started it should hear of what lasts longer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5 * 60);
+pub const PATIENCE: Duration = Duration::from_secs(5 * 60);
 
 /// For an answer: twice what a server lets a request wait for its signature.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(40);
@@ -68,30 +68,39 @@ impl From<ConnectError> for Turned {
     }
 }
 
-/// Has `node` let in by one of `servers`, and keeps the identity that it is given in `data_dir`. What may pass is waited
+/// Who asks to be let in.
+#[derive(Debug, Clone)]
+pub struct Newcomer {
+    /// What it is called.
+    pub name: NodeName,
+    /// A node's UUID; empty if it has none.
+    pub node_id: NodeId,
+    /// Whether it is a relay, and no node.
+    pub relay: bool,
+}
+
+/// Has a node or a relay let in by one of `servers`, and keeps the identity that it is given in `data_dir`. What may pass is waited
 /// for up to `patience`; every server is tried once at least.
 ///
 /// # Errors
 /// When it is not let in, with the reason of the last server that was tried.
-pub(crate) async fn join(
+pub async fn join(
     servers: &[String],
     join_token: Option<&str>,
-    node: &Node,
+    newcomer: &Newcomer,
     data_dir: &Path,
     patience: Duration,
 ) -> anyhow::Result<AgentIdentity> {
+    let Newcomer { name, node_id, relay } = newcomer.clone();
     let Some(text) = join_token else {
-        bail!("node {} has no certificate yet; give it a join token (starling token create --join)", node.name);
+        let (what, flag) = if relay { ("relay", " --relay") } else { ("node", "") };
+        bail!("{what} {name} has no certificate yet; give it a join token (starling token create --join{flag})");
     };
     let token: JoinToken = text.parse().context("the join token")?;
     let tls = Arc::new(join_client_config(token.root)?);
     let key = LeafKey::generate()?;
-    let request = JoinRequest {
-        token: text.to_owned(),
-        node: node.name.clone(),
-        node_id: node.id.parse().unwrap_or_default(),
-        csr_der: key.csr_der()?,
-    };
+    let request =
+        JoinRequest { token: text.to_owned(), node: name, node_id, csr_der: key.csr_der()?, relay, through: None };
     let ask = |server: String| ask(server, Arc::clone(&tls), request.clone());
     let answer = until_let_in(servers, patience, ask).await?;
     Ok(AgentIdentity::save(data_dir, &answer.leaf.chain_pem, &key, &answer.roots_pem)?)

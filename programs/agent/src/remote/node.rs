@@ -20,7 +20,7 @@ use crate::agent::{Agent, AgentConfig};
 use crate::native::{NativePlane, Workload};
 use crate::proxies::{Kept, Proxies};
 use crate::remote::cache;
-use crate::remote::join::{PATIENCE, join};
+use crate::remote::join::{Newcomer, PATIENCE, join};
 use crate::remote::mirror::{Mirror, RETURN_WITHIN, View};
 use crate::remote::passage::Passage;
 use crate::remote::renewal::Renewal;
@@ -90,7 +90,8 @@ impl RemoteNode {
             None => (None, Replica::default()),
         };
         let servers = Arc::new(Servers::new(node.name.clone(), config.servers));
-        set_members(&servers, &replica);
+        servers.set_kept_members(members(&replica));
+        servers.keep_to_named(welcome.as_ref().is_some_and(|welcome| welcome.relay));
         let mirror = Mirror::new(replica, own);
         let attached_before = Kept::read(&data_dir);
         let key = |id| InstanceKey { node: node.name.clone(), id };
@@ -204,9 +205,9 @@ struct Switch {
 }
 
 /// What a replica says of the servers of the mesh, as far as they stay.
-fn set_members(servers: &Servers, replica: &Replica) {
+fn members(replica: &Replica) -> impl Iterator<Item = Member> + use<'_> {
     let stay = replica.servers().filter(|server| !server.leaving && !server.agents.is_empty());
-    servers.set_members(stay.map(|server| Member { id: server.id.to_string(), address: server.agents.clone() }));
+    stay.map(|server| Member { id: server.id.to_string(), address: server.agents.clone() })
 }
 
 impl Switch {
@@ -245,7 +246,7 @@ impl Listener for Switch {
 
     fn heard(&self, touched: &BTreeSet<Subject>) {
         if touched.contains(&Subject::Servers) {
-            set_members(&self.servers, &self.mirror.replica());
+            self.servers.set_members(members(&self.mirror.replica()));
         }
         self.apply(touched);
     }
@@ -264,14 +265,15 @@ fn settings(welcome: &Welcome) -> anyhow::Result<MeshSettings> {
 /// The identity on disk, or else that of a node that joins.
 async fn identity(config: &NodeConfig, node: &Node, data_dir: &Path) -> anyhow::Result<AgentIdentity> {
     let token = config.join_token.as_deref();
+    let newcomer = Newcomer { name: node.name.clone(), node_id: node.id.clone(), relay: false };
     let identity = match AgentIdentity::load(data_dir) {
-        Err(AgentIdentityError::Absent { .. }) => join(&config.servers, token, node, data_dir, PATIENCE).await?,
+        Err(AgentIdentityError::Absent { .. }) => join(&config.servers, token, &newcomer, data_dir, PATIENCE).await?,
         loaded => {
             let known = loaded?;
             let expired_at = known.credentials.validity().not_after();
             if expired_at < (config.agent.clock)() {
                 // It has proxies to serve meanwhile.
-                or_expired(join(&config.servers, token, node, data_dir, Duration::ZERO).await, node, known)
+                or_expired(join(&config.servers, token, &newcomer, data_dir, Duration::ZERO).await, node, known)
             } else {
                 known
             }

@@ -22,7 +22,9 @@ pub struct Passage {
 }
 
 impl Passage {
-    pub(crate) fn new(servers: Arc<Servers>, tls: watch::Receiver<Arc<rustls::ClientConfig>>) -> Self {
+    /// To these servers, by the TLS configuration of the moment.
+    #[must_use]
+    pub fn new(servers: Arc<Servers>, tls: watch::Receiver<Arc<rustls::ClientConfig>>) -> Self {
         Self { servers, tls, client: Mutex::default() }
     }
 

@@ -41,6 +41,10 @@ pub struct Servers {
 #[derive(Debug, Default)]
 struct State {
     members: BTreeSet<Member>,
+    /// Whether the list was kept from before a restart: what the operator names now goes before it.
+    members_are_kept: bool,
+    /// Whether the mesh's own list is not gone by: a relay's agents are not to go to its servers.
+    named_only: bool,
     failed: BTreeMap<String, Instant>,
     /// The one that the node is attached to.
     primary: Option<String>,
@@ -58,10 +62,17 @@ impl Servers {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The mesh's own list was this before a restart.
+    pub fn set_kept_members(&self, members: impl IntoIterator<Item = Member>) {
+        self.set_members(members);
+        self.lock().members_are_kept = true;
+    }
+
     /// The mesh's own list is now this; an empty one says nothing.
     pub fn set_members(&self, members: impl IntoIterator<Item = Member>) {
         let members: BTreeSet<_> = members.into_iter().take(MEMBERS_MAX).collect();
         let mut state = self.lock();
+        state.members_are_kept = false;
         if state.members != members {
             state.members = members;
             drop(state);
@@ -69,43 +80,54 @@ impl Servers {
         }
     }
 
+    /// Whether the node keeps to the servers that the operator named, since what it is attached to is a relay: what the mesh says
+    /// of its servers is not meant for it.
+    pub fn keep_to_named(&self, named_only: bool) {
+        self.lock().named_only = named_only;
+    }
+
     /// Moves when the mesh's list does.
-    pub(crate) fn changed(&self) -> watch::Receiver<u64> {
+    pub fn changed(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
     /// A server could not be reached, or ended the stream.
-    pub(crate) fn failed(&self, address: &str) {
+    pub fn failed(&self, address: &str) {
         self.lock().failed.insert(address.to_owned(), Instant::now());
     }
 
     /// A server has told everything.
-    pub(crate) fn heard(&self, address: &str) {
+    pub fn heard(&self, address: &str) {
         self.lock().failed.remove(address);
     }
 
     /// The node is attached to this one now, or to none.
-    pub(crate) fn set_primary(&self, address: Option<&str>) {
+    pub fn set_primary(&self, address: Option<&str>) {
         self.lock().primary = address.map(str::to_owned);
     }
 
     /// The server to go to next that is none of `except`.
-    pub(crate) fn next(&self, except: &BTreeSet<&str>) -> Option<String> {
+    #[must_use]
+    pub fn next(&self, except: &BTreeSet<&str>) -> Option<String> {
         self.in_order().into_iter().find(|address| !except.contains(address.as_str()))
     }
 
     /// Every server, the one that the node is attached to first.
-    pub(crate) fn in_order(&self) -> Vec<String> {
+    #[must_use]
+    pub fn in_order(&self) -> Vec<String> {
         let mut state = self.lock();
         let now = Instant::now();
         state.failed.retain(|_, at| now.saturating_duration_since(*at) < FAILED_FOR);
-        let is_member = |address: &str| state.members.iter().any(|member| member.address == address);
-        let all: BTreeSet<&String> =
-            self.named.iter().chain(state.members.iter().map(|member| &member.address)).collect();
+        let members = state.members.iter().filter(|_| !state.named_only).map(|member| &member.address);
+        let members: BTreeSet<&String> = members.collect();
+        let all: BTreeSet<&String> = self.named.iter().chain(members.iter().copied()).collect();
         let mut all: Vec<_> = all
             .into_iter()
             .map(|address| {
-                let is_stranger = !state.members.is_empty() && !is_member(address);
+                let is_stranger = match state.members_are_kept {
+                    true => !self.named.contains(address),
+                    false => !members.is_empty() && !members.contains(address),
+                };
                 let is_other = state.primary.as_ref() != Some(address);
                 let failed = state.failed.get(address);
                 ((is_other, failed, is_stranger, std::cmp::Reverse(self.weight(address))), address)
@@ -169,5 +191,19 @@ mod tests {
         servers.set_primary(Some(&order[1]));
         assert_eq!(servers.in_order()[0], order[1]);
         assert_ne!(servers.next(&BTreeSet::from([&*order[1]])), Some(order[1].clone()));
+    }
+
+    #[test]
+    fn behind_a_relay_a_node_keeps_to_what_was_named_and_a_list_from_before_a_restart_comes_after_it() {
+        let servers = servers("n1", &["relay:1"]);
+        let member = || [Member { id: "1".to_owned(), address: "server:1".to_owned() }];
+        servers.set_kept_members(member());
+        assert_eq!(servers.in_order(), ["relay:1", "server:1"]);
+        servers.set_members(member());
+        assert_eq!(servers.in_order(), ["server:1", "relay:1"]);
+        servers.keep_to_named(true);
+        assert_eq!(servers.in_order(), ["relay:1"]);
+        servers.keep_to_named(false);
+        assert_eq!(servers.in_order().len(), 2);
     }
 }

@@ -1,7 +1,7 @@
 //! The arguments of `starling agent`.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use starling_model::{Datacenter, Locality, NodeName};
 
@@ -92,26 +92,40 @@ pub(crate) struct AgentArgs {
 impl AgentArgs {
     /// Host and port of each server.
     pub(super) fn servers(&self) -> anyhow::Result<Vec<String>> {
-        let parsed = self.server.iter().map(|text| {
-            let (host, port) = host_and_port(text.trim())
-                .ok_or_else(|| usage(format!("--server: {text:?} is not of the form HOST:PORT")))?;
-            let port = port.unwrap_or(SERVER_PORT);
-            Ok(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
-        });
-        parsed.collect()
+        addresses("--server", &self.server)
     }
 
     /// The join token: of the flag, of the file, or of the environment, in this order.
     pub(super) fn join_token(&self, environment: &Environment) -> anyhow::Result<Option<String>> {
-        use std::io::Read;
-        let Some(path) = &self.join_token_file else {
-            return Ok(self.join_token.clone().or_else(|| environment.join_token.clone()));
-        };
-        let mut text = String::new();
-        let read = std::fs::File::open(path).and_then(|file| file.take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text));
-        read.map_err(|error| usage(format!("--join-token-file: cannot read {}: {error}", path.display())))?;
-        Ok(Some(text.trim().to_owned()))
+        join_token(self.join_token.as_deref(), ("--join-token-file", self.join_token_file.as_deref()), environment)
     }
+}
+
+/// Hosts and ports of servers, as a flag names them.
+pub(crate) fn addresses(flag: &str, texts: &[String]) -> anyhow::Result<Vec<String>> {
+    let parsed = texts.iter().map(|text| {
+        let (host, port) = host_and_port(text.trim())
+            .ok_or_else(|| usage(format!("{flag}: {text:?} is not of the form HOST:PORT")))?;
+        let port = port.unwrap_or(SERVER_PORT);
+        Ok(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
+    });
+    parsed.collect()
+}
+
+/// A join token: of its flag, of the file of another, or of the environment, in this order.
+pub(crate) fn join_token(
+    given: Option<&str>,
+    (flag, file): (&str, Option<&Path>),
+    environment: &Environment,
+) -> anyhow::Result<Option<String>> {
+    use std::io::Read;
+    let Some(path) = file else {
+        return Ok(given.map(str::to_owned).or_else(|| environment.join_token.clone()));
+    };
+    let mut text = String::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text));
+    read.map_err(|error| usage(format!("{flag}: cannot read {}: {error}", path.display())))?;
+    Ok(Some(text.trim().to_owned()))
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ mod paths;
 mod proxyless;
 mod receipts;
 mod refusal;
+mod relays;
 mod restart;
 mod rolling;
 mod servers;

@@ -81,7 +81,7 @@ impl Stream {
         state.heard_at = Instant::now();
         let State { replica, streams, .. } = &mut *state;
         let Some(feed) = streams.get_mut(&self.number) else { return Err(ReplicaError::BegunAnew) };
-        if !feed.intake.hear(replica, says)? {
+        if !feed.intake.hear(&**replica, says)? {
             return Ok(None);
         }
         let before = replica.through();

@@ -94,6 +94,7 @@ struct Kept {
     address: String,
     /// The server's id, once it has said it.
     server: String,
+    is_relay: bool,
     client: Option<ServerClient>,
     heard_at: Option<Instant>,
     is_leaving: bool,
@@ -163,8 +164,17 @@ impl Keeper {
         };
         let mut task = JoinSet::new();
         task.spawn(line.run());
-        let (server, client, heard_at, is_leaving) = (String::new(), None, None, false);
-        let kept = Kept { purpose, address, server, client, heard_at, is_leaving, promote, _task: task };
+        let kept = Kept {
+            purpose,
+            address,
+            server: String::new(),
+            is_relay: false,
+            client: None,
+            heard_at: None,
+            is_leaving: false,
+            promote,
+            _task: task,
+        };
         self.lines.insert(self.begun, kept);
     }
 
@@ -188,8 +198,11 @@ impl Keeper {
                     self.is_attached(&address, client);
                 }
             }
-            Report::Is(server) => {
-                line.server = server;
+            Report::Is { server, is_relay } => {
+                (line.server, line.is_relay) = (server, is_relay);
+                if line.purpose == Purpose::Primary {
+                    self.config.servers.keep_to_named(is_relay);
+                }
                 self.check_apart(number);
             }
             Report::Heard => {
@@ -268,6 +281,7 @@ impl Keeper {
         let Some(line) = self.lines.get_mut(&number) else { return };
         line.purpose = Purpose::Primary;
         line.promote.notify_one();
+        self.config.servers.keep_to_named(line.is_relay);
         let (address, client) = (line.address.clone(), line.client.clone());
         client.into_iter().for_each(|client| self.is_attached(&address, client));
         self.standby.not_before = None;

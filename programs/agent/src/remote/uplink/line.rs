@@ -22,8 +22,8 @@ pub(super) type LineNumber = u64;
 pub(super) enum Report {
     /// The stream is open.
     Open(ServerClient),
-    /// Which server it is, by its id.
-    Is(String),
+    /// Which server it is, by its id, and whether it is a relay.
+    Is { server: String, is_relay: bool },
     /// Everything has been told for the first time.
     Heard,
     /// The server wishes the stream to go there.
@@ -165,14 +165,18 @@ impl Line {
                 let now = Instant::now();
                 self.mirror.hold_report(now, now + within.mul_f64(0.5 + fastrand::f64() / 2.0));
             }
-            ServerSays::Update(_) | ServerSays::Whole(_) | ServerSays::Through(_) | ServerSays::Unsubscribed(_) => {}
+            ServerSays::Update(_)
+            | ServerSays::Whole(_)
+            | ServerSays::Through(_)
+            | ServerSays::Unsubscribed(_)
+            | ServerSays::Remind(_) => {}
         }
         Ok(())
     }
 
     fn welcomed(&self, welcome: &Welcome) {
         if !welcome.server.is_empty() {
-            self.report(Report::Is(welcome.server.clone()));
+            self.report(Report::Is { server: welcome.server.clone(), is_relay: welcome.relay });
         }
         self.listener.welcomed(welcome);
     }

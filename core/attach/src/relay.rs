@@ -1,0 +1,296 @@
+//! A relay's side of both streams: what it hears from servers it holds and passes on to agents in the bytes in which it came,
+//! and what the agents say of themselves it tells a server in batches.
+//!
+//! It wants what its agents want. Of a subject that is new to it an agent is told when the relay has heard of it, and no
+//! `Through` before that: what an agent is told to be complete is complete here. Up to here is one step per revision, as for
+//! an agent's replica; two servers may be heard at once, and only one of them, the primary, is told of the nodes.
+//! See docs/adr/0020-relay.md.
+
+mod holding;
+mod roll;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use starling_catalog::Subject;
+use starling_model::{NodeName, Revision};
+
+use crate::fleet::{Fleet, Published, StreamId, SubscribeError};
+use crate::intake::Hearer as _;
+use crate::lineage::{Epoch, Lineage};
+use crate::message::{AgentSays, Reached, ServerSays, Subscribe, Welcome};
+use crate::replica::ReplicaError;
+use crate::{Intake, relayed::Relayed};
+
+pub use holding::{HeldItem, HeldWhole, Holding, HoldingIntake, News};
+pub use roll::{Crowded, NodeNumber, Roll};
+
+/// Subjects in one request to a server: a message stays far below what a server reads.
+const SUBJECTS_PER_REQUEST: usize = 8_192;
+
+/// Names a stream from a server.
+pub type LineId = u64;
+
+/// A relay without its sockets.
+#[derive(Debug)]
+pub struct Relay {
+    fleet: Fleet<Holding>,
+    /// The nodes behind it.
+    pub roll: Roll,
+    lines: BTreeMap<LineId, Line>,
+    /// The one that is told of the nodes.
+    primary: Option<LineId>,
+    /// What the relay itself follows.
+    own: BTreeSet<Subject>,
+    /// What nobody has wanted since before the last sweep.
+    idle: BTreeSet<Subject>,
+    lineage: Lineage,
+    /// Nodes that are to be told a `Through`, once all is known up to there.
+    reminded: Vec<(Revision, NodeNumber)>,
+}
+
+/// A stream from a server.
+#[derive(Debug)]
+struct Line {
+    intake: HoldingIntake,
+    /// Whom the server has named since its last `Through`.
+    reminded: Vec<NodeNumber>,
+}
+
+/// What came of a frame from a server.
+#[derive(Debug, Default)]
+pub struct Heard {
+    /// Streams that there is something for.
+    pub woken: Vec<StreamId>,
+    /// Nodes that are to be told a `Through`.
+    pub reminded: Vec<NodeNumber>,
+    /// The servers' store has begun another epoch, or this is the first: what agents were told of it is over.
+    pub other_epoch: bool,
+}
+
+impl Relay {
+    /// One that holds nothing, and follows `own` for itself.
+    #[must_use]
+    pub fn new(own: impl IntoIterator<Item = Subject>) -> Self {
+        let mut fleet = Fleet::new(Holding::default());
+        let own: BTreeSet<_> = own.into_iter().collect();
+        for subject in &own {
+            fleet.hold(subject);
+        }
+        Self {
+            fleet,
+            roll: Roll::default(),
+            lines: BTreeMap::new(),
+            primary: None,
+            own,
+            idle: BTreeSet::new(),
+            lineage: Lineage::default(),
+            reminded: Vec::new(),
+        }
+    }
+
+    /// What agents and relays below are sent.
+    #[must_use]
+    pub fn holding(&self) -> &Holding {
+        self.fleet.source()
+    }
+
+    /// Everything that is held is complete up to here.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.fleet.revision()
+    }
+
+    /// Frames that were made here, and not passed on as they came.
+    #[must_use]
+    pub fn encoded(&self) -> u64 {
+        self.fleet.encoded()
+    }
+
+    /// Begins a stream from a server: answers with what to say on it first.
+    #[must_use]
+    pub fn begin(&mut self, line: LineId) -> Vec<AgentSays> {
+        let beside = !self.lines.is_empty();
+        let (intake, says) = Intake::begin(self.fleet.source_mut(), beside);
+        self.lines.insert(line, Line { intake, reminded: Vec::new() });
+        in_parts(says)
+    }
+
+    /// A stream from a server is over.
+    pub fn end(&mut self, line: LineId) {
+        self.lines.remove(&line);
+        if self.primary == Some(line) {
+            self.primary = None;
+        }
+    }
+
+    /// A stream from a server is told of the nodes from now on, beginning with all of them.
+    pub fn promote(&mut self, line: LineId) {
+        self.primary = Some(line);
+        self.roll.tell_anew();
+    }
+
+    /// Servers have not what was heard: all of it is forgotten. Every stream has to end, on either side.
+    pub fn begin_anew(&mut self) {
+        self.lines.clear();
+        self.primary = None;
+        self.reminded.clear();
+        self.fleet.begin_anew();
+        self.lineage = Lineage::default();
+    }
+
+    /// Hears what a server says.
+    ///
+    /// # Errors
+    /// [`ReplicaError`]; the stream has to end then, and what is held is as it was.
+    pub fn hear(&mut self, line: LineId, says: &ServerSays, frame: &Bytes, now_ms: u64) -> Result<Heard, ReplicaError> {
+        let Some(Line { intake, reminded }) = self.lines.get_mut(&line) else { return Err(ReplicaError::BegunAnew) };
+        let mut heard = Heard::default();
+        let hand_over = intake.hear_frame(self.fleet.source(), says, frame)?;
+        if hand_over {
+            let Published { woken, .. } = self.fleet.hear(intake, now_ms);
+            heard.woken = woken;
+        }
+        match says {
+            ServerSays::Welcome(welcome) => heard.other_epoch = self.is_of(welcome),
+            ServerSays::Remind(remind) => reminded.extend(&remind.nodes),
+            ServerSays::Through(through) => {
+                let at = Revision(through.revision);
+                self.reminded.extend(reminded.drain(..).map(|node| (at, node)));
+            }
+            ServerSays::Update(_)
+            | ServerSays::Whole(_)
+            | ServerSays::Unsubscribed(_)
+            | ServerSays::MoveTo(_)
+            | ServerSays::Leaving(_) => {}
+        }
+        let at = self.fleet.revision();
+        self.reminded.retain(|(until, node)| {
+            let is_due = *until <= at;
+            heard.reminded.extend(is_due.then_some(*node));
+            !is_due
+        });
+        Ok(heard)
+    }
+
+    /// The server is of this epoch; whether it is another than before.
+    fn is_of(&mut self, welcome: &Welcome) -> bool {
+        let before = self.lineage.current();
+        let epoch = |epoch: &crate::relayed::WireEpoch| Epoch { id: epoch.id, after: Revision(epoch.after) };
+        self.lineage = Lineage::new(welcome.epochs.iter().map(epoch).collect());
+        before != self.lineage.current()
+    }
+
+    /// The epochs that the servers' store remembers.
+    #[must_use]
+    pub fn lineage(&self) -> &Lineage {
+        &self.lineage
+    }
+
+    /// What there is to say to a server about what is wanted.
+    #[must_use]
+    pub fn requests(&mut self, line: LineId) -> Vec<AgentSays> {
+        let says = self.lines.get_mut(&line).map(|line| line.intake.requests()).unwrap_or_default();
+        says.into_iter().flat_map(in_parts).collect()
+    }
+
+    /// What there is to tell the server of the nodes, on the line that is told.
+    #[must_use]
+    pub fn tell(&mut self, line: LineId, now_us: u64) -> Option<Relayed> {
+        let is_told = self.primary == Some(line) && self.roll.has_untold();
+        is_told.then(|| self.roll.tell(now_us))
+    }
+
+    /// Adds an agent's stream.
+    pub fn attach(&mut self, node: NodeName) -> StreamId {
+        let id = self.fleet.attach(node);
+        self.fleet.tell_endings(id);
+        id
+    }
+
+    /// Adds the stream of a relay below.
+    pub fn attach_relay(&mut self) -> StreamId {
+        let id = self.fleet.attach_relay();
+        self.fleet.tell_endings(id);
+        id
+    }
+
+    /// Forgets a stream.
+    pub fn remove(&mut self, id: StreamId) {
+        self.fleet.remove(id);
+    }
+
+    /// Subscribes a stream to subjects, each with what is there of it at the other end; answers with these, as far as they may
+    /// be relied on. What is new here is wanted of servers from now on.
+    ///
+    /// # Errors
+    /// [`SubscribeError`]; nothing is subscribed then.
+    pub fn subscribe(
+        &mut self,
+        id: StreamId,
+        mut resumes: Vec<(Subject, Revision)>,
+        reached: Option<&Reached>,
+    ) -> Result<Vec<(Subject, Revision)>, SubscribeError> {
+        let at = self.fleet.revision();
+        self.lineage.admit(&mut resumes, reached, at)?;
+        self.fleet.subscribe(id, &resumes)?;
+        for (subject, _) in &resumes {
+            self.idle.remove(subject);
+            if self.fleet.hold(subject) {
+                self.lines.values_mut().for_each(|line| line.intake.want(subject));
+            }
+        }
+        Ok(resumes)
+    }
+
+    /// Ends subscriptions of a stream.
+    pub fn unsubscribe(&mut self, id: StreamId, subjects: &[Subject]) {
+        self.fleet.unsubscribe(id, subjects);
+    }
+
+    /// What a stream is subscribed to.
+    #[must_use]
+    pub fn subjects(&mut self, id: StreamId) -> BTreeSet<Subject> {
+        self.fleet.subjects(id)
+    }
+
+    /// A `Through` is due on a stream.
+    pub fn remind(&mut self, id: StreamId) {
+        self.fleet.remind(id);
+    }
+
+    /// Takes what is sent next on a stream.
+    pub fn take(&mut self, id: StreamId, now_ms: u64) -> Vec<Bytes> {
+        self.fleet.take(id, now_ms)
+    }
+
+    /// Forgets what nobody has wanted since before the last sweep, unless a server would not say when it has heard of it.
+    pub fn sweep(&mut self) {
+        if self.lines.is_empty() || !self.lines.values().all(|line| line.intake.may_forget()) {
+            return;
+        }
+        let is_idle = |subject: &&Subject| !self.own.contains(*subject) && !self.fleet.is_subscribed(subject);
+        let idle: BTreeSet<_> = self.fleet.source().subjects().filter(is_idle).cloned().collect();
+        for subject in std::mem::replace(&mut self.idle, idle) {
+            if self.idle.remove(&subject) {
+                self.fleet.forget(&subject);
+                self.lines.values_mut().for_each(|line| line.intake.forget(&subject));
+            }
+        }
+    }
+}
+
+/// A request, in parts of which none is too large.
+fn in_parts(says: AgentSays) -> Vec<AgentSays> {
+    let AgentSays::Subscribe(Subscribe { resumes, reached }) = says else { return vec![says] };
+    let parts = resumes.chunks(SUBJECTS_PER_REQUEST);
+    parts.map(|part| AgentSays::Subscribe(Subscribe { resumes: part.to_vec(), reached })).collect()
+}
+
+impl Holding {
+    /// How far was heard, and of which epoch; `None` before anything was.
+    #[must_use]
+    pub fn heard(&self) -> Option<Reached> {
+        self.reached()
+    }
+}

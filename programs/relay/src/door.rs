@@ -1,0 +1,134 @@
+//! What agents ask: the streams are served here, and everything else is asked of a server in the name of the node.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Either, Full, Limited};
+use hyper::body::Incoming;
+use starling_agent::remote::Passage;
+use starling_attach::message::Hello;
+use starling_model::{Change, InstanceId, NodeName, Revision};
+use starling_rpc::{
+    AgentDoor, AgentStream, AliasView, Api, ApiBody, CallError, JoinAnswer, JoinRequest, LeafRequest, OwnRecords,
+    ServerClient,
+};
+use starling_tls::IssuedLeaf;
+use tokio::sync::watch;
+use tower::service_fn;
+
+use crate::streams::Streams;
+use crate::upstream::Contact;
+
+/// Bytes of a request to the API that is passed on.
+const API_REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Connections over which the API is asked, of which each takes some two hundred questions at once.
+pub(crate) const API_CONNECTIONS: usize = 8;
+
+/// The way in for agents.
+pub(crate) struct Door {
+    pub(crate) streams: Arc<Streams>,
+    pub(crate) contact: watch::Receiver<Contact>,
+}
+
+impl Door {
+    fn calls(&self) -> Result<ServerClient, CallError> {
+        let calls = self.contact.borrow().calls.clone();
+        calls.ok_or_else(|| CallError::unavailable("this relay reaches no server"))
+    }
+
+    fn calls_for(&self, node: &NodeName) -> Result<ServerClient, CallError> {
+        self.calls()?.for_node(node)
+    }
+}
+
+#[async_trait]
+impl AgentDoor for Door {
+    fn attach(&self, node: NodeName, hello: Hello) -> Result<Arc<dyn AgentStream>, CallError> {
+        tracing::debug!(%node, version = hello.version, standby = hello.standby, "agent attached");
+        Ok(Arc::new(self.streams.attach(node, &hello)?))
+    }
+
+    fn relay(&self, relay: NodeName, _: Hello) -> Result<Arc<dyn AgentStream>, CallError> {
+        Ok(Arc::new(self.streams.attach_relay(relay)?))
+    }
+
+    async fn commit(&self, node: &NodeName, changes: Vec<Change>) -> Result<Revision, CallError> {
+        self.calls_for(node)?.commit(changes).await
+    }
+
+    async fn own_records(&self, node: &NodeName, _: Option<Revision>) -> Result<OwnRecords, CallError> {
+        // The server that answered the last time may have been another, of another past.
+        self.calls_for(node)?.own_records(None).await
+    }
+
+    async fn issue_leaves(
+        &self,
+        node: &NodeName,
+        wanted: Vec<LeafRequest>,
+    ) -> Result<Vec<Result<IssuedLeaf, CallError>>, CallError> {
+        self.calls_for(node)?.issue_leaves(wanted).await
+    }
+
+    async fn renew(&self, node: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
+        self.calls_for(node)?.renew(csr_der).await
+    }
+
+    async fn renew_relay(&self, relay: &NodeName, _: Vec<u8>) -> Result<IssuedLeaf, CallError> {
+        Err(CallError::refused(format!("relay {relay} has its certificate renewed by a server: name one by --join")))
+    }
+
+    fn follow_checks(&self, of: &NodeName, service: Option<&InstanceId>) -> BoxStream<'static, AliasView> {
+        match self.calls_for(of) {
+            Ok(calls) => calls.follow_checks(of, service),
+            Err(_) => stream::empty().boxed(),
+        }
+    }
+
+    async fn join(&self, request: JoinRequest) -> Result<JoinAnswer, CallError> {
+        tracing::info!(node = %request.node, "a node joins through this relay");
+        self.calls()?.join(&request).await
+    }
+}
+
+/// The API of the servers, for what agents are asked and cannot answer.
+pub(crate) fn api(ways: Vec<Passage>) -> Api {
+    let ways = Arc::new(ways);
+    let turns = Arc::new(AtomicUsize::new(0));
+    Api::new(service_fn(move |request: Request<Incoming>| {
+        let (ways, turns) = (Arc::clone(&ways), Arc::clone(&turns));
+        async move {
+            let turn = turns.fetch_add(1, Ordering::Relaxed) % ways.len().max(1);
+            Ok::<_, Infallible>(match ways.get(turn) {
+                Some(way) => pass_on(way, request).await,
+                None => plain(StatusCode::SERVICE_UNAVAILABLE, "this relay has no way to a server".to_owned()),
+            })
+        }
+    }))
+}
+
+type Answer = Response<Either<ApiBody, Full<Bytes>>>;
+
+async fn pass_on(way: &Passage, request: Request<Incoming>) -> Answer {
+    let (head, body) = request.into_parts();
+    let body = match Limited::new(body, API_REQUEST_BYTES_MAX).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) => return plain(StatusCode::PAYLOAD_TOO_LARGE, error.to_string()),
+    };
+    match way.ask(Request::from_parts(head, body)).await {
+        Ok(answer) => answer.map(Either::Left),
+        Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("this relay reaches no server: {error}")),
+    }
+}
+
+fn plain(status: StatusCode, text: String) -> Answer {
+    let mut answer = Response::new(Either::Right(Full::new(Bytes::from(text))));
+    *answer.status_mut() = status;
+    answer
+}

@@ -1,0 +1,349 @@
+//! The streams from servers, or from relays above: one that is told of the nodes, and one in reserve which says the same.
+//!
+//! When the first is lost, the other is told of all nodes at once. While none is there agents are served on from what was heard.
+
+mod line;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use starling_agent::remote::servers::{Member, Servers};
+use starling_attach::message::decode_subject;
+use starling_attach::projection::{Item, decode_item};
+use starling_attach::relay::LineId;
+use starling_catalog::Subject;
+use starling_model::NodeName;
+use starling_rpc::ServerClient;
+use starling_telemetry::{Counter, Gauge, Registry};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::streams::Streams;
+use line::{Ended, Line, Report};
+
+/// Between two sweeps of what nobody wants any more.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The pause after the first failure in a row, doubled after each, and its ceiling.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// A stream that lived for so long was a good one: the next is tried at once.
+const GOOD_AFTER: Duration = Duration::from_secs(5);
+
+/// How it stands with the streams from servers.
+#[derive(Clone, Default)]
+pub(crate) struct Contact {
+    /// Over which calls go; `None` while no server is reached.
+    pub(crate) calls: Option<ServerClient>,
+    /// Whether a stream has told everything.
+    pub(crate) has_heard: bool,
+    /// Where it goes.
+    pub(crate) address: String,
+    /// Since when there is none.
+    pub(crate) lost_at: Option<Instant>,
+}
+
+pub(crate) struct Upstream {
+    pub(crate) name: NodeName,
+    pub(crate) servers: Arc<Servers>,
+    pub(crate) tls: watch::Receiver<Arc<rustls::ClientConfig>>,
+    pub(crate) streams: Arc<Streams>,
+    pub(crate) contact: watch::Sender<Contact>,
+    pub(crate) metrics: Metrics,
+}
+
+pub(crate) struct Metrics {
+    primary: Gauge,
+    standby: Gauge,
+    promotions: Counter,
+    lost: Counter,
+    anew: Counter,
+}
+
+impl Metrics {
+    pub(crate) fn new(registry: &Registry) -> Self {
+        let gauge = |name, help| registry.register(name, help, Gauge::default());
+        let counter = |name, help| registry.register(name, help, Counter::default());
+        Self {
+            primary: gauge("relay_upstream_primary", "Whether a server that is told of the nodes has told everything"),
+            standby: gauge(
+                "relay_upstream_standby",
+                "Whether a stream in reserve from another server has told everything",
+            ),
+            promotions: counter(
+                "relay_upstream_promotions",
+                "Streams in reserve that took the place of one that was lost",
+            ),
+            lost: counter("relay_upstream_lost", "Streams from servers that were open and have ended"),
+            anew: counter(
+                "relay_upstream_anew",
+                "How often a server had not what was heard, and everything began anew",
+            ),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Primary,
+    Standby,
+}
+
+/// A connection that is kept, or is being made.
+struct Kept {
+    purpose: Purpose,
+    address: String,
+    /// The server's id, once it has said it.
+    server: String,
+    is_relay: bool,
+    calls: Option<ServerClient>,
+    heard_at: Option<Instant>,
+    /// Ends with this.
+    _task: JoinSet<()>,
+}
+
+/// When a connection may be made, and how often it was in vain.
+#[derive(Default)]
+struct Attempts {
+    failures: u32,
+    not_before: Option<Instant>,
+}
+
+impl Attempts {
+    fn ended(&mut self, heard_at: Option<Instant>) {
+        if heard_at.is_some_and(|at| at.elapsed() >= GOOD_AFTER) {
+            self.failures = 0;
+        }
+        let pause = match self.failures {
+            0 => Duration::ZERO,
+            some => RETRY_FIRST.saturating_mul(1 << (some - 1).min(8)).min(RETRY_MAX),
+        };
+        self.failures = self.failures.saturating_add(1);
+        self.not_before = Some(Instant::now() + pause.mul_f64(0.5 + fastrand::f64() / 2.0));
+    }
+
+    fn are_due(&self) -> bool {
+        self.not_before.is_none_or(|at| at <= Instant::now())
+    }
+}
+
+struct Keeper {
+    upstream: Upstream,
+    reports: mpsc::UnboundedSender<(LineId, Report)>,
+    begun: LineId,
+    lines: BTreeMap<LineId, Kept>,
+    primary: Attempts,
+    standby: Attempts,
+}
+
+/// Keeps the streams until dropped.
+pub(crate) async fn run(upstream: Upstream) {
+    let (reports, mut reported) = mpsc::unbounded_channel();
+    let mut changed = upstream.servers.changed();
+    let mut keeper = Keeper {
+        upstream,
+        reports,
+        begun: 0,
+        lines: BTreeMap::new(),
+        primary: Attempts::default(),
+        standby: Attempts::default(),
+    };
+    let mut sweeps = tokio::time::interval(SWEEP_INTERVAL);
+    sweeps.tick().await;
+    loop {
+        let due = keeper.seek();
+        keeper.tell();
+        let due = async {
+            match due {
+                Some(due) => tokio::time::sleep_until(due).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            report = reported.recv() => match report {
+                Some((number, report)) => keeper.take(number, report),
+                None => return,
+            },
+            () = due => {}
+            _ = changed.changed() => {}
+            _ = sweeps.tick() => if keeper.heard(Purpose::Primary).is_some() {
+                keeper.upstream.streams.sweep();
+            },
+        }
+    }
+}
+
+impl Keeper {
+    /// Begins what is missing; answers with when to look again.
+    fn seek(&mut self) -> Option<Instant> {
+        let Some(primary) = self.find(Purpose::Primary) else {
+            if self.primary.are_due()
+                && let Some(address) = self.upstream.servers.next(&BTreeSet::new())
+            {
+                self.begin(Purpose::Primary, address);
+            }
+            return self.primary.not_before;
+        };
+        self.lines[&primary].heard_at?;
+        if self.find(Purpose::Standby).is_some() {
+            return None;
+        }
+        let taken: BTreeSet<_> = self.lines.values().map(|line| line.address.as_str()).collect();
+        let address = self.upstream.servers.next(&taken)?;
+        if self.standby.are_due() {
+            self.begin(Purpose::Standby, address);
+        }
+        self.standby.not_before
+    }
+
+    fn begin(&mut self, purpose: Purpose, address: String) {
+        self.begun += 1;
+        let line = Line {
+            number: self.begun,
+            address: address.clone(),
+            is_standby: purpose == Purpose::Standby,
+            name: self.upstream.name.clone(),
+            tls: Arc::clone(&self.upstream.tls.borrow()),
+            streams: Arc::clone(&self.upstream.streams),
+            reports: self.reports.clone(),
+        };
+        let mut task = JoinSet::new();
+        task.spawn(line.run());
+        let (server, is_relay, calls, heard_at) = (String::new(), false, None, None);
+        self.lines.insert(self.begun, Kept { purpose, address, server, is_relay, calls, heard_at, _task: task });
+    }
+
+    fn find(&self, purpose: Purpose) -> Option<LineId> {
+        self.lines.iter().find(|(_, line)| line.purpose == purpose).map(|(number, _)| *number)
+    }
+
+    fn heard(&self, purpose: Purpose) -> Option<LineId> {
+        self.find(purpose).filter(|number| self.lines[number].heard_at.is_some())
+    }
+
+    fn take(&mut self, number: LineId, report: Report) {
+        // What has been let go may have reported before.
+        let Some(line) = self.lines.get_mut(&number) else { return };
+        match report {
+            Report::Open(calls) => line.calls = Some(calls),
+            Report::Is { server, is_relay } => {
+                (line.server, line.is_relay) = (server.clone(), is_relay);
+                let is_same = |(other, kept): (&LineId, &Kept)| *other != number && kept.server == server;
+                if server == self.upstream.streams.id() {
+                    self.ended(number, &Ended::Lost("this is the relay itself".to_owned()));
+                } else if !server.is_empty() && self.lines.iter().any(is_same) {
+                    self.ended(number, &Ended::Lost("another address of the same server".to_owned()));
+                }
+            }
+            Report::Heard => {
+                line.heard_at = Some(Instant::now());
+                let (address, purpose) = (line.address.clone(), line.purpose);
+                self.upstream.servers.heard(&address);
+                if purpose == Purpose::Primary {
+                    self.promote(number);
+                }
+            }
+            Report::Servers => self.follow_servers(),
+            Report::Leaving => {
+                let address = line.address.clone();
+                tracing::info!(address, "the server is leaving");
+                self.upstream.servers.failed(&address);
+                if line.purpose == Purpose::Standby || self.heard(Purpose::Standby).is_some() {
+                    self.ended(number, &Ended::Lost("the server is leaving".to_owned()));
+                }
+                // With nothing in reserve it stays to the end of the stream.
+            }
+            Report::Ended(ended) => self.ended(number, &ended),
+        }
+    }
+
+    /// The servers of the mesh, if this relay hears of them from one.
+    fn follow_servers(&mut self) {
+        let items = self.upstream.streams.items(&Subject::Servers);
+        let servers = items.iter().filter_map(|item| match decode_item(&Subject::Servers, item) {
+            Ok((_, Some(Item::Server(server)))) if !server.leaving && !server.agents.is_empty() => {
+                Some(Member { id: server.id.to_string(), address: server.agents })
+            }
+            _ => None,
+        });
+        self.upstream.servers.set_members(servers);
+    }
+
+    fn ended(&mut self, number: LineId, ended: &Ended) {
+        let Some(line) = self.lines.remove(&number) else { return };
+        self.upstream.streams.end(number);
+        self.upstream.servers.failed(&line.address);
+        if line.heard_at.is_some() {
+            self.upstream.metrics.lost.inc();
+        }
+        let (Ended::Lost(reason) | Ended::Anew(reason)) = ended;
+        let address = line.address;
+        if line.purpose == Purpose::Standby {
+            self.standby.ended(line.heard_at);
+            tracing::debug!(address, reason, "the stream in reserve ended");
+            return;
+        }
+        if let Some(standby) = self.heard(Purpose::Standby) {
+            tracing::info!(address, reason, to = self.lines[&standby].address, "the stream in reserve takes over");
+            if let Some(line) = self.lines.get_mut(&standby) {
+                line.purpose = Purpose::Primary;
+            }
+            self.promote(standby);
+            self.upstream.metrics.promotions.inc();
+            self.standby.not_before = None;
+            return;
+        }
+        for number in std::mem::take(&mut self.lines).into_keys() {
+            self.upstream.streams.end(number);
+        }
+        self.primary.ended(line.heard_at);
+        self.upstream.servers.set_primary(None);
+        let lost_at = self.upstream.contact.borrow().lost_at.unwrap_or_else(Instant::now);
+        self.upstream.contact.send_replace(Contact { lost_at: Some(lost_at), ..Contact::default() });
+        match ended {
+            Ended::Anew(reason) => {
+                let ended = self.upstream.streams.begin_anew();
+                tracing::warn!(
+                    address,
+                    reason,
+                    ended,
+                    "the server has not what this relay heard; everything begins anew"
+                );
+                self.upstream.metrics.anew.inc();
+            }
+            Ended::Lost(reason) if line.heard_at.is_some() => {
+                tracing::warn!(address, reason, "no server is reached; agents are served from what was heard")
+            }
+            Ended::Lost(reason) => tracing::info!(address, reason, "no server is reached"),
+        }
+    }
+
+    /// A stream that has told everything is told of the nodes from now on, and calls go with it.
+    fn promote(&mut self, number: LineId) {
+        let line = &self.lines[&number];
+        self.upstream.servers.set_primary(Some(&line.address));
+        self.upstream.servers.keep_to_named(line.is_relay);
+        self.upstream.contact.send_replace(Contact {
+            calls: line.calls.clone(),
+            has_heard: true,
+            address: line.address.clone(),
+            lost_at: None,
+        });
+        tracing::info!(address = line.address, "this relay is attached");
+        self.upstream.streams.promote(number);
+    }
+
+    fn tell(&self) {
+        let is_heard = |purpose| i64::from(self.heard(purpose).is_some());
+        self.upstream.metrics.primary.set(is_heard(Purpose::Primary));
+        self.upstream.metrics.standby.set(is_heard(Purpose::Standby));
+    }
+}
+
+/// Whether a frame is of the subject by which servers are known.
+fn is_of_servers(subject: Option<&starling_attach::message::WireSubject>) -> bool {
+    subject.is_some_and(|subject| matches!(decode_subject(subject), Ok(Subject::Servers)))
+}

@@ -1,0 +1,252 @@
+//! The streams of relays, and the nodes behind them: each is known here as if it were attached, but that nothing is sent to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use starling_attach::message::{MessageError, Reached, ServerSays, decode_subject};
+use starling_attach::relayed::{InForce, RELAY_NODES_MAX, RELAY_SUBJECTS_MAX, Relayed, Remind, Wants};
+use starling_attach::{FromServer, StreamId, SubscribeError};
+use starling_catalog::{Refused, Subject};
+use starling_model::{NameError, NodeName, Revision};
+
+use super::{Agents, Attached, IsLeaving, Superseded, wake};
+use crate::hub::AttachedNode;
+
+/// Why what a relay says cannot be heard; its stream has to end.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Misspoken {
+    /// A number that stands for nothing.
+    #[error("the relay speaks of {0} {1}, which it has not named")]
+    Unnamed(&'static str, u32),
+    /// Over a limit.
+    #[error("the relay speaks of more than {0} {1}")]
+    TooMany(usize, &'static str),
+    /// A name outside the grammar.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// A subject that cannot be subscribed to.
+    #[error(transparent)]
+    Subject(#[from] MessageError),
+    /// A node may not have it.
+    #[error(transparent)]
+    Subscribe(#[from] SubscribeError),
+}
+
+/// A relay's stream; when dropped the nodes behind it are away.
+pub(crate) struct RelayStream {
+    agents: Arc<Agents>,
+    id: StreamId,
+    relay: NodeName,
+    behind: Mutex<Behind>,
+}
+
+/// What the relay has said.
+#[derive(Default)]
+struct Behind {
+    /// By the relay's numbers.
+    subjects: BTreeMap<u32, Subject>,
+    nodes: BTreeMap<u32, Node>,
+}
+
+struct Node {
+    /// Under which it is known here, unless it has come elsewhere since.
+    id: StreamId,
+    receipts: AttachedNode,
+}
+
+impl Behind {
+    fn node(&self, number: u32) -> Result<&Node, Misspoken> {
+        self.nodes.get(&number).ok_or(Misspoken::Unnamed("node", number))
+    }
+
+    fn subjects(&self, numbers: &[u32]) -> Result<BTreeSet<Subject>, Misspoken> {
+        let named = |number: &u32| self.subjects.get(number).cloned().ok_or(Misspoken::Unnamed("subject", *number));
+        numbers.iter().map(named).collect()
+    }
+}
+
+impl Agents {
+    /// Attaches a relay's stream.
+    ///
+    /// # Errors
+    /// [`IsLeaving`] if the server is.
+    pub(crate) fn attach_relay(self: &Arc<Self>, relay: NodeName) -> Result<RelayStream, IsLeaving> {
+        let mut state = self.lock();
+        if state.leaving {
+            return Err(IsLeaving);
+        }
+        let id = state.fleet.attach_relay();
+        state.fleet.tell_endings(id);
+        state.relays.insert(id);
+        let (node, notices) = (relay.clone(), Some(Vec::new()));
+        let attached = Attached { node, reporter: None, waker: None, away: false, notices, told: None };
+        state.attached.insert(id, attached);
+        self.metrics.relays.inc();
+        Ok(RelayStream { agents: Arc::clone(self), id, relay, behind: Mutex::default() })
+    }
+
+    /// A node has come to a relay below: it is attached from now on, in the place of any stream of it before.
+    fn attach_behind(self: &Arc<Self>, node: &NodeName) -> Node {
+        let mut state = self.lock();
+        let id = state.fleet.attach_behind(node.clone());
+        let attached =
+            Attached { node: node.clone(), reporter: None, waker: None, away: false, notices: None, told: None };
+        state.attached.insert(id, attached);
+        self.metrics.behind.inc();
+        Node { id, receipts: self.is_primary(&mut state, id, node) }
+    }
+
+    /// A node behind a relay is away, unless it has come elsewhere since.
+    fn left_behind(&self, id: StreamId) {
+        self.metrics.behind.dec();
+        let mut state = self.lock();
+        let Some(attached) = state.attached.get_mut(&id) else { return };
+        attached.away = true;
+        self.liveness.is_away(&attached.node);
+        self.metrics.attached.dec();
+    }
+}
+
+impl RelayStream {
+    fn lock(&self) -> MutexGuard<'_, Behind> {
+        // A panic while holding the lock leaves plain maps.
+        self.behind.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Subscribes to subjects, each with what the relay has of it, having heard so far.
+    ///
+    /// # Errors
+    /// [`SubscribeError`]; nothing is subscribed then.
+    pub(crate) fn subscribe(
+        &self,
+        mut resumes: Vec<(Subject, Revision)>,
+        reached: Option<&Reached>,
+    ) -> Result<(), SubscribeError> {
+        let mut state = self.agents.lock();
+        let at = state.fleet.revision();
+        self.agents.lineage.admit(&mut resumes, reached, at)?;
+        state.fleet.subscribe(self.id, &resumes)?;
+        wake(&mut state, self.id);
+        Ok(())
+    }
+
+    /// Ends subscriptions.
+    pub(crate) fn unsubscribe(&self, subjects: &[Subject]) {
+        self.agents.lock().fleet.unsubscribe(self.id, subjects);
+    }
+
+    /// Hears what happened behind the relay; this server is at `at`. Answers with the nodes that have come.
+    ///
+    /// # Errors
+    /// [`Misspoken`]; the stream has to end then.
+    pub(crate) fn hear(&self, relayed: Relayed, at: Revision) -> Result<Vec<NodeName>, Misspoken> {
+        let mut behind = self.lock();
+        for number in relayed.away {
+            let node = behind.nodes.remove(&number).ok_or(Misspoken::Unnamed("node", number))?;
+            self.agents.left_behind(node.id);
+        }
+        for named in relayed.names {
+            if named.number as usize >= RELAY_SUBJECTS_MAX {
+                return Err(Misspoken::TooMany(RELAY_SUBJECTS_MAX, "subjects"));
+            }
+            let subject = decode_subject(named.subject.as_ref().ok_or(MessageError::Unknown)?)?;
+            behind.subjects.insert(named.number, subject);
+        }
+        let mut come = Vec::with_capacity(relayed.come.len());
+        for node in relayed.come {
+            if behind.nodes.len() >= RELAY_NODES_MAX {
+                return Err(Misspoken::TooMany(RELAY_NODES_MAX, "nodes"));
+            }
+            let name: NodeName = node.name.parse()?;
+            if let Some(earlier) = behind.nodes.insert(node.node, self.agents.attach_behind(&name)) {
+                self.agents.left_behind(earlier.id);
+            }
+            come.push(name);
+        }
+        for wants in &relayed.wants {
+            self.wants(&behind, wants)?;
+        }
+        for said in relayed.rejected {
+            let rejected = said.rejected.ok_or(Misspoken::Unnamed("refusal of node", said.node))?.bounded();
+            behind.node(said.node)?.receipts.rejected(Refused {
+                revision: Revision(rejected.revision),
+                since: Revision(rejected.since),
+                proxy: Some(rejected.proxy.parse()?),
+                type_url: rejected.type_url,
+                resources: rejected.resources,
+                text: rejected.text,
+            });
+        }
+        for InForce { through, refusals_stand, nodes, held_us } in relayed.in_force {
+            // Nothing that is yet to come can be in force.
+            let through = Revision(through).min(at);
+            let held_us = held_us.into_iter().chain(std::iter::repeat(0));
+            for (number, held_us) in nodes.into_iter().zip(held_us) {
+                let held = Duration::from_micros(held_us);
+                behind.node(number)?.receipts.applied(through, refusals_stand, held);
+            }
+        }
+        let asked = relayed.wants.iter().map(|wants| wants.node);
+        let owing = asked.filter(|number| behind.nodes.get(number).is_some_and(|node| node.receipts.owes()));
+        self.remind(owing.collect());
+        Ok(come)
+    }
+
+    fn wants(&self, behind: &Behind, wants: &Wants) -> Result<(), Misspoken> {
+        let node = behind.node(wants.node)?;
+        let (from_now, no_longer) = (behind.subjects(&wants.from_now)?, behind.subjects(&wants.no_longer)?);
+        let as_of = Revision(wants.as_of);
+        let mut state = self.agents.lock();
+        let resumes: Vec<_> = from_now.iter().map(|subject| (subject.clone(), as_of)).collect();
+        state.fleet.subscribe(node.id, &resumes)?;
+        if !no_longer.is_empty() {
+            state.fleet.unsubscribe(node.id, &no_longer.into_iter().collect::<Vec<_>>());
+        }
+        // Under the lock, so that a commit finds the node subscribed or is found by what is said here.
+        node.receipts.subscribed(as_of, &from_now);
+        Ok(())
+    }
+
+    /// These owe a report on what has happened before they were subscribed here; nothing may be on its way to them.
+    fn remind(&self, nodes: Vec<u32>) {
+        if nodes.is_empty() {
+            return;
+        }
+        let remind = FromServer::from(ServerSays::Remind(Remind { nodes })).to_bytes();
+        let mut state = self.agents.lock();
+        if let Some(notices) = state.attached.get_mut(&self.id).and_then(|attached| attached.notices.as_mut()) {
+            notices.push(remind);
+        }
+        state.fleet.remind(self.id);
+        wake(&mut state, self.id);
+    }
+
+    /// The frames to send next, in order.
+    ///
+    /// # Errors
+    /// Never.
+    pub(crate) fn poll_take(&self, context: &mut Context<'_>) -> Poll<Result<Vec<Bytes>, Superseded>> {
+        self.agents.poll_take(self.id, context)
+    }
+}
+
+impl Drop for RelayStream {
+    fn drop(&mut self) {
+        let nodes = std::mem::take(&mut self.lock().nodes);
+        if !nodes.is_empty() {
+            tracing::info!(relay = %self.relay, nodes = nodes.len(), "a relay is gone, and the nodes behind it are away");
+        }
+        for node in nodes.into_values() {
+            self.agents.left_behind(node.id);
+        }
+        let mut state = self.agents.lock();
+        state.attached.remove(&self.id);
+        state.relays.remove(&self.id);
+        state.fleet.remove(self.id);
+        drop(state);
+        self.agents.metrics.relays.dec();
+    }
+}

@@ -1,0 +1,188 @@
+//! Relays: agents that are attached to one are known to the servers as if they were attached there.
+
+use serde_json::{Value, json};
+use starling_e2e::{Instance, Mesh, MeshOptions, Program, Workload, eventually};
+
+use crate::apart::{connected, token};
+
+/// Short, so that the test sees a node lost.
+const GRACE: &str = "node_grace = \"3s\"\n";
+
+async fn server() -> Mesh {
+    Mesh::start(MeshOptions { program: Program::Server(GRACE.to_owned()), ..MeshOptions::default() }).await
+}
+
+fn relay_options(name: &str, join: &[&Mesh], token: Option<String>) -> MeshOptions {
+    let join = join.iter().map(|above| above.addresses.grpc_tls.as_str()).collect::<Vec<_>>().join(",");
+    let program = Program::Relay { name: name.to_owned(), join, token };
+    MeshOptions { program, ..MeshOptions::default() }
+}
+
+async fn relay(name: &str, server: &Mesh, join: &[&Mesh]) -> Mesh {
+    let token = token(server, &["--relay"]).await;
+    Mesh::start(relay_options(name, join, Some(token))).await
+}
+
+/// An agent that knows these relays, and joins through them.
+async fn agent(name: &str, server: &Mesh, relays: &[&Mesh]) -> Mesh {
+    let token = Some(token(server, &[]).await);
+    let server = relays.iter().map(|relay| relay.addresses.grpc_tls.as_str()).collect::<Vec<_>>().join(",");
+    let program = Program::Agent { node: name.to_owned(), server, token };
+    Mesh::start(MeshOptions { program, native: true, ..MeshOptions::default() }).await
+}
+
+/// Two agents behind relays, with a workload each, of which one calls the other.
+struct Pair {
+    first: Mesh,
+    second: Mesh,
+    web: Instance,
+    _api: Instance,
+}
+
+async fn pair(server: &Mesh, relays: &[&Mesh]) -> Pair {
+    let first = agent("n1", server, relays).await;
+    let second = agent("n2", server, relays).await;
+    let api = Workload::new("api").start(&first).await;
+    let web = Workload::new("web").calls("api").start(&second).await;
+    web.served_by("api", &["api"], "it is called").await;
+    Pair { first, second, web, _api: api }
+}
+
+/// A change that concerns both nodes, written at the server; every one of `nodes` has it in force.
+async fn change(server: &Mesh, source: &str, nodes: u64) -> Value {
+    let revision = server.intention(source, "api", "allow").await.index();
+    let receipt = eventually("the change is in force behind the relay", async || {
+        let receipt = server.receipt(revision, "2s").await;
+        let counts = &receipt["counts"];
+        anyhow::ensure!(counts["applied"] == json!(nodes) && counts["pending"] == json!(0), "{receipt}");
+        Ok(receipt)
+    })
+    .await;
+    println!("{receipt}");
+    receipt
+}
+
+/// The intention that denies the call is in force: the answer came after everyone had applied it.
+async fn refused(web: &Instance) {
+    // Over TCP, which is what a service speaks of which nothing else is said, the connection is closed.
+    let answer = starling_e2e::http::get(&web.upstream("api"), "/").await;
+    assert!(answer.as_ref().is_err() || answer.as_ref().is_ok_and(|answer| answer.status != 200), "{answer:?}");
+}
+
+async fn health(mesh: &Mesh, node: &str) -> String {
+    let checks = mesh.get(&format!("/v1/health/node/{node}")).await.success().json();
+    let check = checks.as_array().into_iter().flatten().find(|check| check["CheckID"] == "serfHealth").cloned();
+    check.map(|check| check["Status"].as_str().unwrap_or_default().to_owned()).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_behind_a_relay_are_known_to_the_server_as_if_they_were_attached_to_it() {
+    let server = server().await;
+    let relay = relay("r1", &server, &[&server]).await;
+    let mut pair = pair(&server, &[&relay]).await;
+    connected(&server, "n1", true).await;
+    connected(&server, "n2", true).await;
+
+    // A write by an agent behind the relay waits for everyone, by the server's receipts.
+    let target = "/v1/connect/intentions/exact?source=web&destination=api&until=applied:all&timeout=10s";
+    let _ = pair.second.put(target, &json!({"Action": "deny"})).await.success();
+    refused(&pair.web).await;
+    let _ = pair.second.put(target, &json!({"Action": "allow"})).await.success();
+    pair.web.served_by("api", &["api"], "it may again").await;
+    change(&server, "someone", 1).await;
+
+    // What is asked of an agent and only servers know comes by way of the relay.
+    let nodes = pair.second.get("/v1/catalog/nodes").await.success().json();
+    assert!(nodes.as_array().is_some_and(|nodes| nodes.len() >= 2), "{nodes}");
+
+    pair.first.kill9();
+    connected(&server, "n1", false).await;
+    eventually("the node behind the relay is lost after the grace", async || {
+        let status = health(&server, "n1").await;
+        anyhow::ensure!(status == "critical", "{status}");
+        Ok(())
+    })
+    .await;
+    pair.first.restart().await;
+    eventually("the node is back", async || {
+        let status = health(&server, "n1").await;
+        anyhow::ensure!(status == "passing", "{status}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_that_is_killed_and_comes_back_is_resumed_and_receipts_are_whole() {
+    let server = Mesh::start(MeshOptions { program: Program::Server(String::new()), ..MeshOptions::default() }).await;
+    let mut relay = relay("r1", &server, &[&server]).await;
+    let pair = pair(&server, &[&relay]).await;
+    change(&server, "before", 1).await;
+    let alive_since = server.get("/v1/health/node/n1").await.success().index();
+    relay.kill9();
+    connected(&server, "n1", false).await;
+    pair.web.served_by("api", &["api"], "the relay is gone").await;
+    // Nobody is there to apply it; it comes when the relay does.
+    let meanwhile = server.intention("meanwhile", "api", "allow").await.index();
+    relay.restart().await;
+    connected(&server, "n1", true).await;
+    connected(&server, "n2", true).await;
+    server.settled(meanwhile).await;
+    change(&server, "after", 1).await;
+    let alive = server.get("/v1/health/node/n1").await.success();
+    assert_eq!(alive.index(), alive_since, "within the grace nothing is written: {}", alive.text());
+    drop(pair.second);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_are_served_on_while_the_relay_reaches_no_server_and_resume_when_it_does() {
+    let mut server = server().await;
+    let relay = relay("r1", &server, &[&server]).await;
+    let pair = pair(&server, &[&relay]).await;
+    change(&server, "before", 1).await;
+    server.kill9();
+    eventually("the relay says that it reaches no server", async || {
+        let ready = relay.get("/starling/v1/health/ready").await;
+        anyhow::ensure!(ready.status == 503 && ready.text().contains("no server is reached"), "{}", ready.text());
+        Ok(())
+    })
+    .await;
+    assert_eq!(relay.get("/starling/v1/health/live").await.status, 200);
+    pair.web.served_by("api", &["api"], "the server is gone").await;
+    server.restart().await;
+    connected(&server, "n1", true).await;
+    connected(&server, "n2", true).await;
+    change(&server, "after", 1).await;
+    let metrics = relay.get("/metrics").await.success().text();
+    assert!(metrics.contains("starling_relay_upstream_anew_total 0"), "nothing was sent anew: {metrics}");
+    drop(pair.first);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tree_of_relays_passes_everything_on_and_a_second_relay_takes_over_at_once() {
+    let server = server().await;
+    let above = relay("above", &server, &[&server]).await;
+    let mut left = relay("left", &server, &[&above]).await;
+    let right = relay("right", &server, &[&above, &server]).await;
+    let pair = pair(&server, &[&left, &right]).await;
+    connected(&server, "n1", true).await;
+    connected(&server, "n2", true).await;
+    change(&server, "before", 1).await;
+    eventually("each agent has a stream in reserve", async || {
+        for agent in [&pair.first, &pair.second] {
+            let text = agent.get("/metrics").await.success().text();
+            anyhow::ensure!(text.contains("starling_agent_streams{role=\"standby\"} 1"), "{text}");
+        }
+        Ok(())
+    })
+    .await;
+    left.kill9();
+    change(&server, "after", 1).await;
+    connected(&server, "n1", true).await;
+    connected(&server, "n2", true).await;
+    assert_eq!(health(&server, "n1").await, "passing");
+    // One that ends in order tells its agents to go, and they do.
+    left.restart().await;
+    drop(above);
+    change(&server, "without the one above", 1).await;
+}
