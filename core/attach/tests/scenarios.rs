@@ -235,7 +235,9 @@ fn heard(says: &ServerSays, touched: Option<BTreeSet<Subject>>) -> String {
             format!("< through {}: changed{touched}\n", through.revision)
         }
         ServerSays::Unsubscribed(unsubscribed) => format!("< unsubscribed {}\n", unsubscribed.count),
-        ServerSays::Welcome(_) | ServerSays::MoveTo(_) | ServerSays::Leaving(_) => panic!("a fleet does not say so"),
+        ServerSays::Welcome(_) | ServerSays::MoveTo(_) | ServerSays::Leaving(_) | ServerSays::Remind(_) => {
+            panic!("a fleet does not say so")
+        }
     }
 }
 

@@ -35,6 +35,7 @@ mod propagation;
 mod proxy;
 mod published;
 mod receipt;
+mod relay;
 mod report;
 mod scale;
 mod shape;
@@ -76,6 +77,8 @@ enum Scenario {
     Reconnect(propagation::ScenarioArgs),
     /// Measure when a change is in force at every workload though a server, or etcd's leader, is killed in the middle of it
     Failover(propagation::failover::FailoverArgs),
+    /// Measure one change at fleets of several sizes, attached to a server and behind relays
+    Relay(relay::Args),
     Churn(churn::ChurnArgs),
     /// Measure a change beside nodes that read slowly, and while packets are lost and connections reset
     Faults(propagation::faults::FaultArgs),
@@ -138,6 +141,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             Scenario::Rollout(args) => propagation::run(Subject::Rollout, args).await,
             Scenario::Reconnect(args) => propagation::run(Subject::Reconnect, args).await,
             Scenario::Failover(args) => propagation::run_failover(args).await,
+            Scenario::Relay(args) => relay::run(args).await,
             Scenario::Churn(churn::ChurnArgs::Fleet(args)) => propagation::run(Subject::Churn, *args).await,
             Scenario::Churn(churn::ChurnArgs::Requests(args)) => cost::run(CostScenario::Churn, *args).await,
             Scenario::Faults(args) => propagation::faults::run(args).await,

@@ -5,7 +5,7 @@
 //! request would be served, on the one clock of the machine. Every workload counts; one that is not reached fails the run.
 
 mod beside;
-mod changes;
+pub(crate) mod changes;
 mod churn;
 mod envoys;
 pub(crate) mod failover;

@@ -99,6 +99,7 @@ struct Kept {
     /// The server's id, once it has said it.
     server: String,
     is_relay: bool,
+    is_leaving: bool,
     calls: Option<ServerClient>,
     heard_at: Option<Instant>,
     /// Ends with this.
@@ -212,8 +213,10 @@ impl Keeper {
         };
         let mut task = JoinSet::new();
         task.spawn(line.run());
-        let (server, is_relay, calls, heard_at) = (String::new(), false, None, None);
-        self.lines.insert(self.begun, Kept { purpose, address, server, is_relay, calls, heard_at, _task: task });
+        let (server, calls, heard_at) = (String::new(), None, None);
+        let (is_relay, is_leaving) = (false, false);
+        self.lines
+            .insert(self.begun, Kept { purpose, address, server, is_relay, is_leaving, calls, heard_at, _task: task });
     }
 
     fn find(&self, purpose: Purpose) -> Option<LineId> {
@@ -242,19 +245,24 @@ impl Keeper {
                 line.heard_at = Some(Instant::now());
                 let (address, purpose) = (line.address.clone(), line.purpose);
                 self.upstream.servers.heard(&address);
-                if purpose == Purpose::Primary {
-                    self.promote(number);
+                let primary = self.find(Purpose::Primary).filter(|primary| self.lines[primary].is_leaving);
+                match (purpose, primary) {
+                    (Purpose::Primary, _) => self.promote(number),
+                    (Purpose::Standby, Some(leaving)) => self.ended(leaving, &leaves()),
+                    (Purpose::Standby, None) => {}
                 }
             }
             Report::Servers => self.follow_servers(),
             Report::Leaving => {
-                let address = line.address.clone();
+                line.is_leaving = true;
+                let (address, purpose) = (line.address.clone(), line.purpose);
                 tracing::info!(address, "the server is leaving");
                 self.upstream.servers.failed(&address);
-                if line.purpose == Purpose::Standby || self.heard(Purpose::Standby).is_some() {
-                    self.ended(number, &Ended::Lost("the server is leaving".to_owned()));
+                self.standby.not_before = None;
+                // With nothing in reserve it stays until there is, or to the end of the stream.
+                if purpose == Purpose::Standby || self.heard(Purpose::Standby).is_some() {
+                    self.ended(number, &leaves());
                 }
-                // With nothing in reserve it stays to the end of the stream.
             }
             Report::Ended(ended) => self.ended(number, &ended),
         }
@@ -341,6 +349,10 @@ impl Keeper {
         self.upstream.metrics.primary.set(is_heard(Purpose::Primary));
         self.upstream.metrics.standby.set(is_heard(Purpose::Standby));
     }
+}
+
+fn leaves() -> Ended {
+    Ended::Lost("the server is leaving".to_owned())
 }
 
 /// Whether a frame is of the subject by which servers are known.

@@ -211,7 +211,8 @@ impl Agent {
                 | AgentSays::Applied(_)
                 | AgentSays::Rejected(_)
                 | AgentSays::Here(_)
-                | AgentSays::Promote(_)) => panic!("no request: {other:?}"),
+                | AgentSays::Promote(_)
+                | AgentSays::Relayed(_)) => panic!("no request: {other:?}"),
             });
         }
     }
@@ -245,7 +246,8 @@ impl Agent {
             | ServerSays::Through(_)
             | ServerSays::Unsubscribed(_)
             | ServerSays::MoveTo(_)
-            | ServerSays::Leaving(_) => None,
+            | ServerSays::Leaving(_)
+            | ServerSays::Remind(_) => None,
         });
         wholes.collect()
     }

@@ -12,6 +12,7 @@ use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::mpsc;
 
 use super::orders::{Among, CatchUp, Collect, Collected, Expected, Muster, Order, SlowNodes, Word};
+use super::server::Server;
 use super::servers::Servers;
 use crate::mesh::{Child, Pipes, command, own_program};
 use crate::progress::Phase;
@@ -65,13 +66,32 @@ impl Crew {
         logs: &Path,
         disks: &Path,
     ) -> anyhow::Result<Self> {
+        Self::muster_at(size, slow, servers.first(), &[servers.agents()], logs, disks).await
+    }
+
+    /// The same, where each process attaches its nodes at another of `places`, in turn: each is the addresses of those who
+    /// serve agents there.
+    ///
+    /// # Errors
+    /// As for [`Crew::muster`].
+    pub(crate) async fn muster_at(
+        size: Size,
+        slow: &BTreeSet<u32>,
+        server: &Server,
+        places: &[Vec<String>],
+        logs: &Path,
+        disks: &Path,
+    ) -> anyhow::Result<Self> {
         let Size { nodes, workloads, seed } = size;
-        let token = servers.first().join_token().await?;
-        let agents = servers.agents();
+        let token = server.join_token().await?;
         let mut crew = Self { posts: Vec::new() };
-        // With several servers a node has a connection to two of them.
-        let each_max = if agents.len() > 1 { NODES_PER_PROCESS_MAX / 2 } else { NODES_PER_PROCESS_MAX };
-        let processes = nodes.div_ceil(each_max).max(1);
+        // A node has a stream in reserve, and so two connections, where there is somebody to have it with.
+        let has_reserve = places.iter().any(|place| place.len() > 1);
+        let each_max = if has_reserve { NODES_PER_PROCESS_MAX / 2 } else { NODES_PER_PROCESS_MAX };
+        // As many for each place.
+        let places_count = u32::try_from(places.len())?.max(1);
+        let processes = nodes.div_ceil(each_max).max(1).next_multiple_of(places_count);
+        let mut places = places.iter().cycle();
         let first = |process: u32| u32::try_from(u64::from(nodes) * u64::from(process) / u64::from(processes));
         for process in 0..processes {
             let mut command = command(&own_program()?);
@@ -83,7 +103,7 @@ impl Crew {
                 workloads,
                 seed,
                 own: first(process)?..first(process + 1)?,
-                servers: agents.clone(),
+                servers: places.next().context("nowhere to attach")?.clone(),
                 token: token.clone(),
                 directory: disks.to_owned(),
                 slow: slow.clone(),

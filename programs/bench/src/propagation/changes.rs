@@ -25,18 +25,18 @@ const INSTANCE_PORT: u16 = 9090;
 
 /// The common upstream, whose last instance in the catalog comes and goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Upstream {
+pub(crate) struct Upstream {
     /// Instances on the node that nobody runs, when all are there.
-    pub(super) endpoints: u32,
+    pub(crate) endpoints: u32,
     /// Where the last of them is, if somebody listens there.
-    pub(super) last: Option<SocketAddr>,
+    pub(crate) last: Option<SocketAddr>,
     /// Endpoints besides those; they stay.
-    pub(super) others: u32,
+    pub(crate) others: u32,
 }
 
 /// A change that concerns every workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change {
+pub(crate) enum Change {
     Deregistration,
     Registration,
     Deny,
@@ -45,7 +45,7 @@ pub(super) enum Change {
 
 impl Change {
     /// The changes of a scenario: one, and the one that undoes it.
-    pub(super) fn there_and_back(subject: Subject) -> [Self; 2] {
+    pub(crate) fn there_and_back(subject: Subject) -> [Self; 2] {
         match subject {
             Subject::Intention => [Self::Deny, Self::Allow],
             Subject::Endpoints
@@ -58,7 +58,7 @@ impl Change {
     }
 
     /// Its name in reports.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Deregistration => "deregistration",
             Self::Registration => "registration",
@@ -68,7 +68,7 @@ impl Change {
     }
 
     /// What it does to the traffic through a sidecar that calls the upstream.
-    pub(super) fn turn(self) -> Turn {
+    pub(crate) fn turn(self) -> Turn {
         match self {
             Self::Deregistration => Turn::Leaves,
             Self::Registration => Turn::Comes,
@@ -78,7 +78,7 @@ impl Change {
     }
 
     /// The call that makes it.
-    pub(super) fn call(self, upstream: &Upstream) -> Call {
+    pub(crate) fn call(self, upstream: &Upstream) -> Call {
         let last = upstream.endpoints.saturating_sub(1);
         let wildcard = "/v1/connect/intentions/exact?source=*&destination=*".to_owned();
         match self {
@@ -95,7 +95,7 @@ impl Change {
     }
 
     /// What every node knows afterwards.
-    pub(super) fn expected(self, upstream: &Upstream) -> Expected {
+    pub(crate) fn expected(self, upstream: &Upstream) -> Expected {
         let all = upstream.endpoints + upstream.others;
         match self {
             Self::Deregistration => Expected::Endpoints(all.saturating_sub(1)),
@@ -108,13 +108,13 @@ impl Change {
 
 impl Upstream {
     /// One that nobody runs, with so many endpoints.
-    pub(super) fn of(endpoints: u32) -> Self {
+    pub(crate) fn of(endpoints: u32) -> Self {
         Self { endpoints, last: None, others: 0 }
     }
 
     /// The calls that make it: it speaks HTTP, and so many instances of it are registered. They speak mesh TLS themselves,
     /// so that each is an endpoint without a sidecar.
-    pub(super) fn calls(&self) -> impl Iterator<Item = Call> {
+    pub(crate) fn calls(&self) -> impl Iterator<Item = Call> {
         let defaults = json!({ "Kind": "service-defaults", "Name": COMMON_UPSTREAM, "Protocol": "http" });
         std::iter::once(put("/v1/config", defaults)).chain((0..self.endpoints).map(|number| self.registration(number)))
     }

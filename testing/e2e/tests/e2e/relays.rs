@@ -184,5 +184,5 @@ async fn a_tree_of_relays_passes_everything_on_and_a_second_relay_takes_over_at_
     // One that ends in order tells its agents to go, and they do.
     left.restart().await;
     drop(above);
-    change(&server, "without the one above", 1).await;
+    change(&server, "alone", 1).await;
 }

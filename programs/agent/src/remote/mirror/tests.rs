@@ -124,7 +124,8 @@ fn asked(stream: &Stream) -> (usize, usize) {
             | AgentSays::Applied(_)
             | AgentSays::Rejected(_)
             | AgentSays::Here(_)
-            | AgentSays::Promote(_) => {}
+            | AgentSays::Promote(_)
+            | AgentSays::Relayed(_) => {}
         }
     }
     counts
@@ -302,6 +303,7 @@ fn told_now(stream: &Stream) -> Vec<String> {
         AgentSays::Hello(_)
         | AgentSays::Subscribe(_)
         | AgentSays::Unsubscribe(_)
+        | AgentSays::Relayed(_)
         | AgentSays::Here(_)
         | AgentSays::Promote(_) => None,
     })
