@@ -22,7 +22,7 @@ pub use axum::Router;
 pub use axum::body::Body;
 pub use ports::{
     AgentFailure, AgentPort, AuthorityChange, AuthorityChanged, CatalogPort, CommitFailure, Currency, DiagnosticRow,
-    IncomingSnapshot, Leaf, Leaving, MeshFacts, NewJoinToken, OutgoingSnapshot, PrivateKeyText, RestoreReport,
+    IncomingSnapshot, Leaf, Leaving, MeshFacts, NewJoinToken, OthersSay, OutgoingSnapshot, PrivateKeyText, RestoreReport,
     SnapshotFailure,
 };
 pub use relay::{ServersPort, Unreached};

@@ -83,13 +83,25 @@ pub trait CatalogPort: Send + Sync + 'static {
     /// remembered. Must be safe to drop.
     async fn until(&self, revision: Revision, until: &Until, wait: Duration) -> Option<Barrier>;
 
-    /// The remembered changes, newest first, but no more than `most`.
-    fn changes(&self, most: usize) -> Vec<ChangeReport>;
+    /// The remembered changes by what all servers know, newest first, but no more than `most`; and the servers that were not
+    /// heard.
+    async fn changes(&self, most: usize) -> (Vec<ChangeReport>, Vec<String>) {
+        (self.own_part_of_changes(most), Vec::new())
+    }
 
-    /// Every known proxy.
+    /// The same by what this server knows of its own nodes.
+    fn own_part_of_changes(&self, most: usize) -> Vec<ChangeReport>;
+
+    /// What the other servers answer to a GET of `target`; nothing where there is no other.
+    async fn others_say(&self, target: &str) -> OthersSay {
+        let _ = target;
+        OthersSay::default()
+    }
+
+    /// Every proxy known here.
     fn proxies(&self) -> Vec<(InstanceKey, ProxyReport)>;
 
-    /// Every node from which reports come, by name; with each for how long the oldest change waits that it owes, zero if
+    /// Every node from which reports come here, by name; with each for how long the oldest change waits that it owes, zero if
     /// it owes none.
     fn nodes(&self) -> Vec<(NodeReport, Duration)>;
 
@@ -183,6 +195,15 @@ pub enum AuthorityChanged {
     },
     /// So many keys are sealed anew.
     Resealed(usize),
+}
+
+/// What other servers answer.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct OthersSay {
+    /// The answers.
+    pub answers: Vec<serde_json::Value>,
+    /// The servers that gave none, by name.
+    pub unheard: Vec<String>,
 }
 
 /// A join token that is to be made.

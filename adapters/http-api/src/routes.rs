@@ -99,13 +99,13 @@ fn own_routes() -> Vec<Route> {
     use BodyLimit as B;
     use Permission as P;
     vec![
-        Route::new("GET", "/starling/v1/changes", P::OperatorRead, B::NONE, "Receipts of recent changes, newest first", |a, c| Box::pin(starling::changes(a, c))),
+        Route::new("GET", "/starling/v1/changes", P::OperatorRead, B::NONE, "Receipts of recent changes by what all servers know, newest first (`local`: by the one that is asked alone)", |a, c| Box::pin(starling::changes(a, c))),
         Route::new("GET", "/starling/v1/changes/{revision}", P::OperatorRead, B::NONE, "Receipt of one change: who has applied it, who has not, who refused it (`wait`, `until`, `names`; `local` for the nodes of the server that is asked)", |a, c| Box::pin(starling::change(a, c))),
-        Route::new("GET", "/starling/v1/nodes", P::OperatorRead, B::NONE, "Every node from which reports come: connected, revision applied, staleness, what is refused", |a, c| Box::pin(starling::nodes(a, c))),
+        Route::new("GET", "/starling/v1/nodes", P::OperatorRead, B::NONE, "Every node from which reports come, to whichever server: connected, revision applied, staleness, what is refused (`local`)", |a, c| Box::pin(starling::nodes(a, c))),
         Route::new("GET", "/starling/v1/servers", P::OperatorRead, B::NONE, "Every server: addresses, nodes attached, which leads; and whether the store takes writes; blocking", |a, c| Box::pin(servers::list(a, c))),
         Route::new("GET", "/starling/v1/health/live", P::Public, B::NONE, "503 once the server that answers follows its store no longer", |a, c| Box::pin(servers::live(a, c))),
         Route::new("GET", "/starling/v1/health/ready", P::Public, B::NONE, "503 while the server that answers is to be sent nothing; with `writes` also while its store takes none", |a, c| Box::pin(servers::ready(a, c))),
-        Route::new("GET", "/starling/v1/proxies", P::OperatorRead, B::NONE, "Every proxy: connected, revision applied, what it refused", |a, c| Box::pin(starling::proxies(a, c))),
+        Route::new("GET", "/starling/v1/proxies", P::OperatorRead, B::NONE, "Every proxy that is known to any server: connected, revision applied, what it refused (`local`)", |a, c| Box::pin(starling::proxies(a, c))),
         Route::new("GET", "/starling/v1/diagnostics", P::OperatorRead, B::NONE, "What is wrong with what users wrote, and what to do", |a, c| Box::pin(starling::diagnostics(a, c))),
         Route::new("GET", "/starling/v1/can", P::IntentionsRead, B::NONE, "Whether a request may pass, and which rule decides (`source`, `destination`, `path`, `method`, `header=NAME:VALUE`)", |a, c| Box::pin(starling::can(a, c))),
         Route::new("PUT", "/starling/v1/agent/leaves/rotate", P::AgentWrite, B::NONE, "Have every leaf certificate of this node issued anew, with a new key", |a, c| Box::pin(starling::rotate_leaves(a, c))),

@@ -1,7 +1,7 @@
 //! What agents ask of this server, answered; over a stream in one process and another, or directly within one.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -97,11 +97,8 @@ impl AgentDoor for Door {
         tracing::debug!(%node, version, standby, "agent attached");
         let stream = self.server.agents().attach(node.clone(), StreamKind { standby, level });
         let stream = stream.map_err(CallError::unavailable)?;
-        if !standby {
-            is_here(&self.server, node);
-        }
-        let server = Arc::clone(&self.server);
-        Ok(Arc::new(Stream { server, stream, welcome: OnceLock::new(), first: self.welcome.clone() }))
+        let (server, arrives) = (Arc::clone(&self.server), Mutex::new((!standby).then_some(node)));
+        Ok(Arc::new(Stream { server, stream, arrives, welcome: OnceLock::new(), first: self.welcome.clone() }))
     }
 
     fn relay(&self, relay: NodeName, hello: Hello) -> Result<Arc<dyn AgentStream>, CallError> {
@@ -265,6 +262,9 @@ fn view(snapshot: &Snapshot, node: &NodeName, service: Option<&InstanceId>) -> A
 struct Stream {
     server: Arc<Server>,
     stream: agents::AgentStream,
+    /// The node of a primary that has yet to subscribe. Until then receipts do not know what it owes, and it is better spoken
+    /// of by the server that it comes from.
+    arrives: Mutex<Option<NodeName>>,
     /// Set once the first frame is sent.
     welcome: OnceLock<()>,
     first: Bytes,
@@ -277,6 +277,9 @@ impl AgentStream for Stream {
             AgentSays::Subscribe(subscribe) => {
                 let resumes = subscribe.resumes.iter().map(resume).collect::<Result<Vec<_>, _>>()?;
                 self.stream.subscribe(resumes, subscribe.reached.as_ref()).map_err(not_subscribed)?;
+                // A panic while holding the lock leaves a name or none.
+                let arrived = self.arrives.lock().unwrap_or_else(PoisonError::into_inner).take();
+                arrived.into_iter().for_each(|node| is_here(&self.server, node));
             }
             AgentSays::Unsubscribe(Subjects { subjects }) => {
                 let subjects = subjects.iter().map(decode_subject).collect::<Result<Vec<_>, _>>();

@@ -32,6 +32,8 @@ pub(crate) struct ChangesArgs {
 #[derive(Debug, Deserialize)]
 struct Changes {
     changes: Vec<Receipt>,
+    #[serde(default)]
+    unheard_servers: Vec<String>,
 }
 
 pub(crate) async fn run(args: ChangesArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
@@ -77,7 +79,8 @@ async fn list(client: &Client, format: Format) -> anyhow::Result<Outcome> {
         print::json(&value)?;
         return Ok(Outcome::Done);
     }
-    let Changes { changes } = Changes::deserialize(&value).context("the API lists changes in an unknown form")?;
+    let Changes { changes, unheard_servers } =
+        Changes::deserialize(&value).context("the API lists changes in an unknown form")?;
     let headings = ["Revision", "Affected", "Applied", "Pending", "Rejected", "p50", "p99", "Max"];
     let mut table = print::table(&headings);
     for Receipt { revision, counts, latency_us: Latency { p50, p99, max }, .. } in changes {
@@ -94,5 +97,6 @@ async fn list(client: &Client, format: Format) -> anyhow::Result<Outcome> {
         ]);
     }
     print::rows(&table)?;
+    receipt::tell_unheard(&unheard_servers)?;
     Ok(Outcome::Done)
 }

@@ -63,6 +63,8 @@ pub(crate) struct Receipt {
     rejected: Vec<Rejected>,
     #[serde(default)]
     lost: Vec<String>,
+    #[serde(default)]
+    unheard_servers: Vec<String>,
     /// How it stands with what was waited for.
     until: Option<Standing>,
 }
@@ -156,7 +158,8 @@ impl Receipt {
             print::line(&format!("  lost      {node}"))?;
         }
         unnamed("lost", self.counts.lost, self.lost.len())?;
-        self.show_refusals()
+        self.show_refusals()?;
+        tell_unheard(&self.unheard_servers)
     }
 
     /// Prints who has refused the change, and why.
@@ -169,6 +172,17 @@ impl Receipt {
         }
         Ok(())
     }
+}
+
+/// Tells of which servers it is not known what their nodes have done.
+///
+/// # Errors
+/// As [`print::line()`].
+pub(crate) fn tell_unheard(servers: &[String]) -> anyhow::Result<()> {
+    if servers.is_empty() {
+        return Ok(());
+    }
+    print::line(&format!("Not heard, so their nodes are missing here: {}", servers.join(", ")))
 }
 
 /// Tells that there are more than the API names.

@@ -1,6 +1,6 @@
 //! Starling's own endpoints: receipts, proxies, diagnostics, and which rule decides.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,13 +15,26 @@ use crate::barrier::Wanted;
 use crate::call::Call;
 use crate::error::ApiError;
 use crate::limits::{CHANGES_LISTED_MAX, RECEIPT_NAMES_DEFAULT, RECEIPT_NAMES_MAX, RECEIPT_WAIT_DEFAULT};
-use crate::ports::Leaving;
+use crate::ports::{Leaving, OthersSay};
 use crate::router::{Api, Outcome};
 
-pub(super) async fn changes(api: Arc<Api>, _: Call) -> Outcome {
+pub(super) async fn changes(api: Arc<Api>, call: Call) -> Outcome {
     let revision = api.catalog.snapshot().revision();
-    let changes: Vec<Value> = api.catalog.changes(CHANGES_LISTED_MAX).iter().map(change_form).collect();
-    Ok(Answer::json(json!({"revision": revision.0, "changes": changes})))
+    let (changes, unheard) = if call.query.switch("local")? {
+        (api.catalog.own_part_of_changes(CHANGES_LISTED_MAX), Vec::new())
+    } else {
+        api.catalog.changes(CHANGES_LISTED_MAX).await
+    };
+    let changes: Vec<Value> = changes.iter().map(change_form).collect();
+    Ok(listed(json!({"revision": revision.0, "changes": changes}), &unheard))
+}
+
+/// A list that may lack what some servers know.
+fn listed(mut form: Value, unheard: &[String]) -> Answer {
+    if !unheard.is_empty() {
+        form["unheard_servers"] = json!(unheard);
+    }
+    Answer::json(form)
 }
 
 pub(super) async fn leaving(api: Arc<Api>, _: Call) -> Outcome {
@@ -135,7 +148,7 @@ pub(super) async fn rotate_leaves(api: Arc<Api>, _: Call) -> Outcome {
     Ok(Answer::empty())
 }
 
-pub(super) async fn proxies(api: Arc<Api>, _: Call) -> Outcome {
+pub(super) async fn proxies(api: Arc<Api>, call: Call) -> Outcome {
     let snapshot = api.catalog.snapshot();
     let form = |(key, report): &(InstanceKey, ProxyReport)| {
         let service = snapshot.instance(key).map(|entry| entry.value.identity().to_string());
@@ -151,10 +164,11 @@ pub(super) async fn proxies(api: Arc<Api>, _: Call) -> Outcome {
         })
     };
     let proxies: Vec<Value> = api.catalog.proxies().iter().map(form).collect();
-    Ok(Answer::json(json!({"revision": snapshot.revision().0, "proxies": proxies})))
+    let (proxies, unheard) = with_others(&api, &call, "proxies", "proxy", proxies).await?;
+    Ok(listed(json!({"revision": snapshot.revision().0, "proxies": proxies}), &unheard))
 }
 
-pub(super) async fn nodes(api: Arc<Api>, _: Call) -> Outcome {
+pub(super) async fn nodes(api: Arc<Api>, call: Call) -> Outcome {
     let form = |node: &NodeReport, stale_for: Duration, lost: bool| {
         let refused = node.refused.iter().map(|(who, refused)| refused_form(who, refused));
         json!({
@@ -186,7 +200,39 @@ pub(super) async fn nodes(api: Arc<Api>, _: Call) -> Outcome {
     let lost = lost.map(|name| form(&nobody(name), Duration::ZERO, true));
     let known = known.iter().map(|(node, stale_for)| form(node, *stale_for, false));
     let nodes: Vec<Value> = known.chain(lost).collect();
-    Ok(Answer::json(json!({"revision": snapshot.revision().0, "nodes": nodes})))
+    let (nodes, unheard) = with_others(&api, &call, "nodes", "node", nodes).await?;
+    Ok(listed(json!({"revision": snapshot.revision().0, "nodes": nodes}), &unheard))
+}
+
+/// A list of this server with those of the others, each entry once, and the servers that were not heard. Which server
+/// knows most of an entry is the one to which it is connected, then one that does not hold it for lost, then the one to
+/// which it has reported most.
+async fn with_others(
+    api: &Api,
+    call: &Call,
+    list: &str,
+    name: &str,
+    own: Vec<Value>,
+) -> Result<(Vec<Value>, Vec<String>), ApiError> {
+    if call.query.switch("local")? {
+        return Ok((own, Vec::new()));
+    }
+    let OthersSay { mut answers, unheard } = api.catalog.others_say(&format!("/starling/v1/{list}?local")).await;
+    let others = answers.iter_mut().filter_map(|answer| answer[list].as_array_mut()).flat_map(std::mem::take);
+    let known = |entry: &Value| {
+        (entry["connected"] == true, entry["lost"] != true, entry["applied_through"].as_u64().unwrap_or_default())
+    };
+    let mut best: BTreeMap<String, Value> = BTreeMap::new();
+    for entry in own.into_iter().chain(others) {
+        let key = entry[name].as_str().unwrap_or_default().to_owned();
+        match best.get(&key) {
+            Some(other) if known(other) >= known(&entry) => {}
+            Some(_) | None => {
+                best.insert(key, entry);
+            }
+        }
+    }
+    Ok((best.into_values().collect(), unheard))
 }
 
 pub(super) async fn diagnostics(api: Arc<Api>, _: Call) -> Outcome {

@@ -278,7 +278,7 @@ impl CatalogPort for World {
         holds()
     }
 
-    fn changes(&self, most: usize) -> Vec<ChangeReport> {
+    fn own_part_of_changes(&self, most: usize) -> Vec<ChangeReport> {
         let receipts = held(&self.receipts);
         receipts.revisions().take(most).filter_map(|revision| receipts.report(revision, usize::MAX)).collect()
     }

@@ -1,12 +1,12 @@
 //! One receipt out of those of several servers, each of which hears of the nodes that are attached to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use starling_model::{NodeName, Revision};
 
-use super::change::Outcome;
-use super::report::{ChangeReport, numbers};
+use super::change::{Counts, Outcome};
+use super::report::{ChangeReport, Latency, Reached, numbers};
 use super::until::{Barrier, Until};
 use super::{Refused, Reporter};
 
@@ -94,6 +94,50 @@ impl ChangeReport {
         merged
     }
 
+    /// One list's receipt out of those of several servers, which may lack names: what is not named is counted for each server
+    /// that counts it, and latencies are at most those that are told.
+    #[must_use]
+    pub fn merged_in_part(revision: Revision, parts: Vec<Self>, names: usize) -> Self {
+        let unnamed: Vec<_> = parts.iter().map(Self::unnamed).collect();
+        let latencies: Vec<_> = parts.iter().filter_map(|part| part.latency).collect();
+        let reached: Vec<_> = parts.iter().filter(|part| part.counts.affected > 0).map(|part| part.reached).collect();
+        let mut merged = Self::merged(revision, parts, names);
+        if unnamed.iter().all(|unnamed| *unnamed == Counts::default()) {
+            return merged;
+        }
+        for Counts { affected, applied, pending, rejected, lost } in unnamed {
+            merged.counts.affected += affected;
+            merged.counts.applied += applied;
+            merged.counts.pending += pending;
+            merged.counts.rejected += rejected;
+            merged.counts.lost += lost;
+        }
+        merged.latency = latencies.into_iter().reduce(|one, other| Latency {
+            p50: one.p50.max(other.p50),
+            p90: one.p90.max(other.p90),
+            p99: one.p99.max(other.p99),
+            max: one.max.max(other.max),
+        });
+        // Of so many of each server's, so of as many of all.
+        let all = |of: fn(&Reached) -> Option<u64>| reached.iter().map(of).reduce(|one, other| Some(one?.max(other?)));
+        merged.reached = Reached {
+            half: all(|reached| reached.half).flatten(),
+            most: all(|reached| reached.most).flatten(),
+            all: all(|reached| reached.all).flatten(),
+        };
+        merged
+    }
+
+    /// How many are counted and not named.
+    fn unnamed(&self) -> Counts {
+        let refusers: BTreeSet<_> = self.rejected.iter().map(|(who, _)| who).collect();
+        let applied = self.counts.applied.saturating_sub(self.applied.len());
+        let pending = self.counts.pending.saturating_sub(self.pending.len());
+        let rejected = self.counts.rejected.saturating_sub(refusers.len());
+        let lost = self.counts.lost.saturating_sub(self.lost.len());
+        Counts { affected: applied + pending + rejected, applied, pending, rejected, lost }
+    }
+
     /// How it stands with a barrier, by a receipt that has all of its names. Of a node that is in none of them it has to be
     /// said whether anybody hears of it.
     #[must_use]
@@ -130,7 +174,6 @@ impl ChangeReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::receipts::change::Counts;
 
     fn node(name: &str) -> Reporter {
         Reporter::Node(name.parse().expect("a name"))
@@ -162,6 +205,26 @@ mod tests {
         assert_eq!(merged.barrier(&until("c"), heard), Barrier::NotYet);
         assert_eq!(merged.barrier(&until("x"), heard), Barrier::Met, "it does not concern it");
         assert_eq!(merged.barrier(&until("x"), |_| false), Barrier::NotYet);
+    }
+
+    #[test]
+    fn of_a_list_what_is_not_named_is_counted_and_what_is_named_twice_is_not() {
+        let latency = |us| Some(Latency { p50: us, p90: us, p99: us, max: us });
+        let whole = |part: ChangeReport, counts: Counts, us| ChangeReport {
+            counts,
+            latency: latency(us),
+            reached: Reached { half: Some(us), most: Some(us), all: (counts.pending == 0).then_some(us) },
+            ..part
+        };
+        let counts = |applied, pending| Counts { affected: applied + pending, applied, pending, rejected: 0, lost: 0 };
+        let one = whole(part(&[("a", 10), ("b", 20)], &[], &[]), counts(2, 0), 20);
+        let other = whole(part(&[("b", 15)], &["c"], &[]), counts(1, 1), 15);
+        let merged = ChangeReport::merged_in_part(Revision(7), vec![one.clone(), other], 100);
+        assert_eq!((merged.counts, merged.latency.map(|it| it.max)), (counts(2, 1), Some(15)));
+        let larger = whole(part(&[("c", 50)], &["d"], &[]), counts(300, 200), 50);
+        let merged = ChangeReport::merged_in_part(Revision(7), vec![one, larger], 100);
+        assert_eq!((merged.counts, merged.latency), (counts(302, 200), latency(50)));
+        assert_eq!((merged.reached.half, merged.reached.all), (Some(50), None));
     }
 
     #[test]

@@ -112,7 +112,7 @@ impl CatalogPort for Part {
         }
     }
 
-    fn changes(&self, _: usize) -> Vec<ChangeReport> {
+    fn own_part_of_changes(&self, _: usize) -> Vec<ChangeReport> {
         Vec::new()
     }
 

@@ -12,7 +12,7 @@ use starling_catalog::{
 };
 use starling_http_api::{
     AuthorityChange, AuthorityChanged, CatalogPort, CommitFailure, Currency, DiagnosticRow, IncomingSnapshot, Leaving,
-    MeshFacts, NewJoinToken, OutgoingSnapshot, SnapshotFailure,
+    MeshFacts, NewJoinToken, OthersSay, OutgoingSnapshot, SnapshotFailure,
 };
 use starling_identity::{JoinToken, JoinTokenTtlError};
 use starling_model::{Datacenter, InstanceKey, Revision, ServerId, ServerRecord, TrustDomain, UnixSeconds, Versioned};
@@ -123,7 +123,16 @@ impl CatalogPort for Catalog {
         }
     }
 
-    fn changes(&self, most: usize) -> Vec<ChangeReport> {
+    async fn changes(&self, most: usize) -> (Vec<ChangeReport>, Vec<String>) {
+        self.peers.changes(self.own_part_of_changes(most), most, LISTED_NAMES_MAX).await
+    }
+
+    async fn others_say(&self, target: &str) -> OthersSay {
+        let (answers, unheard) = self.peers.all_say(target).await;
+        OthersSay { answers: answers.into_iter().map(|(_, answer)| answer).collect(), unheard }
+    }
+
+    fn own_part_of_changes(&self, most: usize) -> Vec<ChangeReport> {
         let report = |revision| self.server.report(revision, LISTED_NAMES_MAX);
         self.server.changes().into_iter().take(most).filter_map(report).collect()
     }

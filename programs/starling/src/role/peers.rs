@@ -14,7 +14,9 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use serde::Deserialize;
-use starling_catalog::{Barrier, ChangeReport, Charge, Refused, Reporter, Until};
+use serde_json::Value;
+use starling_catalog::receipts::{Latency, Reached};
+use starling_catalog::{Barrier, ChangeReport, Charge, Counts, Refused, Reporter, Until};
 use starling_identity::Identity;
 use starling_model::{InstanceKey, NodeName, Revision, ServerId, ServerRecord, Versioned};
 use starling_rpc::ServerClient;
@@ -44,10 +46,50 @@ pub(crate) struct Peers {
 /// A receipt as servers give it.
 #[derive(Deserialize)]
 struct Part {
+    revision: u64,
+    #[serde(default)]
+    counts: PartCounts,
+    #[serde(default)]
+    latency_us: PartLatency,
+    #[serde(default)]
+    reached_us: PartReached,
     applied: Vec<Applied>,
     pending: Vec<String>,
     rejected: Vec<Rejected>,
     lost: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct PartCounts {
+    affected: usize,
+    applied: usize,
+    pending: usize,
+    rejected: usize,
+    lost: usize,
+}
+
+#[derive(Default, Deserialize)]
+struct PartLatency {
+    p50: Option<u64>,
+    p90: Option<u64>,
+    p99: Option<u64>,
+    max: Option<u64>,
+}
+
+#[derive(Default, Deserialize)]
+struct PartReached {
+    #[serde(rename = "50%")]
+    half: Option<u64>,
+    #[serde(rename = "99%")]
+    most: Option<u64>,
+    #[serde(rename = "100%")]
+    all: Option<u64>,
+}
+
+/// Receipts as servers list them.
+#[derive(Deserialize)]
+struct List {
+    changes: Vec<Part>,
 }
 
 #[derive(Deserialize)]
@@ -65,17 +107,6 @@ struct Rejected {
     reason: String,
 }
 
-/// Whether a server is to be sent requests, as servers say it.
-#[derive(Deserialize)]
-struct Readiness {
-    store: StoreContact,
-}
-
-#[derive(Deserialize)]
-struct StoreContact {
-    last_contact_ms: u64,
-}
-
 impl Peers {
     pub(crate) fn new(server: Arc<Server>) -> Self {
         Self { server, clients: Mutex::default() }
@@ -90,17 +121,9 @@ impl Peers {
 
     /// For how long another server has been without contact with the store; `None` if it does not say so, or takes no writes.
     pub(crate) async fn without_contact(&self, peer: &ServerRecord) -> Option<Duration> {
-        let asked = async {
-            let request =
-                Request::get("https://starling/starling/v1/health/ready?writes").body(Empty::<Bytes>::new())?;
-            let answer = self.client(peer).await?.ask_api(request).await?;
-            ensure!(answer.status() == StatusCode::OK, "{}", answer.status());
-            let body = Limited::new(answer.into_body(), PART_BYTES_MAX).collect().await;
-            let body = body.map_err(|error| anyhow!("{error}"))?.to_bytes();
-            Ok(serde_json::from_slice::<Readiness>(&body)?.store.last_contact_ms)
-        };
+        let asked = self.say(peer, "/starling/v1/health/ready?writes");
         let said = tokio::time::timeout(ANSWER_TIMEOUT, asked).await.ok()?.ok()?;
-        Some(Duration::from_millis(said))
+        said["store"]["last_contact_ms"].as_u64().map(Duration::from_millis)
     }
 
     /// The receipt of a change by what all servers know, once nothing is outstanding or the time is over; `None` if nobody
@@ -108,7 +131,25 @@ impl Peers {
     ///
     /// A server that does not remember it, since it was started after it or has not come to it, has not said that it concerns
     /// none of its nodes; and of nodes whose server is gone nobody can say anything until they are elsewhere, or lost.
+    ///
+    /// Servers that are asked to wait answer at different times, and a node that moved from one to another in between would be
+    /// spoken of by neither: that nothing is outstanding counts only where all say so at once.
     pub(crate) async fn change(&self, revision: Revision, wait: Duration, names: usize) -> Option<ChangeReport> {
+        let by = Instant::now() + wait;
+        loop {
+            let left = by.saturating_duration_since(Instant::now());
+            let report = self.gathered(revision, left, names).await?;
+            if left.is_zero() || !report.is_settled() || self.others().is_empty() {
+                return Some(report);
+            }
+            let at_once = self.gathered(revision, Duration::ZERO, names).await?;
+            if at_once.is_settled() || Instant::now() >= by {
+                return Some(at_once);
+            }
+        }
+    }
+
+    async fn gathered(&self, revision: Revision, wait: Duration, names: usize) -> Option<ChangeReport> {
         let snapshot = self.server.snapshot();
         let others = self.others();
         let gone = snapshot.attachments().map(|attachment| attachment.value.server);
@@ -177,7 +218,71 @@ impl Peers {
             return Ok(None);
         }
         ensure!(status == StatusCode::OK, "{status}: {}", String::from_utf8_lossy(&body));
-        serde_json::from_slice::<Part>(&body).context("its form")?.into_report(revision).map(Some)
+        serde_json::from_slice::<Part>(&body).context("its form")?.into_report().map(Some)
+    }
+
+    /// What the others answer to a GET, with their names, and the names of those that do not.
+    pub(crate) async fn all_say(&self, target: &str) -> (Vec<(String, Value)>, Vec<String>) {
+        let others = self.others();
+        let asked = others.iter().map(|peer| tokio::time::timeout(ANSWER_TIMEOUT, self.say(&peer.value, target)));
+        let (mut answers, mut unheard) = (Vec::new(), Vec::new());
+        for (said, peer) in join_all(asked).await.into_iter().zip(&others) {
+            let name = peer.value.name.to_string();
+            match said {
+                Ok(Ok(answer)) => answers.push((name, answer)),
+                Ok(Err(error)) => {
+                    tracing::debug!(
+                        server = name,
+                        error = format!("{error:#}"),
+                        target,
+                        "another server does not answer"
+                    );
+                    unheard.push(name);
+                }
+                Err(_late) => unheard.push(name),
+            }
+        }
+        (answers, unheard)
+    }
+
+    async fn say(&self, peer: &ServerRecord, target: &str) -> anyhow::Result<Value> {
+        let request = Request::get(format!("https://starling{target}")).body(Empty::<Bytes>::new())?;
+        let answer = self.client(peer).await?.ask_api(request).await?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), PART_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| anyhow!("{error}"))?.to_bytes();
+        ensure!(status == StatusCode::OK, "{status}: {}", String::from_utf8_lossy(&body));
+        serde_json::from_slice(&body).context("its form")
+    }
+
+    /// The newest receipts by what all servers know, of which this one knows `own`, and the servers that were not heard. As
+    /// with a single one, a server that does not remember a change has not said that it concerns none of its nodes.
+    pub(crate) async fn changes(
+        &self,
+        own: Vec<ChangeReport>,
+        most: usize,
+        names: usize,
+    ) -> (Vec<ChangeReport>, Vec<String>) {
+        let (answers, mut absent) = self.all_say("/starling/v1/changes?local").await;
+        let own_name = self.server.id().map(|_| self.server.name().to_string()).unwrap_or_default();
+        let mut lists = vec![(own_name, own)];
+        for (name, answer) in answers {
+            let parts = List::deserialize(answer).map(|list| list.changes.into_iter().map(Part::into_report).collect());
+            match parts {
+                Ok(Ok(parts)) => lists.push((name, parts)),
+                Ok(Err(_)) | Err(_) => absent.push(name),
+            }
+        }
+        let revisions: BTreeSet<_> = lists.iter().flat_map(|(_, list)| list).map(|change| change.revision).collect();
+        let merge = |revision: &Revision| {
+            let part = |(name, list): &(String, Vec<ChangeReport>)| {
+                let found = list.iter().find(|change| change.revision == *revision).cloned();
+                found.unwrap_or_else(|| unheard(vec![name.clone()]))
+            };
+            let parts = lists.iter().map(part).chain([unheard(absent.clone())]).collect();
+            ChangeReport::merged_in_part(*revision, parts, names)
+        };
+        (revisions.iter().rev().take(most).map(merge).collect(), absent)
     }
 
     /// The connection to a server, made if there is none.
@@ -209,7 +314,8 @@ fn unheard(servers: Vec<String>) -> ChangeReport {
 }
 
 impl Part {
-    fn into_report(self, revision: Revision) -> anyhow::Result<ChangeReport> {
+    fn into_report(self) -> anyhow::Result<ChangeReport> {
+        let revision = Revision(self.revision);
         let all = |names: Vec<String>| names.iter().map(|name| reporter(name)).collect::<anyhow::Result<Vec<_>>>();
         let applied = self.applied.into_iter().map(|one| Ok((reporter(&one.proxy)?, one.latency_us)));
         let rejected = self.rejected.into_iter().map(|one| {
@@ -224,7 +330,19 @@ impl Part {
         });
         let (applied, rejected) = (applied.collect::<anyhow::Result<_>>()?, rejected.collect::<anyhow::Result<_>>()?);
         let (pending, lost) = (all(self.pending)?, all(self.lost)?);
-        Ok(ChangeReport { revision, applied, pending, rejected, lost, ..ChangeReport::default() })
+        let counts = {
+            let PartCounts { affected, applied, pending, rejected, lost } = self.counts;
+            Counts { affected, applied, pending, rejected, lost }
+        };
+        let latency = match self.latency_us {
+            PartLatency { p50: Some(p50), p90: Some(p90), p99: Some(p99), max: Some(max) } => {
+                Some(Latency { p50, p90, p99, max })
+            }
+            PartLatency { .. } => None,
+        };
+        let PartReached { half, most, all } = self.reached_us;
+        let reached = Reached { half, most, all };
+        Ok(ChangeReport { revision, counts, latency, reached, applied, pending, rejected, lost, unheard: Vec::new() })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use starling_e2e::etcd::Etcd;
 use starling_e2e::{Mesh, MeshOptions, Program, eventually};
 
@@ -78,10 +78,35 @@ async fn a_node_is_its_servers_business_and_the_leaders_once_that_is_gone() {
         assert_eq!(receipt["counts"]["applied"], 2, "{receipt}");
         assert_eq!(receipt["settled"], true, "{receipt}");
     }
+    // And so with every list, of which each server has its own part.
+    let connected = async |target: &str| {
+        let listed = second.get(target).await.success().json();
+        let nodes = listed["nodes"].as_array().cloned().unwrap_or_default();
+        let names = nodes.iter().filter(|node| node["connected"] == true).map(|node| node["node"].to_string());
+        (names.collect::<Vec<_>>(), listed["unheard_servers"].clone())
+    };
+    let both = vec!["\"n1\"".to_owned(), "\"n2\"".to_owned()];
+    assert_eq!(connected("/starling/v1/nodes").await, (both, Value::Null));
+    assert_eq!(connected("/starling/v1/nodes?local").await.0, ["\"n2\""]);
+    let change = async |target: &str| {
+        let listed = second.get(target).await.success().json();
+        let changes = listed["changes"].as_array().cloned().unwrap_or_default();
+        let change = changes.into_iter().find(|change| change["revision"] == written.index());
+        change.unwrap_or_else(|| panic!("it is not listed: {listed}"))
+    };
+    assert_eq!(change("/starling/v1/changes").await["counts"]["applied"], 2);
+    assert_eq!(change("/starling/v1/changes?local").await["counts"]["applied"], 1);
     // The agent with its server, or it would go to the other at once.
     let since = Instant::now();
     at_first.kill9();
     first.kill9();
+    let unheard = change("/starling/v1/changes").await;
+    assert!(unheard["unheard_servers"].is_array() && unheard["settled"] == false, "{unheard}");
+    assert!(connected("/starling/v1/nodes").await.1.is_array());
+    let listed = second.cli(&["changes"]).await.success().stdout;
+    assert!(listed.contains("Not heard, so their nodes are missing here: "), "{listed}");
+    let shown = second.cli(&["changes", &written.index().to_string()]).await.success().stdout;
+    assert!(shown.contains("Not heard, so their nodes are missing here: "), "{shown}");
     is(&second, "n1", "critical").await;
     let after = since.elapsed();
     println!("lost after {after:?}");

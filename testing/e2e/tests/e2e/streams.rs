@@ -51,7 +51,7 @@ pub(crate) const STANDBY: &str = "starling_agent_streams{role=\"standby\"}";
 
 /// Whether an agent's primary stream is at this server.
 pub(crate) async fn is_attached(server: &Mesh, name: &str) -> bool {
-    let nodes = server.get("/starling/v1/nodes").await.success().json();
+    let nodes = server.get("/starling/v1/nodes?local").await.success().json();
     let found = nodes["nodes"].as_array().into_iter().flatten().find(|node| node["node"] == name);
     found.is_some_and(|node| node["connected"] == true)
 }
