@@ -168,6 +168,9 @@ impl Rendering {
         if let Some(index) = error.index {
             self.read_headers(&mut response, index);
         }
+        if let Some(seconds) = error.retry_after {
+            set(&mut response, "retry-after", &seconds.to_string());
+        }
         response
     }
 

@@ -13,11 +13,18 @@ pub(crate) struct ApiError {
     pub(crate) text: String,
     /// For 404 of something that can be waited for.
     pub(crate) index: Option<Revision>,
+    /// After how many seconds it may be asked again.
+    pub(crate) retry_after: Option<u32>,
 }
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, text: impl Into<String>) -> Self {
-        Self { status, text: text.into(), index: None }
+        Self { status, text: text.into(), index: None, retry_after: None }
+    }
+
+    pub(crate) fn retry_after(mut self, seconds: u32) -> Self {
+        self.retry_after = Some(seconds);
+        self
     }
 
     pub(crate) fn bad_request(text: impl Into<String>) -> Self {

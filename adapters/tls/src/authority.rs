@@ -198,6 +198,14 @@ impl CertificateAuthority {
         folder::remove(dir)
     }
 
+    /// Removes what a removal of the CA in `dir/ca` left that was interrupted; whether there was anything.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn remove_remains(dir: &Path) -> std::io::Result<bool> {
+        folder::remove_remains(dir)
+    }
+
     /// Opens the CA in `dir/ca`, or creates it if there is none.
     ///
     /// # Errors

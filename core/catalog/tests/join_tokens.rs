@@ -4,7 +4,7 @@
 mod records;
 
 use records::*;
-use starling_catalog::command::{GUARDED_CHANGES_MAX, JOIN_TOKENS_MAX};
+use starling_catalog::command::{GUARDED_CHANGES_MAX, JOIN_TOKENS_MAX, KEPT_EXPIRED_S};
 use starling_catalog::{
     Command, Decision, JoinRequest, JoinTokenCommand, JoinTokenRefusal, NameHolder, Refusal, Snapshot, decide,
 };
@@ -217,4 +217,34 @@ fn tokens_are_stored_wake_nobody_and_no_node_may_write_them() {
     assert_eq!(Snapshot::default().difference(&loaded), vec![put.clone()]);
     let by_node = Command::Node { name: "n1".parse().expect("a name"), changes: vec![put] };
     assert!(matches!(decide(&loaded, &by_node), Err(Refusal::ForeignRecord { .. })));
+}
+
+#[test]
+fn the_leader_alone_sweeps_tokens_that_expired_a_while_ago() {
+    let (one, two) = (ServerId::from_random(1), ServerId::from_random(2));
+    let leads = [Change::Put(Record::Leader(LeaderRecord { server: one }))];
+    let mut snapshot = Snapshot::default().apply(Revision(1), &leads).snapshot;
+    for number in 0..300 {
+        snapshot = run(&snapshot, create(token(number, one_time())));
+    }
+    snapshot = run(&snapshot, create(JoinTokenRecord { expires_at: EXPIRES.plus(1), ..token(300, one_time()) }));
+    let due = EXPIRES.plus(KEPT_EXPIRED_S);
+    let sweep = |by, now| Command::JoinToken(JoinTokenCommand::Sweep { by, now });
+    assert_eq!(decide(&snapshot, &sweep(Some(two), due)), Ok(Decision::default()), "it does not lead");
+    assert_eq!(decide(&snapshot, &sweep(Some(one), UnixSeconds(due.0 - 1))), Ok(Decision::default()));
+    let first = decide(&snapshot, &sweep(Some(one), due)).expect("allowed");
+    assert!(first.again && first.changes.len() < GUARDED_CHANGES_MAX, "as many as fit into a transaction");
+    // Another has come to lead meanwhile.
+    let deposed = snapshot.apply(Revision(999), &[Change::Put(Record::Leader(LeaderRecord { server: two }))]).snapshot;
+    assert!(commit(&deposed, &first).is_none());
+    let mut rounds = 0;
+    loop {
+        let decision = decide(&snapshot, &sweep(Some(one), due)).expect("allowed");
+        snapshot = commit(&snapshot, &decision).expect("it leads");
+        rounds += 1;
+        if !decision.again {
+            break;
+        }
+    }
+    assert_eq!((rounds, snapshot.join_tokens().count()), (3, 1));
 }

@@ -11,6 +11,7 @@ mod commit;
 mod contact;
 mod convergence;
 mod door;
+mod garbage;
 mod hub;
 mod liveness;
 mod membership;

@@ -27,6 +27,7 @@ use crate::agents::{AgentStream, Agents, IsLeaving, StreamKind};
 use crate::commit::CommitFailure;
 use crate::contact::{self, Contact};
 use crate::convergence::{self, Convergence};
+use crate::garbage;
 use crate::hub::{AttachedNode, Hub, ProxySubscription, Subscription};
 use crate::liveness::{self, Liveness};
 use crate::membership::{self, Advertised, Membership};
@@ -174,6 +175,7 @@ impl Server {
             tokio::spawn(contact::keep(Arc::downgrade(&server)));
         }
         rotation::spawn(&server);
+        tokio::spawn(garbage::run(Arc::downgrade(&server)));
         tokio::spawn(moves::balance(Arc::downgrade(&server)));
         Ok(server)
     }

@@ -13,6 +13,9 @@ use crate::limits::{BODY_TIMEOUT, BodyLimit};
 use crate::ports::{OutgoingSnapshot, RestoreReport, SnapshotFailure};
 use crate::router::{Api, Outcome};
 
+/// Seconds after which a restore may be asked for again while another one is at work.
+const BUSY_RETRY_AFTER: u32 = 5;
+
 pub(super) async fn save(api: Arc<Api>, _: Call) -> Outcome {
     let OutgoingSnapshot { revision, pieces } = api.catalog.save_snapshot().await?;
     Ok(Answer::stream(axum::body::Body::from_stream(pieces)).read_at(revision))
@@ -65,7 +68,7 @@ impl From<SnapshotFailure> for ApiError {
         let text = failure.to_string();
         match failure {
             SnapshotFailure::NotHere | SnapshotFailure::Wrong(_) => Self::bad_request(text),
-            SnapshotFailure::Busy(_) => Self::new(StatusCode::CONFLICT, text),
+            SnapshotFailure::Busy(_) => Self::new(StatusCode::TOO_MANY_REQUESTS, text).retry_after(BUSY_RETRY_AFTER),
             SnapshotFailure::Failed(_) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, text),
         }
     }

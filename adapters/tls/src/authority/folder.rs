@@ -155,6 +155,14 @@ pub(super) fn remove(dir: &Path) -> io::Result<()> {
     disk::remove_folder(&partial)
 }
 
+/// Removes what [`remove`] left when it was interrupted, a key among it; whether there was anything.
+pub(super) fn remove_remains(dir: &Path) -> io::Result<bool> {
+    let partial = dir.join(PARTIAL_FOLDER);
+    let is_there = fs::symlink_metadata(&partial).is_ok();
+    disk::remove_folder(&partial)?;
+    Ok(is_there)
+}
+
 /// Reads the folder and checks that its parts are good and belong together.
 pub(super) fn read(dir: &Path) -> Result<(P256Key, RootCertificate), OpenError> {
     let folder = path(dir);

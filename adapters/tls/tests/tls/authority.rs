@@ -80,6 +80,17 @@ fn remains_of_a_crash_do_not_stand_in_the_way() {
 }
 
 #[test]
+fn remains_of_a_removal_are_removed_and_said() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(!CertificateAuthority::remove_remains(folder.path()).unwrap());
+    CertificateAuthority::open_or_create(folder.path(), &trust_domain(), now()).unwrap();
+    // As a removal leaves it that is interrupted after its first step.
+    fs::rename(folder.path().join("ca"), folder.path().join("ca.partial")).unwrap();
+    assert!(CertificateAuthority::remove_remains(folder.path()).unwrap());
+    assert!(!folder.path().join("ca.partial").exists());
+}
+
+#[test]
 fn the_ca_of_another_cluster_is_refused() {
     let mesh = Mesh::new();
     let other = TrustDomain::new("other.consul").unwrap();

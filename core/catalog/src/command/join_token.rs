@@ -4,7 +4,7 @@
 
 use starling_model::{
     Change, JoinTokenId, JoinTokenRecord, JoinTokenUse, JoinTokenUses, NodeId, NodeName, Record, RecordKey, SecretHash,
-    UnixSeconds,
+    ServerId, UnixSeconds,
 };
 
 use super::{Decision, GUARDED_CHANGES_MAX};
@@ -25,7 +25,17 @@ pub enum JoinTokenCommand {
     Use(JoinRequest),
     /// Forgets a token; nothing happens if it is not there. Who has joined by it stays.
     Revoke(JoinTokenId),
+    /// Forgets tokens that expired [`KEPT_EXPIRED_S`] ago or earlier.
+    Sweep {
+        /// The server that does so, which has to lead; `None` if there is no other.
+        by: Option<ServerId>,
+        /// When.
+        now: UnixSeconds,
+    },
 }
+
+/// Seconds for which an expired token is kept at least, so that who comes late is told so, and not that there is none.
+pub const KEPT_EXPIRED_S: u64 = 60 * 60;
 
 /// An agent without a certificate asks for one.
 #[derive(Debug, Clone, PartialEq)]
@@ -132,6 +142,25 @@ pub(super) fn decide(
             decision.delete(snapshot, RecordKey::JoinToken(*id));
             Ok(())
         }
+        JoinTokenCommand::Sweep { by, now } => {
+            sweep(snapshot, *by, *now, decision);
+            Ok(())
+        }
+    }
+}
+
+/// Whoever does not lead sweeps nothing, also if it did when it decided to.
+fn sweep(snapshot: &Snapshot, by: Option<ServerId>, now: UnixSeconds, decision: &mut Decision) {
+    if by.is_some_and(|server| !snapshot.is_led_by(server)) {
+        return;
+    }
+    let is_due = |token: &JoinTokenRecord| token.expires_at.plus(KEPT_EXPIRED_S) <= now;
+    let mut due = snapshot.join_tokens().filter(|token| is_due(&token.value));
+    let swept = due.by_ref().take(SWEPT_MAX).map(|token| Change::Delete(RecordKey::JoinToken(token.value.id)));
+    decision.changes.extend(swept);
+    decision.again = due.next().is_some();
+    if by.is_some() && !decision.changes.is_empty() {
+        decision.see(snapshot, RecordKey::Leader);
     }
 }
 

@@ -114,6 +114,12 @@ pub(super) async fn establish(
             if let (Some(_), Some(seal)) = (in_files, seal) {
                 forget_files(config, seal)?;
             }
+            // One that was interrupted later: the key is no CA any more, and unsealed all the same.
+            if CertificateAuthority::remove_remains(&config.data_dir)
+                .context("removing what is left of a CA in files")?
+            {
+                tracing::info!("what was left of the CA in files is removed; its key is in the store");
+            }
             Ok((catalog, signer))
         }
         _ => anyhow::bail!("the store lost its CA while this server started; start it again"),

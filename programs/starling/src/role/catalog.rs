@@ -18,6 +18,7 @@ use starling_identity::{JoinToken, JoinTokenTtlError};
 use starling_model::{Datacenter, InstanceKey, Revision, ServerId, ServerRecord, TrustDomain, UnixSeconds, Versioned};
 use starling_server::{CommitFailure as Failure, Incoming, Server};
 use starling_telemetry::Registry;
+use tokio::sync::Semaphore;
 
 use super::peers::Peers;
 
@@ -32,6 +33,8 @@ pub(crate) struct Catalog {
     pub(crate) proxies: Option<Proxies>,
     pub(crate) registry: Registry,
     pub(crate) facts: MeshFacts,
+    /// One snapshot at a time is received.
+    pub(crate) receiving: Arc<Semaphore>,
 }
 
 #[async_trait]
@@ -175,7 +178,9 @@ impl CatalogPort for Catalog {
     fn receive_snapshot(&self) -> Result<Box<dyn IncomingSnapshot>, SnapshotFailure> {
         let own_node = self.proxies.is_some().then(|| self.facts.node_name.clone());
         let server = Arc::clone(&self.server);
-        Ok(Box::new(snapshot::Receiving { server, own_node, incoming: Incoming::default() }))
+        let place = Arc::clone(&self.receiving).try_acquire_owned();
+        let place = place.map_err(|_| SnapshotFailure::Busy(snapshot::BUSY.to_owned()))?;
+        Ok(Box::new(snapshot::Receiving { server, own_node, incoming: Incoming::default(), place }))
     }
 
     fn leaving(&self, begin: bool) -> Option<Leaving> {

@@ -14,6 +14,7 @@ use starling_rpc::{Api, ProxySource};
 use starling_server::{Door, Server};
 use starling_telemetry::Registry;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tower::{ServiceExt, service_fn};
 
 use super::catalog::Catalog;
@@ -84,6 +85,7 @@ impl Control {
             proxies: proxies.clone(),
             registry: self.registry.clone(),
             facts,
+            receiving: Arc::new(Semaphore::new(1)),
         });
         let api = |agent, authoriser: Arc<dyn Authoriser>| {
             starling_http_api::router(Ports { catalog: Arc::clone(&catalog) as _, agent, servers: None, authoriser })

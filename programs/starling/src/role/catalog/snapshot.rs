@@ -7,6 +7,7 @@ use futures::{StreamExt, stream};
 use starling_http_api::{IncomingSnapshot, OutgoingSnapshot, RestoreReport, SnapshotFailure};
 use starling_model::NodeName;
 use starling_server::{Incoming, IncomingError, RestoreFailure, Restored, Server};
+use tokio::sync::OwnedSemaphorePermit;
 
 pub(super) async fn save(server: &Server) -> Result<OutgoingSnapshot, SnapshotFailure> {
     let saved = server.save().await;
@@ -22,7 +23,12 @@ pub(super) struct Receiving {
     /// The node whose agent lives in this process.
     pub(super) own_node: Option<NodeName>,
     pub(super) incoming: Incoming,
+    /// Held until the restore is over: what comes in is held in memory as a whole.
+    pub(super) place: OwnedSemaphorePermit,
 }
+
+/// Why a snapshot is not received.
+pub(super) const BUSY: &str = "another snapshot is being restored at this server; ask again when that is done";
 
 #[async_trait]
 impl IncomingSnapshot for Receiving {
@@ -31,11 +37,14 @@ impl IncomingSnapshot for Receiving {
     }
 
     async fn restore(self: Box<Self>) -> Result<RestoreReport, SnapshotFailure> {
-        let Self { server, own_node, incoming } = *self;
+        let Self { server, own_node, incoming, place } = *self;
         let (header, records) = incoming.finish().map_err(wrong)?;
         tracing::info!(store = header.store, revision = header.revision, "a snapshot was received");
         // In a task of its own: a caller who leaves does not leave it half done.
-        let work = tokio::spawn(async move { server.restore(&records, own_node.as_ref()).await });
+        let work = tokio::spawn(async move {
+            let _place = place;
+            server.restore(&records, own_node.as_ref()).await
+        });
         match work.await {
             Ok(Ok(restored)) => Ok(report(restored)),
             Ok(Err(failure @ RestoreFailure::Busy)) => Err(SnapshotFailure::Busy(failure.to_string())),
