@@ -36,7 +36,7 @@ fn workloads_are_written_in_either_layout() {
 }
 
 #[test]
-fn agents_servers_and_authorities_have_identities_of_their_own() {
+fn agents_servers_relays_and_authorities_have_identities_of_their_own() {
     let trust_domain = TrustDomain::new("mesh.consul").unwrap();
     let datacenter = Datacenter::new("dc1").unwrap();
     let agent = Identity::Agent {
@@ -44,10 +44,16 @@ fn agents_servers_and_authorities_have_identities_of_their_own() {
         datacenter: datacenter.clone(),
         node: NodeName::new("node-7").unwrap(),
     };
+    let relay = Identity::Relay {
+        trust_domain: trust_domain.clone(),
+        datacenter: datacenter.clone(),
+        relay: NodeName::new("node-7").unwrap(),
+    };
     let server = Identity::Server { trust_domain: trust_domain.clone(), datacenter };
     let authority = Identity::Authority(trust_domain.clone());
     for (identity, uri) in [
         (agent, "spiffe://mesh.consul/agent/client/dc/dc1/id/node-7"),
+        (relay, "spiffe://mesh.consul/agent/relay/dc/dc1/id/node-7"),
         (server, "spiffe://mesh.consul/agent/server/dc/dc1"),
         (authority, "spiffe://mesh.consul"),
     ] {

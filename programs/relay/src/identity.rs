@@ -60,7 +60,9 @@ pub(crate) async fn load(
                 data_dir.display()
             )
         }
-        _ => bail!("{} holds the identity of {known_as}, and this is relay {name}", data_dir.display()),
+        Identity::Relay { .. } | Identity::Workload(_) | Identity::Server { .. } | Identity::Authority(_) => {
+            bail!("{} holds the identity of {known_as}, and this is relay {name}", data_dir.display())
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use rcgen::KeyPair;
 use rustls::pki_types::ServerName;
 use rustls::{
     CertificateError, ClientConfig, ClientConnection, HandshakeKind, ServerConfig, ServerConnection, StreamOwned,
@@ -13,10 +14,10 @@ use rustls::{
 use starling_identity::RootFingerprint;
 use starling_tls::{
     Caller, CredentialSlot, Credentials, LeafKey, PeerError, TrustRoots, agent_client_config, agent_server_config,
-    join_client_config,
+    client_config, join_client_config,
 };
 
-use crate::mesh::{DAY, Mesh, agent, days_ago, now, server, slot};
+use crate::mesh::{DAY, Mesh, agent, days_ago, now, server, slot, trust_domain};
 
 /// After which a test that waits for the other end has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -214,4 +215,23 @@ fn a_session_does_not_outlive_the_trust_in_its_root() {
     meet(&client, &rotating).unwrap();
     assert_eq!(meet(&client, &rotating).unwrap().kind, HandshakeKind::Resumed);
     assert_eq!(meet(&client, &serving(&new)).unwrap_err().certificate(), Some(&CertificateError::UnknownIssuer));
+}
+
+#[test]
+fn agents_take_a_relay_of_their_datacentre_for_a_server_and_servers_do_not() {
+    let mesh = Mesh::new();
+    let relay = |datacenter: &str| {
+        let key = KeyPair::generate().unwrap();
+        let uri = format!("spiffe://{}/agent/relay/dc/{datacenter}/id/r1", trust_domain());
+        let chain = mesh.forge(&key, &[&uri], |_| {}).pem() + &mesh.authority.root().certificate_pem;
+        slot(&chain, &LeafKey::from_pem(&key.serialize_pem()).unwrap())
+    };
+    let agent = calling(&mesh, mesh.agent_credentials("n1", now()));
+    meet(&agent, &presenting(relay("dc1"), &mesh)).unwrap();
+    meet(&joining(&mesh), &presenting(relay("dc1"), &mesh)).unwrap();
+    let elsewhere = meet(&agent, &presenting(relay("dc2"), &mesh)).unwrap_err();
+    assert!(matches!(elsewhere.peer(), PeerError::Unexpected { .. }), "{elsewhere:?}");
+    let peer = Arc::new(client_config(Some(mesh.server_credentials()), &mesh.roots(), server()).unwrap());
+    let refused = meet(&peer, &presenting(relay("dc1"), &mesh)).unwrap_err();
+    assert!(matches!(refused.peer(), PeerError::Unexpected { .. }), "{refused:?}");
 }
