@@ -256,7 +256,7 @@ impl Keeper {
             Report::Leaving => {
                 line.is_leaving = true;
                 let (address, purpose) = (line.address.clone(), line.purpose);
-                tracing::info!(address, "the server is leaving");
+                tracing::info!(address, "the server is leaving, or wishes this relay elsewhere");
                 self.upstream.servers.failed(&address);
                 self.standby.not_before = None;
                 // With nothing in reserve it stays until there is, or to the end of the stream.

@@ -217,6 +217,13 @@ impl Agents {
         count
     }
 
+    /// Directs every relay that was not directed there yet to another server, with all nodes behind it. Answers with how many
+    /// there were.
+    pub(crate) fn direct_relays(&self, to: &MoveTo) -> usize {
+        let to = FromServer::from(ServerSays::MoveTo(to.clone())).to_bytes();
+        self.notify(usize::MAX, |state| state.relays.iter().copied().collect(), &to)
+    }
+
     fn notify(&self, max: usize, whom: impl FnOnce(&State) -> Vec<StreamId>, notice: &Bytes) -> usize {
         let mut state = self.lock();
         let mut wakers = Vec::new();

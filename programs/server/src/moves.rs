@@ -82,6 +82,13 @@ impl Server {
         self.agents().direct(max, &MoveTo { server: to.id.to_string(), address: to.agents.clone() })
     }
 
+    /// Asks every relay that is attached here, and was not asked to go there yet, to go to another server with all nodes behind
+    /// it. Answers with how many these were.
+    #[must_use]
+    pub fn send_relays_away(&self, to: &ServerRecord) -> usize {
+        self.agents().direct_relays(&MoveTo { server: to.id.to_string(), address: to.agents.clone() })
+    }
+
     /// Begins to leave, and answers with how far that is; what has begun goes on. It is leaving once, and for good.
     pub fn leave(self: &Arc<Self>) -> Leaving {
         if self.agents().begin_leaving() {

@@ -243,7 +243,7 @@ impl Server {
     /// [`SignFailure`], as for leaves.
     pub async fn issue_relay(&self, relay: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, SignFailure> {
         let profile = LeafProfile::relay(self.trust_domain(), &self.config.datacenter, relay);
-        let leaf = self.signer.sign(csr_der, profile, now()).await?;
+        let leaf = self.signer.sign(csr_der, profile, now(), self.last_contact()).await?;
         Ok(IssuedLeaf { chain_pem: leaf.chain_pem + &self.signer.server_tail(), ..leaf })
     }
 

@@ -34,7 +34,7 @@ pub(super) enum Report {
     Heard,
     /// The list of servers may be another.
     Servers,
-    /// The server is leaving.
+    /// The server is leaving, or wishes the relay elsewhere.
     Leaving,
     /// It is over.
     Ended(Ended),
@@ -186,12 +186,13 @@ impl Line {
             ServerSays::Welcome(welcome) => {
                 self.report(Report::Is { server: welcome.server.clone(), is_relay: welcome.relay });
             }
-            ServerSays::Leaving(_) => self.report(Report::Leaving),
+            // Where it goes then is the relay's own business: it has a stream in reserve, or begins one.
+            ServerSays::Leaving(_) | ServerSays::MoveTo(_) => self.report(Report::Leaving),
             ServerSays::Update(update) => *servers |= is_of_servers(update.subject.as_ref()),
             ServerSays::Whole(whole) => *servers |= is_of_servers(whole.subject.as_ref()),
             // What was said of servers counts from here on.
             ServerSays::Through(_) if std::mem::take(servers) => self.report(Report::Servers),
-            ServerSays::Through(_) | ServerSays::Unsubscribed(_) | ServerSays::MoveTo(_) | ServerSays::Remind(_) => {}
+            ServerSays::Through(_) | ServerSays::Unsubscribed(_) | ServerSays::Remind(_) => {}
         }
         Ok(())
     }

@@ -48,6 +48,12 @@ fn is_cut_off(server: &Server) -> bool {
 /// Asks every agent once, some at a time, each of the servers being given as many.
 async fn send_away(server: &Server, to: &[&ServerRecord]) {
     let mut sent = 0;
+    if let Some(to) = to.first() {
+        let relays = server.send_relays_away(to);
+        if relays > 0 {
+            tracing::warn!(relays, to = %to.name, "this server is cut off from its store: relays are asked to go elsewhere");
+        }
+    }
     for to in to.iter().cycle() {
         let asked = server.send_away(LEAVING_STEP, to);
         sent += asked;
