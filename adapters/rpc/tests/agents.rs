@@ -144,6 +144,8 @@ async fn a_stranger_may_join_and_nothing_else() {
         node: "n1".parse().unwrap(),
         node_id: String::new(),
         csr_der: key.csr_der().unwrap(),
+        relay: false,
+        through: None,
     };
     assert_eq!(refusal(client.join(&request).await.unwrap_err()), "the join token is not known");
     let reason = "this is for agents, and the caller has no certificate; join first";
