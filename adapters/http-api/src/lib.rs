@@ -22,8 +22,8 @@ pub use axum::Router;
 pub use axum::body::Body;
 pub use ports::{
     AgentFailure, AgentPort, AuthorityChange, AuthorityChanged, CatalogPort, CommitFailure, Currency, DiagnosticRow,
-    IncomingSnapshot, Leaf, Leaving, MeshFacts, NewJoinToken, OthersSay, OutgoingSnapshot, PrivateKeyText, RestoreReport,
-    SnapshotFailure,
+    IncomingSnapshot, Leaf, Leaving, MeshFacts, NewJoinToken, OthersSay, OutgoingSnapshot, PrivateKeyText,
+    RestoreReport, SnapshotFailure,
 };
 pub use relay::{ServersPort, Unreached};
 pub use router::{AllowEverything, Authoriser, Permission, Ports, Route, router};

@@ -342,9 +342,10 @@ impl Store for EtcdStore {
             return Err(LoadError::Closed);
         }
         let Shared { connections, space, id, numbering, .. } = &*self.shared;
-        load::load(connections, space, Some(*id), *numbering).await.map_err(|trouble| match trouble {
-            EtcdTrouble::Replaced => LoadError::Failed(Arc::new(trouble)),
-            other => LoadError::Unavailable(Arc::new(other)),
+        load::load(connections, space, Some(*id), *numbering).await.map_err(|trouble| {
+            let will_not_heal = trouble == EtcdTrouble::Replaced;
+            let failure = Arc::new(trouble);
+            if will_not_heal { LoadError::Failed(failure) } else { LoadError::Unavailable(failure) }
         })
     }
 

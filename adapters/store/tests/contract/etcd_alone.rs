@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use starling_store::{
     CommitError, EtcdCredentials, EtcdIdentity, EtcdOpenError, EtcdOptions, EtcdStore, EtcdTls, EtcdTrouble, Expected,
-    Failure, Revision, Store, Transaction, WatchError,
+    Failure, LoadError, Revision, Store, Transaction, WatchError,
 };
 
 use super::cases::{key, put};
@@ -201,7 +201,10 @@ async fn nothing_is_written_into_data_that_were_replaced_meanwhile() {
     let refused = store.commit(put("a", "2")).await;
     let Err(CommitError::Failed(failure)) = refused else { panic!("{refused:?}") };
     assert_eq!(trouble(&failure), EtcdTrouble::Replaced);
-    assert_eq!(&store.load().await.unwrap().entries[0].value[..], b"1");
+    // Nor is anything read from them as if they were its own.
+    let refused = store.load().await;
+    let Err(LoadError::Failed(failure)) = refused else { panic!("{refused:?}") };
+    assert_eq!(trouble(&failure), EtcdTrouble::Replaced);
 }
 
 #[tokio::test]
