@@ -155,20 +155,7 @@ impl Findings {
 
     /// The report for people.
     fn table(&self) -> String {
-        let header = [
-            "nodes",
-            "attached",
-            "p50",
-            "p99",
-            "max",
-            "receipt",
-            "server CPU",
-            "relays CPU",
-            "server MB",
-            "relays MB",
-            "came up in s",
-            "complete",
-        ];
+        let header = ["nodes", "by", "p50", "p99", "max", "told", "cpu", "cpu r", "mem", "mem r", "up", "all"];
         let rows = self.runs.iter().map(|run| {
             vec![
                 run.nodes.to_string(),
@@ -179,9 +166,9 @@ impl Findings {
                 table::milliseconds(run.receipt_ms),
                 table::milliseconds(run.server_cpu_ms),
                 table::milliseconds(run.relays_cpu_ms),
-                table::mebibytes(run.server_rss_bytes),
-                table::mebibytes(run.relay_rss_bytes),
-                format!("{:.1}", run.rollout_s),
+                mebibytes(run.server_rss_bytes),
+                mebibytes(run.relay_rss_bytes),
+                format!("{:.0}", run.rollout_s),
                 if run.complete { "yes" } else { "NO" }.to_owned(),
             ]
         });
@@ -190,6 +177,10 @@ impl Findings {
             self.changes, self.workloads_per_node
         );
         text.push_str(&table::render(&header, rows));
+        text.push_str(
+            "\n\np50, p99, max: until a change is in force, over all workloads. told: the receipt. cpu, mem: of the server, in ms per \
+             change and MiB;\ncpu r, mem r: of all relays. up: seconds until the fleet was there. all: whether all were reached and told.",
+        );
         text.push_str("\n\nthe slowest workload of each change, ms\n");
         for run in &self.runs {
             let each: Vec<_> = run.slowest_ms.iter().map(|slowest| format!("{slowest:.0}")).collect();
@@ -256,6 +247,10 @@ fn growth(runs: &[Run]) -> Vec<String> {
         );
     }
     lines
+}
+
+fn mebibytes(bytes: u64) -> String {
+    (bytes >> 20).to_string()
 }
 
 fn share(sorted: &[u64], percent: usize) -> f64 {
