@@ -10,7 +10,7 @@
 mod behind;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -20,15 +20,22 @@ use starling_attach::{Fleet, FromServer, Lineage, StreamId, SubscribeError};
 use starling_catalog::{Event, Refused, ReporterId, Snapshot, Subject};
 use starling_model::{Change, NodeName, Revision};
 use starling_telemetry::{Counter, Gauge, Registry};
+use tokio::sync::Notify;
 
 use crate::hub::{AttachedNode, Hub};
 use crate::liveness::{Liveness, Presence};
 
 pub(crate) use behind::RelayStream;
 
+/// Time after which streams in reserve are told what primaries are told at once: with several servers the machines of a fleet have
+/// twice as much to hear, and hear what counts first.
+const RESERVE_AFTER: Duration = Duration::from_millis(100);
+
 /// Every agent's stream.
 pub(crate) struct Agents {
     state: Mutex<State>,
+    /// There are streams in reserve to be told of something.
+    later: Arc<Notify>,
     hub: Arc<Hub>,
     liveness: Arc<Liveness>,
     /// Of the store.
@@ -47,11 +54,23 @@ struct State {
     standbys: BTreeMap<NodeName, StreamId>,
     /// The streams of relays.
     relays: BTreeSet<StreamId>,
+    /// Streams in reserve that are to be told of something.
+    later: Vec<StreamId>,
     /// Whether the server is leaving: nobody attaches any more.
     leaving: bool,
 }
 
 impl State {
+    /// Whether a stream is one that its node has beside its primary.
+    fn is_in_reserve(&self, id: StreamId) -> bool {
+        self.attached.get(&id).is_some_and(|attached| self.standbys.get(&attached.node) == Some(&id))
+    }
+
+    /// What wakes these streams.
+    fn wakers(&mut self, streams: Vec<StreamId>) -> Vec<Waker> {
+        streams.into_iter().filter_map(|id| self.attached.get_mut(&id)?.waker.take()).collect()
+    }
+
     /// Whether the newest stream of a node is open.
     fn is_attached(&self, node: &NodeName) -> bool {
         let newest = self.nodes.get(node).and_then(|id| self.attached.get(id));
@@ -108,10 +127,12 @@ impl Agents {
             nodes: BTreeMap::new(),
             standbys: BTreeMap::new(),
             relays: BTreeSet::new(),
+            later: Vec::new(),
             leaving: false,
         };
         let (started, metrics) = (Instant::now(), Metrics::new(registry));
-        Self { state: Mutex::new(state), hub, liveness, lineage, started, metrics }
+        let later = Arc::new(Notify::new());
+        Self { state: Mutex::new(state), later, hub, liveness, lineage, started, metrics }
     }
 
     /// Of the store.
@@ -138,10 +159,31 @@ impl Agents {
         let reporters = published.concerned.iter().filter_map(|id| state.attached.get(id)?.reporter);
         let reporters: Vec<_> = reporters.collect();
         self.hub.publish(snapshot, events, &reporters);
-        let wakers = published.woken.iter().filter_map(|id| state.attached.get_mut(id)?.waker.take());
-        let wakers: Vec<_> = wakers.collect();
+        let (later, now): (Vec<_>, Vec<_>) = published.woken.into_iter().partition(|id| state.is_in_reserve(*id));
+        let wakers = state.wakers(now);
+        let is_first = state.later.is_empty() && !later.is_empty();
+        state.later.extend(later);
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
+        if is_first {
+            self.later.notify_one();
+        }
+    }
+
+    /// Tells streams in reserve what their nodes have heard by their primaries, until the server is dropped.
+    pub(crate) async fn tell_reserve(agents: Weak<Self>) {
+        loop {
+            let Some(later) = agents.upgrade().map(|agents| Arc::clone(&agents.later)) else { return };
+            later.notified().await;
+            tokio::time::sleep(RESERVE_AFTER).await;
+            let Some(agents) = agents.upgrade() else { return };
+            let wakers = {
+                let mut state = agents.lock();
+                let due = std::mem::take(&mut state.later);
+                state.wakers(due)
+            };
+            wakers.into_iter().for_each(Waker::wake);
+        }
     }
 
     /// Attaches a node's stream. An earlier stream of the node of the same kind ends.
@@ -326,6 +368,13 @@ impl State {
         // It sees that it is no longer the current one, and ends.
         waker.into_iter().for_each(Waker::wake);
         true
+    }
+}
+
+impl Drop for Agents {
+    fn drop(&mut self) {
+        // Whoever tells streams in reserve finds that there are none any more.
+        self.later.notify_one();
     }
 }
 

@@ -170,6 +170,7 @@ impl Server {
         supervise(&server, watch);
         tokio::spawn(liveness::watch(Arc::downgrade(&server), Arc::clone(&liveness)));
         tokio::spawn(liveness::write(Arc::downgrade(&server), liveness));
+        tokio::spawn(Agents::tell_reserve(Arc::downgrade(&server.agents)));
         tokio::spawn(membership::run(Arc::downgrade(&server)));
         if server.id().is_some() {
             tokio::spawn(contact::keep(Arc::downgrade(&server)));

@@ -18,6 +18,9 @@ use super::retries::{Retries, jittered};
 use super::{Listener, Uplink, UplinkConfig};
 use crate::remote::mirror::{Mirror, Role};
 
+/// Time within which a stream in reserve that was lost, or has become the primary, is followed by the next, at a random moment.
+const RESERVE_WITHIN: Duration = Duration::from_secs(10);
+
 /// Between two sweeps of what nobody wants any more.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -117,6 +120,13 @@ impl Attempts {
         pause
     }
 
+    /// One that had told everything is gone, and nothing hangs on the next: a fleet that has lost a server must not open as
+    /// many connections at once as it has nodes, which leaves the servers that are left no time for anything else.
+    fn can_wait(&mut self) {
+        let spread = RESERVE_WITHIN.mul_f64(fastrand::f64());
+        self.not_before = self.not_before.max(Some(Instant::now() + spread));
+    }
+
     fn are_due(&self) -> bool {
         self.not_before.is_none_or(|at| at <= Instant::now())
     }
@@ -126,6 +136,9 @@ impl Keeper {
     /// Begins what is missing; answers with when to look again.
     fn seek(&mut self) -> Option<Instant> {
         let Some(primary) = self.find(Purpose::Primary) else {
+            if self.find(Purpose::Successor).is_some() {
+                return None;
+            }
             if self.primary.are_due()
                 && let Some(address) = self.config.servers.next(&BTreeSet::new())
             {
@@ -209,8 +222,9 @@ impl Keeper {
                 line.heard_at = Some(Instant::now());
                 self.config.servers.heard(&line.address);
                 if line.purpose == Purpose::Successor {
+                    let moves = self.find(Purpose::Primary).is_some();
                     self.promote(number);
-                    self.uplink.count(|figures| figures.moves += 1);
+                    self.uplink.count(|figures| *if moves { &mut figures.moves } else { &mut figures.promotions } += 1);
                 }
             }
             Report::MoveTo(to) => self.move_to(number, to),
@@ -237,6 +251,9 @@ impl Keeper {
         match line.purpose {
             Purpose::Standby => {
                 let pause = self.standby.ended(line.heard_at);
+                if line.heard_at.is_some() {
+                    self.standby.can_wait();
+                }
                 tracing::debug!(server, reason, ?pause, "the stream in reserve ended");
             }
             Purpose::Successor => {
@@ -254,12 +271,21 @@ impl Keeper {
                         "the stream in reserve takes over"
                     );
                     self.promote(standby);
+                    self.standby.can_wait();
                     self.uplink.count(|figures| figures.promotions += 1);
                     return;
                 }
-                self.lines.clear();
                 self.config.servers.set_primary(None);
                 self.uplink.goes_over(None);
+                // One that is open, and has yet to tell everything, is further than another would be.
+                let opened = match ended {
+                    Ended::Lost(_) => {
+                        self.lines.iter().find(|(_, line)| line.client.is_some()).map(|(number, _)| *number)
+                    }
+                    Ended::Anew(_) => None,
+                };
+                self.lines.retain(|number, _| Some(*number) == opened);
+                self.lines.values_mut().for_each(|line| line.purpose = Purpose::Successor);
                 let pause = self.primary.ended(line.heard_at);
                 match ended {
                     Ended::Anew(reason) => {
