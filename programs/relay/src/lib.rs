@@ -6,7 +6,7 @@
 //!
 //! | Module | Owns |
 //! |---|---|
-//! | [`node`] | one relay, put together |
+//! | `node` | one relay, put together |
 //! | `streams` | the streams of agents and of relays below, around [`starling_attach::relay`] |
 //! | `upstream` | the streams from servers, or from relays above |
 //! | `door` | what agents ask, passed on |
