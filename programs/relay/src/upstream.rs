@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use starling_agent::remote::servers::{Member, Servers};
+use starling_agent::remote::uplink::Ended;
 use starling_attach::message::decode_subject;
 use starling_attach::projection::{Item, decode_item};
 use starling_attach::relay::LineId;
@@ -21,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::streams::Streams;
-use line::{Ended, Line, Report};
+use line::{Line, Report};
 
 /// Between two sweeps of what nobody wants any more.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);

@@ -7,6 +7,7 @@
 //! After a loss with nothing in reserve it is tried again at once, with a little jitter, and then with pauses that double
 //! up to a ceiling; the server decides by its admission how fast a fleet comes back, not the agents' fear.
 
+mod ended;
 mod figures;
 mod keeper;
 mod line;
@@ -27,6 +28,7 @@ use tokio::sync::{oneshot, watch};
 use crate::link::{AliasView, IssuedLeaf, LinkError, OwnRecords, ServerLink};
 use crate::remote::servers::Servers;
 
+pub use ended::Ended;
 pub use figures::{Figures, GAP_BUCKETS_S};
 pub use keeper::run;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use starling_attach::ReplicaError;
+use starling_agent::remote::uplink::Ended;
 use starling_attach::message::{Hello, LEVEL, LEVEL_OF_RELAYS, ServerSays};
 use starling_attach::relay::LineId;
 use starling_model::NodeName;
@@ -38,37 +38,6 @@ pub(super) enum Report {
     Leaving,
     /// It is over.
     Ended(Ended),
-}
-
-/// How a stream ended.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Ended {
-    /// It may be tried again.
-    Lost(String),
-    /// The server has not what the relay has.
-    Anew(String),
-}
-
-impl From<CallError> for Ended {
-    fn from(error: CallError) -> Self {
-        match error {
-            CallError::BeginAnew { reason } => Self::Anew(reason),
-            CallError::Refused { reason }
-            | CallError::Unavailable { reason }
-            | CallError::Overloaded { reason, .. } => Self::Lost(reason),
-        }
-    }
-}
-
-impl From<ReplicaError> for Ended {
-    fn from(error: ReplicaError) -> Self {
-        match error {
-            ReplicaError::Back { .. } => Self::Anew(error.to_string()),
-            ReplicaError::Message(_) | ReplicaError::Elsewhere { .. } | ReplicaError::BegunAnew => {
-                Self::Lost(error.to_string())
-            }
-        }
-    }
 }
 
 /// A connection to be made.

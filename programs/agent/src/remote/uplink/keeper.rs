@@ -13,9 +13,9 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::line::{Ended, Line, LineNumber, Report};
+use super::line::{Line, LineNumber, Report};
 use super::retries::{Retries, jittered};
-use super::{Listener, Uplink, UplinkConfig};
+use super::{Ended, Listener, Uplink, UplinkConfig};
 use crate::remote::mirror::{Mirror, Role};
 
 /// Time within which a stream in reserve that was lost, or has become the primary, is followed by the next, at a random moment.

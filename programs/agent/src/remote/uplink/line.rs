@@ -12,7 +12,7 @@ use starling_rpc::{AgentSender, CallError, ConnectError, ServerClient, ServerFra
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use super::{CONNECT_TIMEOUT, Listener};
+use super::{CONNECT_TIMEOUT, Ended, Listener};
 use crate::remote::mirror::{Mirror, Role, Stream};
 
 /// Names a connection.
@@ -32,38 +32,6 @@ pub(super) enum Report {
     Leaving,
     /// It is over.
     Ended(Ended),
-}
-
-/// How a stream ended.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Ended {
-    /// It may be tried again.
-    Lost(String),
-    /// The server has not what the agent has.
-    Anew(String),
-}
-
-impl From<CallError> for Ended {
-    fn from(error: CallError) -> Self {
-        match error {
-            CallError::BeginAnew { reason } => Self::Anew(reason),
-            CallError::Refused { reason }
-            | CallError::Unavailable { reason }
-            | CallError::Overloaded { reason, .. } => Self::Lost(reason),
-        }
-    }
-}
-
-impl From<ReplicaError> for Ended {
-    fn from(error: ReplicaError) -> Self {
-        match error {
-            ReplicaError::Back { .. } => Self::Anew(error.to_string()),
-            // What is there is good; what could not be read is sent again.
-            ReplicaError::Message(_) | ReplicaError::Elsewhere { .. } | ReplicaError::BegunAnew => {
-                Self::Lost(error.to_string())
-            }
-        }
-    }
 }
 
 /// A connection to be made.
