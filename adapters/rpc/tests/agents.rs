@@ -173,7 +173,7 @@ async fn who_is_no_agent_is_refused() {
             client.attach(hello("n1")).await.unwrap_err(),
         ];
         for refused in refusals.map(refusal) {
-            assert!(refused.starts_with("this is for agents, and the caller is spiffe://"), "{refused}");
+            assert!(refused.starts_with("this is for agents and relays, and the caller is spiffe://"), "{refused}");
             assert!(refused.contains(who), "{refused}");
         }
     }

@@ -116,9 +116,12 @@ pub(super) async fn begin(
         () = stopped(&mut stopping) => return Err(stopping_status()),
     };
     let Hello { node: named, version, standby, level: _ } = &hello;
-    let (Attaching::Node(name) | Attaching::Relay(name)) = &who;
+    let (kind, name) = match &who {
+        Attaching::Node(name) => ("node", name),
+        Attaching::Relay(name) => ("relay", name),
+    };
     if *named != name.as_str() {
-        let reason = format!("the certificate is of {name}, and the hello of {named:?}");
+        let reason = format!("the certificate is of {kind} {name}, and the hello of {kind} {named:?}");
         return Err(CallError::refused(reason).into());
     }
     let stream = match who {
