@@ -84,8 +84,7 @@ fn short_runs_of_what_proxies_cost_have_a_cell_for_each_variant() {
     for cell in cells(&latency) {
         assert_eq!(cell["point"], serde_json::json!({ "connections": 2, "rate": 1000.0 }));
         assert_eq!(cell["rounds"].as_array().map(Vec::len), Some(2), "{cell:#}");
-        // On a busy machine the generator may be late, which is told in place of figures.
-        let is_void = cell["void"].is_string();
+        let is_void = is_void(cell);
         assert_eq!(cell["hdr"].as_str().is_some_and(|log| log.starts_with("HISTF")), !is_void, "{cell:#}");
         assert_eq!(cell["latency_ms"]["p999"].is_number(), !is_void, "{cell:#}");
         let answered = |round: &Value| round["errors"] == 0 && round["requests"].as_u64() > Some(100);
@@ -121,7 +120,7 @@ fn requests_are_measured_while_the_mesh_changes() {
 /// Where proxies may not be limited, it is missing with what to do about it, and the rest is measured all the same.
 #[test]
 fn ingress_is_measured_through_a_gateway_and_under_a_limit() {
-    let limits = ["--limits", "none,gateway:0.02:400", "--warm-up", "0.1", "--rounds", "1"];
+    let limits = ["--limits", "none,gateway:0.05:400", "--warm-up", "0.1", "--rounds", "1"];
     let report = cost(&[&["ingress", "--requests", "300", "--connections", "10"][..], &limits].concat());
     let (free, limited): (Vec<_>, Vec<_>) = cells(&report).iter().partition(|cell| cell["point"]["limited"].is_null());
     let through = |cells: &[&Value]| -> Vec<_> {
@@ -132,12 +131,12 @@ fn ingress_is_measured_through_a_gateway_and_under_a_limit() {
     assert_eq!(through(&free), all, "{report:#}");
     for cell in free.iter().chain(&limited) {
         assert_eq!(cell["rounds"][0]["status"], serde_json::json!({ "200": 300 }), "{cell:#}");
-        assert!(cell["latency_ms"]["p99"].as_f64() > Some(0.0), "{cell:#}");
+        assert_eq!(cell["latency_ms"]["p99"].as_f64() > Some(0.0), !is_void(cell), "{cell:#}");
         assert_eq!(cell["rounds"][0]["throttled_seconds"].is_null(), cell["point"]["limited"].is_null(), "{cell:#}");
     }
     if limited.is_empty() {
         let missing = report["missing"][0].as_str().unwrap_or_default();
-        assert!(missing.contains("gateway:0.02:400") && missing.contains("run as root"), "{report:#}");
+        assert!(missing.contains("gateway:0.05:400") && missing.contains("run as root"), "{report:#}");
         return;
     }
     assert_eq!(through(&limited), ["native gateway", "envoy gateway"]);
@@ -154,7 +153,7 @@ fn memory_is_measured_with_services_that_are_called_and_that_are_not() {
     let expected =
         |scoped: bool| serde_json::json!({ "connections": 16, "rate": 100.0, "services": 5, "scoped": scoped });
     assert_eq!(points, [&expected(true), &expected(false)], "{report:#}");
-    for cell in cells(&report) {
+    for cell in cells(&report).iter().filter(|cell| !is_void(cell)) {
         assert!(cell["rounds"][0]["proxies"]["caller_resident_mb"].as_f64() > Some(1.0), "{cell:#}");
     }
 }
@@ -290,6 +289,13 @@ impl Running {
 
 fn cells(report: &Value) -> &[Value] {
     report["cells"].as_array().expect("cells")
+}
+
+/// On a busy machine the generator may be late, which is told in place of figures; nothing else may be.
+fn is_void(cell: &Value) -> bool {
+    let void = cell["void"].as_str();
+    assert!(void.is_none_or(|why| why.contains("could not keep the rate")), "{cell:#}");
+    void.is_some()
 }
 
 fn names<'a>(report: &'a Value, field: &str) -> Vec<&'a str> {

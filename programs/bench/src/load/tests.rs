@@ -77,8 +77,15 @@ async fn with_a_stall(pace: Pace) -> Summary {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_loop_shows_a_stall_that_a_closed_loop_hides() {
-    let open = Pace::Open { rate: 500.0, arrivals: Arrivals::Constant };
-    let open = with_a_stall(open).await;
+    let schedule = Pace::Open { rate: 500.0, arrivals: Arrivals::Constant };
+    let mut open = with_a_stall(schedule).await;
+    // Where the machine stalled as well, the run says itself that its figures say nothing.
+    for _ in 0..10 {
+        if open.void.is_none() {
+            break;
+        }
+        open = with_a_stall(schedule).await;
+    }
     let closed = with_a_stall(Pace::Closed).await;
     let (open_ms, closed_ms) = (open.latency_ms.unwrap(), closed.latency_ms.unwrap());
     // Three of twenty requests were due within the stall, and waited for 0 to 300 ms.

@@ -224,6 +224,9 @@ impl Keeper {
                 if line.purpose == Purpose::Successor {
                     let moves = self.find(Purpose::Primary).is_some();
                     self.promote(number);
+                    if !moves {
+                        self.standby.can_wait();
+                    }
                     self.uplink.count(|figures| *if moves { &mut figures.moves } else { &mut figures.promotions } += 1);
                 }
             }
@@ -275,17 +278,10 @@ impl Keeper {
                     self.uplink.count(|figures| figures.promotions += 1);
                     return;
                 }
-                self.config.servers.set_primary(None);
-                self.uplink.goes_over(None);
-                // One that is open, and has yet to tell everything, is further than another would be.
-                let opened = match ended {
-                    Ended::Lost(_) => {
-                        self.lines.iter().find(|(_, line)| line.client.is_some()).map(|(number, _)| *number)
-                    }
-                    Ended::Anew(_) => None,
-                };
-                self.lines.retain(|number, _| Some(*number) == opened);
-                self.lines.values_mut().for_each(|line| line.purpose = Purpose::Successor);
+                if line.client.is_some() {
+                    self.standby.can_wait();
+                }
+                self.keep_what_is_open(ended);
                 let pause = self.primary.ended(line.heard_at);
                 match ended {
                     Ended::Anew(reason) => {
@@ -299,6 +295,22 @@ impl Keeper {
                 }
             }
         }
+    }
+
+    /// Without a primary, one that is open and has yet to tell everything is further than another would be: calls go over
+    /// it already.
+    fn keep_what_is_open(&mut self, lost: &Ended) {
+        let is_of_use = |line: &Kept| matches!(lost, Ended::Lost(_)) && line.client.is_some();
+        let opened = self.lines.iter().find(|(_, line)| is_of_use(line)).map(|(number, _)| *number);
+        self.lines.retain(|number, _| Some(*number) == opened);
+        let Some(line) = self.lines.values_mut().next() else {
+            self.config.servers.set_primary(None);
+            self.uplink.goes_over(None);
+            return;
+        };
+        line.purpose = Purpose::Successor;
+        let (address, client) = (line.address.clone(), line.client.clone());
+        client.into_iter().for_each(|client| self.is_attached(&address, client));
     }
 
     /// A line that has told everything becomes the primary; what was it until now is closed.
