@@ -6,7 +6,8 @@
 //! connection on: after a restart of the server, one that is not yet back is not expected.
 //!
 //! Cost model: reporters have small numbers. A change costs an array element per reporter that it concerns, about 4
-//! bytes, and a report a bit test per change since the last.
+//! bytes, and a report a bit test per change since the last. A subscription costs a look-up for each of its subjects: when a
+//! server is lost, all of its nodes subscribe to others at once.
 
 mod change;
 mod id_set;
@@ -87,6 +88,8 @@ pub struct ProxyReport {
 pub struct Receipts {
     roll: Roll,
     changes: BTreeMap<Revision, Change>,
+    /// The changes by what they touched.
+    touched: BTreeMap<Subject, BTreeSet<Revision>>,
     /// What the changes take.
     bytes: usize,
     newest: Revision,
@@ -161,6 +164,9 @@ impl Receipts {
                 members.push((id.0, outcome));
             }
         }
+        for subject in &subjects {
+            self.touched.entry(subject.clone()).or_default().insert(revision);
+        }
         let mut change = Change::new(subjects, now_us, &members);
         change.tell(revision, &mut progress);
         self.bytes += change.bytes();
@@ -173,9 +179,10 @@ impl Receipts {
     /// caller sees to it that it reports on everything up to now, also where there turns out to be nothing to do.
     pub fn subscribed(&mut self, id: ReporterId, as_of: Revision, subjects: &BTreeSet<Subject>) -> Vec<Progress> {
         let since = (Bound::Excluded(as_of), Bound::Unbounded);
-        let missed = self.changes.range(since).filter(|(_, change)| change.touches(subjects));
+        let of = |subject| self.touched.get(subject).into_iter().flat_map(|revisions| revisions.range(since).copied());
+        let missed: BTreeSet<_> = subjects.iter().flat_map(of).collect();
         let mut progress = Vec::new();
-        for revision in missed.map(|(revision, _)| *revision).collect::<Vec<_>>() {
+        for revision in missed {
             self.concern(id, revision, &mut progress);
         }
         self.forget_oldest();
@@ -208,6 +215,14 @@ impl Receipts {
         while self.changes.len() > CHANGES_MAX || (self.bytes > CHANGES_BYTES_MAX && self.changes.len() > 1) {
             let Some((revision, change)) = self.changes.pop_first() else { return };
             self.bytes -= change.bytes();
+            for subject in change.subjects() {
+                if let Some(revisions) = self.touched.get_mut(subject)
+                    && revisions.remove(&revision)
+                    && revisions.is_empty()
+                {
+                    self.touched.remove(subject);
+                }
+            }
             for (id, _) in change.outcomes().filter(|(_, outcome)| *outcome == Outcome::Pending) {
                 self.roll.settle(ReporterId(id), 1, Revision(revision.0 + 1));
             }
@@ -239,10 +254,9 @@ impl Receipts {
     /// that is written, and so refuses it as of an earlier revision than its own.
     fn registration_at_fault(&self, id: ReporterId, refused: &Refused, through: Revision) -> Option<Revision> {
         let node = self.roll.name(id.0)?.node().clone();
-        let proxy = BTreeSet::from([Subject::Instance(InstanceKey { node, id: refused.proxy.clone()? })]);
+        let proxy = Subject::Instance(InstanceKey { node, id: refused.proxy.clone()? });
         let since = (Bound::Excluded(refused.revision), Bound::Included(through.max(refused.revision)));
-        let mut later = self.changes.range(since);
-        later.find(|(_, change)| change.touches(&proxy)).map(|(revision, _)| *revision)
+        self.touched.get(&proxy)?.range(since).next().copied()
     }
 
     /// Something was refused; the proxy keeps serving what it had. Comes before the report of `refused.revision` as

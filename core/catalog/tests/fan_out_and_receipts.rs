@@ -382,7 +382,7 @@ fn old_receipts_make_room_by_count_and_by_bytes() {
     }
     assert_eq!(receipts.revisions().count(), CHANGES_MAX);
     assert_eq!(receipts.revisions().last(), Some(Revision(6)));
-    let subjects: BTreeSet<_> = (0..50_000).map(|n| endpoints(&format!("s{n}"))).collect();
+    let subjects: BTreeSet<_> = (0..25_000).map(|n| endpoints(&format!("s{n}"))).collect();
     for revision in max + 6..max + 16 {
         receipts.committed(Revision(revision), subjects.clone(), vec![a], 0);
     }

@@ -5,8 +5,8 @@
 //! store is shared it is also written to which server a node has come. That server waits for it when it is away; should the
 //! server itself be gone, the leader does.
 //!
-//! Many nodes come at once, and are lost at once: what is to be said of them while one transaction is under way goes
-//! together in the next. A node may come or be lost while the opposite is being written. So whoever has written looks
+//! Many nodes come at once, and are lost at once: what is to be said of them while one transaction is under way, and shortly
+//! after, goes together in the next. A node may come or be lost while the opposite is being written. So whoever has written looks
 //! again, and writes until the catalog says how it stands.
 
 use std::collections::BTreeMap;
@@ -30,6 +30,11 @@ const RETURN_MAX: Duration = Duration::from_secs(60);
 
 /// Pause before a node whose liveness could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// Pause after something was written of several nodes. More are coming, as when a server has ended and all of its nodes go
+/// elsewhere; every transaction costs each server and each member of the store, and who waits for the nodes' content needs
+/// the machine more.
+const GATHER: Duration = Duration::from_millis(50);
 
 /// The nodes that are away, and when each is lost.
 pub(crate) struct Liveness {
@@ -184,6 +189,10 @@ pub(crate) async fn write(server: Weak<Server>, liveness: Arc<Liveness>) {
         for done in waiting.into_iter().flatten() {
             // Not everyone waits.
             let _ = done.send(());
+        }
+        drop(server);
+        if nodes.len() > 1 {
+            tokio::time::sleep(GATHER).await;
         }
     }
 }

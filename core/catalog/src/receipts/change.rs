@@ -191,10 +191,9 @@ impl Change {
         change
     }
 
-    pub(super) fn touches(&self, subjects: &BTreeSet<Subject>) -> bool {
-        let (few, many) =
-            if self.subjects.len() < subjects.len() { (&self.subjects, subjects) } else { (subjects, &self.subjects) };
-        few.iter().any(|subject| many.contains(subject))
+    /// What it touched.
+    pub(super) fn subjects(&self) -> &BTreeSet<Subject> {
+        &self.subjects
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -282,8 +281,8 @@ impl Change {
 
     /// About what it takes of memory.
     pub(super) fn bytes(&self) -> usize {
-        // A subject is an enum of names that it shares with the snapshot of its time, in a tree.
-        const SUBJECT_BYTES: usize = 128;
+        // A subject is an enum of names that it shares with the snapshot of its time, in a tree; and by it the change is found.
+        const SUBJECT_BYTES: usize = 256;
         let members = self.members.bytes() + self.outcomes.capacity() * size_of::<u32>();
         size_of::<Self>() + members + self.subjects.len() * SUBJECT_BYTES + self.refusal_bytes
     }

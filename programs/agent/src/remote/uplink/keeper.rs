@@ -18,7 +18,9 @@ use super::retries::{Retries, jittered};
 use super::{Ended, Listener, Uplink, UplinkConfig};
 use crate::remote::mirror::{Mirror, Role};
 
-/// Time within which a stream in reserve that was lost, or has become the primary, is followed by the next, at a random moment.
+/// Time after and within which a stream in reserve that was lost, or has become the primary, is followed by the next, at a
+/// random moment. The first second is for what has changed meanwhile.
+const RESERVE_AFTER: Duration = Duration::from_secs(1);
 const RESERVE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Between two sweeps of what nobody wants any more.
@@ -123,7 +125,7 @@ impl Attempts {
     /// One that had told everything is gone, and nothing hangs on the next: a fleet that has lost a server must not open as
     /// many connections at once as it has nodes, which leaves the servers that are left no time for anything else.
     fn can_wait(&mut self) {
-        let spread = RESERVE_WITHIN.mul_f64(fastrand::f64());
+        let spread = RESERVE_AFTER + (RESERVE_WITHIN - RESERVE_AFTER).mul_f64(fastrand::f64());
         self.not_before = self.not_before.max(Some(Instant::now() + spread));
     }
 
