@@ -9,6 +9,8 @@ use starling_e2e::cli::Output;
 use starling_e2e::etcd::Etcd;
 use starling_e2e::{Mesh, MeshOptions, Plane, Program, Seal, Workload, eventually, new_seal_key};
 use tempfile::TempDir;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 use crate::apart::{answered, connected, node, token};
 
@@ -142,6 +144,30 @@ async fn a_snapshot_is_its_owners_alone_and_one_that_is_damaged_changes_nothing(
         let refused = agent.cli(&arguments).await;
         assert!(refused.code != 0 && refused.stderr.contains("operator:write"), "{refused}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restore_while_another_is_at_work_is_put_off() {
+    let server = Mesh::start(server_options(None)).await;
+    let mut slow = TcpStream::connect(&server.addresses.http).await.expect("a connection");
+    let begun = b"PUT /v1/snapshot HTTP/1.1\r\nhost: mesh\r\ncontent-length: 1000\r\n\r\nthe first of it";
+    slow.write_all(begun).await.expect("sent");
+    let restore = async || server.call(starling_e2e::http::Method::PUT, "/v1/snapshot", "no snapshot").await;
+    let put_off = eventually("the first is at work", async || {
+        let answer = restore().await;
+        anyhow::ensure!(answer.status == 429, "{} {}", answer.status, answer.text());
+        Ok(answer)
+    });
+    let put_off = put_off.await;
+    assert_eq!(put_off.header("retry-after"), Some("5"), "{}", put_off.text());
+    // Its client is gone, and so it is over.
+    drop(slow);
+    let taken_up = async || {
+        let status = restore().await.status;
+        anyhow::ensure!(status == 400, "{status}");
+        Ok(())
+    };
+    eventually("the next is taken up", taken_up).await;
 }
 
 /// A command on stores, which no server is asked about.
