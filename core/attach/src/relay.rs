@@ -157,6 +157,9 @@ impl Relay {
             ServerSays::Through(through) => {
                 let at = Revision(through.revision);
                 self.reminded.extend(reminded.drain(..).map(|node| (at, node)));
+                if self.primary == Some(line) {
+                    self.roll.server_is_further();
+                }
             }
             ServerSays::Update(_)
             | ServerSays::Whole(_)
@@ -194,11 +197,13 @@ impl Relay {
         says.into_iter().flat_map(in_parts).collect()
     }
 
-    /// What there is to tell the server of the nodes, on the line that is told.
+    /// What there is to tell the server of the nodes, on the line that is told: nothing of what this server has not said `Through`
+    /// for, though another has.
     #[must_use]
     pub fn tell(&mut self, line: LineId, now_us: u64) -> Option<Relayed> {
-        let is_told = self.primary == Some(line) && self.roll.has_untold();
-        is_told.then(|| self.roll.tell(now_us))
+        let said = self.lines.get(&line).filter(|_| self.primary == Some(line))?.intake.through();
+        let relayed = self.roll.has_untold().then(|| self.roll.tell(said, now_us))?;
+        (relayed != Relayed::default()).then_some(relayed)
     }
 
     /// Adds an agent's stream.

@@ -1,8 +1,9 @@
 //! The nodes behind a relay, and what its server has yet to be told of them.
 //!
 //! Of each node is known how it stands, and how the server knows it to stand; what is told is the difference. So a server that is slow to
-//! read is told less, not later, and another server is told everything by the same rule. Cost model: a report costs a few map
-//! operations; telling costs what has changed.
+//! read is told less, not later, and another server is told everything by the same rule. Of what a server has not said `Through` for,
+//! since another stream was faster, it is told when it has. Cost model: a report costs a few map operations; telling costs what has
+//! changed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -29,6 +30,8 @@ pub struct Roll {
     untold: VecDeque<NodeNumber>,
     /// Nodes that were told of, and are away.
     away: Vec<NodeNumber>,
+    /// Nodes of which the server is told more when it has said `Through` for more.
+    ahead: BTreeSet<NodeNumber>,
 }
 
 #[derive(Debug)]
@@ -41,10 +44,17 @@ struct Node {
     /// The same of what it wants since the server was last told what it wants.
     fresh_as_of: Option<Revision>,
     standing: Standing,
-    refusals: VecDeque<Rejected>,
+    /// Those that stand, and those that are yet to be told.
+    refusals: VecDeque<Refusal>,
     is_here: bool,
     is_queued: bool,
     told: Told,
+}
+
+#[derive(Debug)]
+struct Refusal {
+    rejected: Rejected,
+    is_told: bool,
 }
 
 /// What is in force at a node.
@@ -52,8 +62,9 @@ struct Node {
 struct Standing {
     through: Revision,
     refusals_stand: bool,
-    /// Since when, by the relay's clock; no part of what is compared.
-    since_us: u64,
+    /// Since when, by the relay's clock; no part of what is compared. `None` once it has waited for the server, so that a server
+    /// that is slow shows.
+    since_us: Option<u64>,
 }
 
 /// What the server knows of a node.
@@ -62,8 +73,6 @@ struct Told {
     came: bool,
     wants: BTreeSet<u32>,
     standing: Option<(Revision, bool)>,
-    /// How many of the refusals that are remembered.
-    refusals: usize,
 }
 
 /// The numbers of subjects, each as long as a node wants it or the server knows that one does.
@@ -232,11 +241,11 @@ impl Roll {
     pub fn applied(&mut self, number: NodeNumber, through: Revision, refusals_stand: bool, since_us: u64) {
         let Some(node) = self.node(number) else { return };
         if !refusals_stand {
-            node.refusals.clear();
-            node.told.refusals = 0;
+            node.refusals.retain(|refusal| !refusal.is_told);
         }
         node.as_of = node.as_of.max(through);
-        node.standing = Standing { through: node.standing.through.max(through), refusals_stand, since_us };
+        let through = node.standing.through.max(through);
+        node.standing = Standing { through, refusals_stand, since_us: Some(since_us) };
         self.is_untold(number);
     }
 
@@ -245,15 +254,16 @@ impl Roll {
         let Some(node) = self.node(number) else { return };
         if node.refusals.len() == REFUSALS_MAX {
             node.refusals.pop_front();
-            node.told.refusals = node.told.refusals.saturating_sub(1);
         }
-        node.refusals.push_back(rejected);
+        node.standing.refusals_stand = true;
+        node.refusals.push_back(Refusal { rejected, is_told: false });
         self.is_untold(number);
     }
 
     /// Another server is told from now on, which knows nothing yet.
     pub fn tell_anew(&mut self) {
         self.untold.clear();
+        self.ahead.clear();
         for number in std::mem::take(&mut self.away) {
             self.vacate(number);
         }
@@ -263,20 +273,29 @@ impl Roll {
         for number in 0..self.nodes.len() {
             let Some(node) = self.nodes[number].as_mut() else { continue };
             node.is_queued = false;
+            let stand = node.standing.refusals_stand;
+            node.refusals.retain_mut(|refusal| !std::mem::take(&mut refusal.is_told) || stand);
             let told = std::mem::take(&mut node.told);
             told.wants.into_iter().for_each(|subject| self.subjects.let_go(subject));
             self.is_untold(u32::try_from(number).expect("invariant: fewer nodes than RELAY_NODES_MAX"));
         }
     }
 
-    /// Whether there is something to tell.
+    /// The server has said `Through` for more.
+    pub fn server_is_further(&mut self) {
+        for number in std::mem::take(&mut self.ahead) {
+            self.is_untold(number);
+        }
+    }
+
+    /// Whether there may be something to tell.
     #[must_use]
     pub fn has_untold(&self) -> bool {
         !self.untold.is_empty() || !self.away.is_empty()
     }
 
-    /// What to tell the server next; it is taken for told. `now_us` is by the relay's clock.
-    pub fn tell(&mut self, now_us: u64) -> Relayed {
+    /// What to tell a server next that has said `Through` for `said`; it is taken for told. `now_us` is by the relay's clock.
+    pub fn tell(&mut self, said: Revision, now_us: u64) -> Relayed {
         let mut relayed = Relayed { away: std::mem::take(&mut self.away), ..Relayed::default() };
         for number in &relayed.away {
             self.nodes[*number as usize] = None;
@@ -285,7 +304,8 @@ impl Roll {
         let mut bytes = 0;
         while bytes < RELAYED_BYTES_MAX {
             let Some(number) = self.untold.pop_front() else { break };
-            bytes += self.tell_node(number, &mut relayed, &mut in_force, now_us);
+            let told = Telling { said, now_us, relayed: &mut relayed, in_force: &mut in_force };
+            bytes += self.tell_node(number, told);
         }
         relayed.in_force = in_force.into_values().collect();
         // Not before: a number that is taken anew in this very message would have been told of as another's.
@@ -294,27 +314,23 @@ impl Roll {
     }
 
     /// Adds what there is to tell of a node; answers with about how many bytes that is.
-    fn tell_node(
-        &mut self,
-        number: NodeNumber,
-        relayed: &mut Relayed,
-        in_force: &mut BTreeMap<(Revision, bool), InForce>,
-        now_us: u64,
-    ) -> usize {
-        let Self { nodes, subjects, .. } = self;
+    fn tell_node(&mut self, number: NodeNumber, telling: Telling<'_>) -> usize {
+        let Self { nodes, subjects, ahead, .. } = self;
         let Some(node) = nodes.get_mut(number as usize).and_then(Option::as_mut).filter(|node| node.is_here) else {
             return 0;
         };
+        let Telling { said, now_us, relayed, in_force } = telling;
         node.is_queued = false;
-        let mut bytes = 16;
+        let mut bytes = 0;
         let came_before = std::mem::replace(&mut node.told.came, true);
         if !came_before {
             relayed.come.push(Come { node: number, name: node.name.to_string() });
-            bytes += node.name.as_str().len();
+            bytes += 8 + node.name.as_str().len();
         }
         if node.wants != node.told.wants {
             let from_now: Vec<_> = node.wants.difference(&node.told.wants).copied().collect();
             let no_longer: Vec<_> = node.told.wants.difference(&node.wants).copied().collect();
+            bytes += 16 + 3 * no_longer.len();
             for subject in &from_now {
                 subjects.keep(*subject);
                 let name = subjects.name(*subject);
@@ -326,21 +342,28 @@ impl Roll {
             let as_of = node.fresh_as_of.take().filter(|_| came_before).unwrap_or(node.as_of);
             relayed.wants.push(Wants { node: number, as_of: as_of.0, from_now, no_longer });
         }
-        for rejected in node.refusals.iter().skip(node.told.refusals) {
-            bytes += rejected.text.len() + rejected.resources.iter().map(String::len).sum::<usize>();
-            relayed.rejected.push(NodeRejected { node: number, rejected: Some(rejected.clone()) });
+        for rejected in node.refusals_known_to(said) {
+            bytes += 16 + rejected.text.len() + rejected.resources.iter().map(String::len).sum::<usize>();
+            relayed.rejected.push(NodeRejected { node: number, rejected: Some(rejected) });
         }
-        node.told.refusals = node.refusals.len();
+        if node.is_ahead_of(said) {
+            ahead.insert(number);
+        }
         let Standing { through, refusals_stand, since_us } = node.standing;
-        if through > Revision(0) && node.told.standing != Some((through, refusals_stand)) {
-            node.told.standing = Some((through, refusals_stand));
-            let group = in_force.entry((through, refusals_stand)).or_insert_with(|| InForce {
-                through: through.0,
+        let known = through.min(said);
+        if known > Revision(0) && node.told.standing != Some((known, refusals_stand)) {
+            node.told.standing = Some((known, refusals_stand));
+            let group = in_force.entry((known, refusals_stand)).or_insert_with(|| InForce {
+                through: known.0,
                 refusals_stand,
                 ..InForce::default()
             });
             group.nodes.push(number);
-            group.held_us.push(now_us.saturating_sub(since_us));
+            group.held_us.push(since_us.map_or(0, |since_us| now_us.saturating_sub(since_us)));
+            bytes += 6;
+        }
+        if through > said {
+            node.standing.since_us = None;
         }
         bytes
     }
@@ -362,6 +385,36 @@ impl Roll {
         self.nodes[number as usize] = None;
         self.free.push(number);
     }
+}
+
+impl Node {
+    /// There is something to tell of it to a server that has said `Through` for more than `said`.
+    fn is_ahead_of(&self, said: Revision) -> bool {
+        self.standing.through > said || self.refusals.iter().any(|refusal| !refusal.is_told)
+    }
+
+    /// What it has refused of what the server has said `Through` for, and the server has not been told.
+    fn refusals_known_to(&mut self, said: Revision) -> Vec<Rejected> {
+        let untold = self.refusals.iter_mut();
+        let untold = untold.filter(|refusal| !refusal.is_told && refusal.rejected.revision <= said.0);
+        let known = untold.map(|refusal| {
+            refusal.is_told = true;
+            refusal.rejected.clone()
+        });
+        let known = known.collect();
+        if !self.standing.refusals_stand {
+            self.refusals.retain(|refusal| !refusal.is_told);
+        }
+        known
+    }
+}
+
+/// What a node's part of a message is added to.
+struct Telling<'a> {
+    said: Revision,
+    now_us: u64,
+    relayed: &'a mut Relayed,
+    in_force: &'a mut BTreeMap<(Revision, bool), InForce>,
 }
 
 #[cfg(test)]

@@ -118,7 +118,8 @@ impl AgentStream for OfAgent {
             }
             AgentSays::Applied(applied) => {
                 let since_us = self.streams.now_us().saturating_sub(applied.held_us);
-                let through = Revision(applied.through);
+                // Nothing that is yet to come can be in force.
+                let through = Revision(applied.through).min(self.streams.revision());
                 self.report(|roll, number| roll.applied(number, through, applied.refusals_stand, since_us));
             }
             AgentSays::Rejected(rejected) => self.report(|roll, number| roll.rejected(number, rejected.bounded())),

@@ -98,12 +98,14 @@ impl OfRelay {
             let Some(own) = self.own(&state, &behind, said.node)? else { continue };
             state.relay.roll.rejected(own, rejected.bounded());
         }
-        let now_us = self.streams.now_us();
+        let (now_us, at) = (self.streams.now_us(), state.relay.revision());
         for InForce { through, refusals_stand, nodes, held_us } in relayed.in_force {
             let held_us = held_us.into_iter().chain(std::iter::repeat(0));
             for (number, held_us) in nodes.into_iter().zip(held_us) {
                 let Some(own) = self.own(&state, &behind, number)? else { continue };
-                state.relay.roll.applied(own, Revision(through), refusals_stand, now_us.saturating_sub(held_us));
+                // Nothing that is yet to come can be in force.
+                let through = Revision(through).min(at);
+                state.relay.roll.applied(own, through, refusals_stand, now_us.saturating_sub(held_us));
             }
         }
         state.wake_lines();

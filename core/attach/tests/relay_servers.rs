@@ -1,0 +1,288 @@
+//! A relay and its servers, of which one may be behind another, and agents that come to it and go: what it says that is complete is,
+//! and no server is told of what it has not said itself.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../../catalog/tests/support/records.rs"]
+mod records;
+
+use starling_attach::message::{AgentSays, LEVEL, Resume, ServerSays, Welcome, decode_subject};
+use starling_attach::relay::{NodeNumber, Relay};
+use starling_attach::relayed::{Relayed, WireEpoch};
+use starling_attach::{Epoch, Fleet, FromServer, Intake, Lineage, Replica, StreamId, SubscribeError};
+use starling_catalog::{MeshRead as _, Snapshot, Subject};
+use starling_model::{Change, Record, Revision};
+
+/// One past of a store: each change, and what it came to.
+#[derive(Clone, Default)]
+struct Store {
+    epochs: Vec<Epoch>,
+    past: Vec<(Vec<Change>, Snapshot)>,
+}
+
+impl Store {
+    fn new() -> Self {
+        Self { epochs: vec![Epoch { id: 7, after: Revision(0) }], past: Vec::new() }
+    }
+
+    fn commit(&mut self, record: Record) -> u64 {
+        let changes = vec![Change::Put(record)];
+        let revision = self.past.len() as u64 + 1;
+        let after = self.at(self.past.len()).apply(Revision(revision), &changes).snapshot;
+        self.past.push((changes, after));
+        revision
+    }
+
+    fn at(&self, revision: usize) -> Snapshot {
+        revision.checked_sub(1).map_or_else(Snapshot::default, |place| self.past[place].1.clone())
+    }
+
+    /// It is opened anew, by a server that starts.
+    fn reopen(&mut self, id: u64) {
+        self.epochs.push(Epoch { id, after: Revision(self.past.len() as u64) });
+    }
+}
+
+/// A server that has followed its store up to a revision, and the relay's stream from it.
+struct Server {
+    fleet: Fleet,
+    lineage: Lineage,
+    at: usize,
+    stream: StreamId,
+    line: u64,
+}
+
+impl Server {
+    fn start(store: &Store) -> Self {
+        let at = store.past.len();
+        let mut fleet = Fleet::new(store.at(at));
+        let stream = fleet.attach_relay();
+        Self { fleet, lineage: Lineage::new(store.epochs.clone()), at, stream, line: 0 }
+    }
+
+    /// Follows its store up to `revision`.
+    fn follow(&mut self, store: &Store, revision: u64) {
+        while (self.at as u64) < revision {
+            let (changes, after) = &store.past[self.at];
+            self.fleet.publish(after, changes, 0);
+            self.at += 1;
+        }
+    }
+
+    fn subscribe(&mut self, stream: StreamId, says: AgentSays) -> Result<(), SubscribeError> {
+        let AgentSays::Subscribe(subscribe) = says else { panic!("{says:?} is no request") };
+        let mut resumes = subscribe.resumes.iter().map(resume).collect::<Vec<_>>();
+        self.lineage.admit(&mut resumes, subscribe.reached.as_ref(), self.fleet.revision())?;
+        self.fleet.subscribe(stream, &resumes)
+    }
+
+    fn welcome(&self) -> ServerSays {
+        let epochs = self.lineage.epochs().iter().map(|epoch| WireEpoch { id: epoch.id, after: epoch.after.0 });
+        let epoch = self.lineage.current();
+        ServerSays::Welcome(Welcome { epoch, epochs: epochs.collect(), level: LEVEL, ..Welcome::default() })
+    }
+}
+
+fn resume(resume: &Resume) -> (Subject, Revision) {
+    (decode_subject(resume.subject.as_ref().unwrap()).unwrap(), Revision(resume.have))
+}
+
+/// A relay's streams from servers, each by the number of its line.
+struct Above {
+    relay: Relay,
+    lines: u64,
+}
+
+impl Above {
+    fn new() -> Self {
+        Self { relay: Relay::new([Subject::Roots]), lines: 0 }
+    }
+
+    /// Opens a stream from a server, which hears the request and says who it is.
+    fn open(&mut self, server: &mut Server) -> Result<(), SubscribeError> {
+        self.lines += 1;
+        self.relay.end(server.line);
+        server.fleet.remove(server.stream);
+        (server.line, server.stream) = (self.lines, server.fleet.attach_relay());
+        server.fleet.tell_endings(server.stream);
+        let says = self.relay.begin(server.line);
+        let welcome = server.welcome();
+        let frame = FromServer::from(welcome.clone()).to_bytes();
+        self.relay.hear(server.line, &welcome, &frame, 0).unwrap();
+        says.into_iter().try_for_each(|says| server.subscribe(server.stream, says))
+    }
+
+    /// A server hears what is wanted, and is heard.
+    fn pass(&mut self, server: &mut Server) {
+        for says in self.relay.requests(server.line) {
+            server.subscribe(server.stream, says).unwrap();
+        }
+        loop {
+            let frames = server.fleet.take(server.stream, 0);
+            if frames.is_empty() {
+                return;
+            }
+            for frame in frames {
+                let says = FromServer::from_bytes(frame.clone()).unwrap();
+                self.relay.hear(server.line, &says, &frame, 0).unwrap();
+            }
+        }
+    }
+
+    /// What the server is told of the nodes.
+    fn told(&mut self, server: &Server) -> Relayed {
+        self.relay.tell(server.line, 0).unwrap_or_default()
+    }
+
+    /// What is in force, as the server is told.
+    fn told_in_force(&mut self, server: &Server) -> Vec<u64> {
+        self.told(server).in_force.iter().map(|in_force| in_force.through).collect()
+    }
+}
+
+/// A node's agent, which may be attached to a server or to the relay.
+struct Agent {
+    replica: Replica,
+    intake: Intake,
+    stream: Option<StreamId>,
+    number: NodeNumber,
+    wholes: usize,
+}
+
+impl Agent {
+    fn wanting(subjects: impl IntoIterator<Item = Subject>) -> Self {
+        let mut replica = Replica::default();
+        for subject in subjects {
+            replica.want(&subject);
+        }
+        let (intake, _) = Intake::begin(&mut replica, false);
+        Self { replica, intake, stream: None, number: 0, wholes: 0 }
+    }
+
+    /// Attaches to the relay, as the only stream of its node.
+    fn attach(&mut self, above: &mut Above) -> Result<(), SubscribeError> {
+        let node: starling_model::NodeName = "n1".parse().unwrap();
+        let (intake, says) = Intake::begin(&mut self.replica, false);
+        self.intake = intake;
+        let AgentSays::Subscribe(subscribe) = says else { panic!("{says:?} is no request") };
+        let stream = above.relay.attach(node.clone());
+        let resumes = subscribe.resumes.iter().map(resume).collect();
+        let resumed = above.relay.subscribe(stream, resumes, subscribe.reached.as_ref())?;
+        self.stream = Some(stream);
+        self.number = above.relay.roll.come(node).unwrap();
+        let have = resumed.iter().map(|(_, have)| *have).min().unwrap();
+        above.relay.roll.wants(self.number, have, resumed.iter().map(|(subject, _)| subject));
+        Ok(())
+    }
+
+    fn heard(&mut self, frames: Vec<bytes::Bytes>) -> Option<u64> {
+        let mut through = None;
+        for frame in frames {
+            let says = FromServer::from_bytes(frame).unwrap();
+            self.wholes += usize::from(matches!(says, ServerSays::Whole(_)));
+            if let ServerSays::Through(said) = &says {
+                through = Some(said.revision);
+            }
+            if self.intake.hear(&self.replica, &says).unwrap() {
+                self.intake.hand_over(&mut self.replica);
+            }
+        }
+        through
+    }
+
+    /// Hears what the relay has for it, has it in force and says so; up to where that is.
+    fn hear(&mut self, above: &mut Above) -> Option<u64> {
+        let stream = self.stream.unwrap();
+        let through = std::iter::from_fn(|| {
+            let frames = above.relay.take(stream, 0);
+            (!frames.is_empty()).then(|| self.heard(frames))
+        });
+        let through = through.flatten().last()?;
+        above.relay.roll.applied(self.number, Revision(through), false, 0);
+        Some(through)
+    }
+
+    fn port_of(&self, service: &str) -> Option<u16> {
+        let mut port = None;
+        self.replica.visit_fronts(&service.parse().unwrap(), &mut |front| port = front.port.map(|port| port.get()));
+        port
+    }
+}
+
+fn endpoints(service: &str) -> Subject {
+    Subject::Endpoints(service.parse().unwrap())
+}
+
+fn sidecar(service: &str, port: i64) -> Record {
+    Record::Instance(records::sidecar("a", service, service, service, port))
+}
+
+/// A store with a service at port 1001, as of revision 2.
+fn store() -> Store {
+    let mut store = Store::new();
+    store.commit(records::node("a", "10.0.0.1"));
+    store.commit(sidecar("web", 1001));
+    store
+}
+
+#[test]
+fn a_server_that_is_behind_is_told_of_what_it_has_said_itself_and_of_the_rest_when_it_has() {
+    let mut store = store();
+    let (mut behind, mut ahead) = (Server::start(&store), Server::start(&store));
+    let mut above = Above::new();
+    above.open(&mut behind).unwrap();
+    above.pass(&mut behind);
+    above.relay.promote(behind.line);
+    above.open(&mut ahead).unwrap();
+    let mut agent = Agent::wanting([endpoints("web")]);
+    agent.attach(&mut above).unwrap();
+    above.pass(&mut behind);
+    above.pass(&mut ahead);
+    assert_eq!(agent.hear(&mut above), Some(2));
+    assert_eq!(above.told_in_force(&behind), [2]);
+
+    for port in [1002, 1003] {
+        let revision = store.commit(sidecar("web", port));
+        ahead.follow(&store, revision);
+        above.pass(&mut ahead);
+        assert_eq!(agent.hear(&mut above), Some(revision), "a change is in force when the faster server has told it");
+    }
+    assert_eq!(agent.port_of("web"), Some(1003));
+    assert_eq!(above.told(&behind), Relayed::default(), "it has said nothing of 3 and 4, and would lose what is said of them");
+    behind.follow(&store, 3);
+    above.pass(&mut behind);
+    assert_eq!(above.told_in_force(&behind), [3]);
+    behind.follow(&store, 4);
+    above.pass(&mut behind);
+    assert_eq!(above.told_in_force(&behind), [4]);
+    assert_eq!(above.told(&behind), Relayed::default());
+}
+
+#[test]
+fn a_server_that_takes_over_is_told_everything_as_far_as_it_has_come() {
+    let mut store = store();
+    let (mut first, mut second) = (Server::start(&store), Server::start(&store));
+    let mut above = Above::new();
+    above.open(&mut first).unwrap();
+    above.pass(&mut first);
+    above.relay.promote(first.line);
+    let mut agent = Agent::wanting([endpoints("web")]);
+    agent.attach(&mut above).unwrap();
+    above.pass(&mut first);
+    above.open(&mut second).unwrap();
+    above.pass(&mut second);
+    let revision = store.commit(sidecar("web", 1002));
+    first.follow(&store, revision);
+    above.pass(&mut first);
+    assert_eq!(agent.hear(&mut above), Some(revision));
+    assert_eq!(above.told_in_force(&first), [3]);
+
+    // It is lost, and the one in reserve has not come so far.
+    above.relay.end(first.line);
+    above.relay.promote(second.line);
+    let told = above.told(&second);
+    assert_eq!((told.come.len(), told.wants.len(), told.in_force[0].through), (1, 1, 2), "{told:?}");
+    second.follow(&store, revision);
+    above.pass(&mut second);
+    assert_eq!(above.told_in_force(&second), [3]);
+}
