@@ -154,7 +154,7 @@ impl<I, W> Intake<I, W> {
             tells_endings: false,
         };
         let resumes = resumes.iter().filter_map(resume).collect();
-        (intake, AgentSays::Subscribe(Subscribe { resumes, reached }))
+        (intake, AgentSays::Subscribe(Subscribe { resumes, reached, more: false }))
     }
 
     /// What the server has said `Through` for on this stream: all that it may be told of.
@@ -198,7 +198,7 @@ impl<I, W> Intake<I, W> {
         let join = std::mem::take(&mut self.subscribe);
         if !join.is_empty() {
             let resumes = join.into_iter().filter_map(|subject| resume(&(subject, Revision(0)))).collect();
-            says.push(AgentSays::Subscribe(Subscribe { resumes, reached: None }));
+            says.push(AgentSays::Subscribe(Subscribe { resumes, reached: None, more: false }));
         }
         says
     }

@@ -7,6 +7,7 @@
 //! | [`fleet`] | the server's side: one window of frames per subject, one pending set per stream |
 //! | [`relay`] | a relay's side of both: what it holds of what servers say, and what it tells them of the nodes behind it |
 //! | [`relayed`] | what a relay says of the nodes behind it, and its bytes |
+//! | [`request`] | a request for many subjects, in parts |
 //! | [`balance`] | how many agents a server directs to another |
 //! | [`lineage`] | whether what an agent has heard is of the store's own past |
 //! | [`intake`] | the agent's side of one stream: what it says, until its `Through` |
@@ -24,6 +25,7 @@ pub mod projection;
 pub mod relay;
 pub mod relayed;
 pub mod replica;
+pub mod request;
 mod window;
 
 pub use fleet::{Fleet, Published, Source, StreamId, SubscribeError};
@@ -32,3 +34,4 @@ pub use lineage::{Epoch, Lineage};
 pub use message::{FromAgent, FromServer, MessageError};
 pub use projection::{Item, ItemChange, ItemKey};
 pub use replica::{Replica, ReplicaError};
+pub use request::Parts;

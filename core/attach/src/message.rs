@@ -11,7 +11,7 @@ use starling_model::{IntentionSubject, NameError, Revision, ServiceName};
 
 use crate::relayed::{Relayed, Remind, WireEpoch};
 
-/// Subjects in one request, and so on one stream: what some thousand workloads of one node need.
+/// Subjects in one request, all parts of it together, and so on one stream: what some thousand workloads of one node need.
 pub const SUBJECTS_MAX: usize = 16_384;
 
 /// Bytes of a proxy's own words in a refusal; the rest is cut.
@@ -124,7 +124,7 @@ pub struct Promote {
     pub through: u64,
 }
 
-/// Subscriptions to add.
+/// Subscriptions to add, or a part of them.
 #[derive(Clone, PartialEq, Message)]
 pub struct Subscribe {
     /// The subjects.
@@ -133,6 +133,9 @@ pub struct Subscribe {
     /// How far the agent has heard: of which store what it has is. None from agents that do not know.
     #[prost(message, optional, tag = "2")]
     pub reached: Option<Reached>,
+    /// Whether the request goes on in the next frame. Nothing of it is answered before all of it is there.
+    #[prost(bool, tag = "3")]
+    pub more: bool,
 }
 
 /// The furthest that an agent has heard of.

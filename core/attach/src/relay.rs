@@ -18,15 +18,12 @@ use starling_model::{NodeName, Revision};
 use crate::fleet::{Fleet, Published, StreamId, SubscribeError};
 use crate::intake::Hearer as _;
 use crate::lineage::{Epoch, Lineage};
-use crate::message::{AgentSays, Reached, ServerSays, Subscribe, Welcome};
+use crate::message::{AgentSays, Reached, ServerSays, Welcome};
 use crate::replica::ReplicaError;
 use crate::{Intake, relayed::Relayed};
 
 pub use holding::{HeldItem, HeldWhole, Holding, HoldingIntake, News};
 pub use roll::{Crowded, NodeNumber, Roll};
-
-/// Subjects in one request to a server: a message stays far below what a server reads.
-const SUBJECTS_PER_REQUEST: usize = 8_192;
 
 /// Names a stream from a server.
 pub type LineId = u64;
@@ -113,7 +110,7 @@ impl Relay {
         let beside = !self.lines.is_empty();
         let (intake, says) = Intake::begin(self.fleet.source_mut(), beside);
         self.lines.insert(line, Line { intake, reminded: Vec::new() });
-        in_parts(says)
+        says.in_parts()
     }
 
     /// A stream from a server is over.
@@ -194,7 +191,7 @@ impl Relay {
     #[must_use]
     pub fn requests(&mut self, line: LineId) -> Vec<AgentSays> {
         let says = self.lines.get_mut(&line).map(|line| line.intake.requests()).unwrap_or_default();
-        says.into_iter().flat_map(in_parts).collect()
+        says.into_iter().flat_map(AgentSays::in_parts).collect()
     }
 
     /// What there is to tell the server of the nodes, on the line that is told: nothing of what this server has not said `Through`
@@ -283,13 +280,6 @@ impl Relay {
             }
         }
     }
-}
-
-/// A request, in parts of which none is too large.
-fn in_parts(says: AgentSays) -> Vec<AgentSays> {
-    let AgentSays::Subscribe(Subscribe { resumes, reached }) = says else { return vec![says] };
-    let parts = resumes.chunks(SUBJECTS_PER_REQUEST);
-    parts.map(|part| AgentSays::Subscribe(Subscribe { resumes: part.to_vec(), reached })).collect()
 }
 
 impl Holding {

@@ -8,8 +8,9 @@ mod records;
 
 use starling_attach::message::{AgentSays, LEVEL, Resume, ServerSays, Welcome, decode_subject};
 use starling_attach::relay::{NodeNumber, Relay};
-use starling_attach::relayed::{Relayed, WireEpoch};
-use starling_attach::{Epoch, Fleet, FromServer, Intake, Lineage, Replica, StreamId, SubscribeError};
+use starling_attach::relayed::{RELAY_SUBJECTS_MAX, Relayed, WireEpoch};
+use starling_attach::request::SUBJECTS_PER_PART;
+use starling_attach::{Epoch, Fleet, FromServer, Intake, Lineage, Parts, Replica, StreamId, SubscribeError};
 use starling_catalog::{MeshRead as _, Snapshot, Subject};
 use starling_model::{Change, Record, Revision};
 
@@ -50,6 +51,7 @@ struct Server {
     at: usize,
     stream: StreamId,
     line: u64,
+    parts: Parts,
 }
 
 impl Server {
@@ -57,7 +59,7 @@ impl Server {
         let at = store.past.len();
         let mut fleet = Fleet::new(store.at(at));
         let stream = fleet.attach_relay();
-        Self { fleet, lineage: Lineage::new(store.epochs.clone()), at, stream, line: 0 }
+        Self { fleet, lineage: Lineage::new(store.epochs.clone()), at, stream, line: 0, parts: Parts::default() }
     }
 
     /// Follows its store up to `revision`.
@@ -70,7 +72,8 @@ impl Server {
     }
 
     fn subscribe(&mut self, stream: StreamId, says: AgentSays) -> Result<(), SubscribeError> {
-        let AgentSays::Subscribe(subscribe) = says else { panic!("{says:?} is no request") };
+        let AgentSays::Subscribe(part) = says else { panic!("{says:?} is no request") };
+        let Some(subscribe) = self.parts.add(part, RELAY_SUBJECTS_MAX)? else { return Ok(()) };
         let mut resumes = subscribe.resumes.iter().map(resume).collect::<Vec<_>>();
         self.lineage.admit(&mut resumes, subscribe.reached.as_ref(), self.fleet.revision())?;
         self.fleet.subscribe(stream, &resumes)
@@ -100,6 +103,11 @@ impl Above {
 
     /// Opens a stream from a server, which hears the request and says who it is.
     fn open(&mut self, server: &mut Server) -> Result<(), SubscribeError> {
+        self.begin(server).into_iter().try_for_each(|says| server.subscribe(server.stream, says))
+    }
+
+    /// The same, but that the request is still on its way.
+    fn begin(&mut self, server: &mut Server) -> Vec<AgentSays> {
         self.lines += 1;
         self.relay.end(server.line);
         server.fleet.remove(server.stream);
@@ -109,7 +117,7 @@ impl Above {
         let welcome = server.welcome();
         let frame = FromServer::from(welcome.clone()).to_bytes();
         self.relay.hear(server.line, &welcome, &frame, 0).unwrap();
-        says.into_iter().try_for_each(|says| server.subscribe(server.stream, says))
+        says
     }
 
     /// A server hears what is wanted, and is heard.
@@ -285,4 +293,45 @@ fn a_server_that_takes_over_is_told_everything_as_far_as_it_has_come() {
     second.follow(&store, revision);
     above.pass(&mut second);
     assert_eq!(above.told_in_force(&second), [3]);
+}
+
+/// More subjects than go in one part; the last of them is the service that changes.
+fn many() -> Vec<Subject> {
+    (0..SUBJECTS_PER_PART + 500).map(|number| endpoints(&format!("s{number:05}"))).chain([endpoints("web")]).collect()
+}
+
+#[test]
+fn a_server_answers_a_request_in_parts_when_all_of_it_is_there() {
+    let mut store = store();
+    let mut server = Server::start(&store);
+    let mut above = Above::new();
+    above.open(&mut server).unwrap();
+    above.pass(&mut server);
+    let mut agent = Agent::wanting(many());
+    agent.attach(&mut above).unwrap();
+    above.pass(&mut server);
+    above.relay.promote(server.line);
+    assert_eq!((agent.hear(&mut above), agent.port_of("web")), (Some(2), Some(1001)));
+    drop(above.told(&server));
+
+    // The connection breaks, something happens, and between the parts of the next request something else.
+    above.relay.end(server.line);
+    let revision = store.commit(sidecar("web", 1002));
+    server.follow(&store, revision);
+    let mut parts = above.begin(&mut server);
+    assert_eq!(parts.len(), 2, "so many subjects go in parts");
+    let last = parts.pop().unwrap();
+    server.subscribe(server.stream, parts.pop().unwrap()).unwrap();
+    let revision = store.commit(sidecar("s00001", 2001));
+    server.follow(&store, revision);
+    above.pass(&mut server);
+    above.relay.promote(server.line);
+    assert_eq!(agent.hear(&mut above), None, "of subjects that were not asked for nothing is complete");
+    assert_eq!(above.told_in_force(&server), [0; 0]);
+    server.subscribe(server.stream, last).unwrap();
+    above.pass(&mut server);
+    assert_eq!(agent.hear(&mut above), Some(4));
+    assert_eq!((agent.port_of("web"), agent.port_of("s00001")), (Some(1002), Some(2001)));
+    assert_eq!(agent.wholes, many().len(), "what was missed came as changes");
+    assert_eq!(above.told_in_force(&server), [4]);
 }

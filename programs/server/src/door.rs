@@ -9,9 +9,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
-use starling_attach::message::{AgentSays, Hello, LEVEL, Resume, Subjects, Welcome, decode_subject};
-use starling_attach::relayed::WireEpoch;
-use starling_attach::{Epoch, FromServer, SubscribeError};
+use starling_attach::message::{
+    AgentSays, Hello, LEVEL, Resume, SUBJECTS_MAX, Subjects, Subscribe, Welcome, decode_subject,
+};
+use starling_attach::relayed::{RELAY_SUBJECTS_MAX, WireEpoch};
+use starling_attach::{Epoch, FromServer, Parts, SubscribeError};
 use starling_catalog::{
     Charge, Command, JoinTokenCommand, JoinTokenRefusal, NameHolder, Refusal, Refused, Snapshot, Subject,
 };
@@ -98,7 +100,8 @@ impl AgentDoor for Door {
         let stream = self.server.agents().attach(node.clone(), StreamKind { standby, level });
         let stream = stream.map_err(CallError::unavailable)?;
         let (server, arrives) = (Arc::clone(&self.server), Mutex::new((!standby).then_some(node)));
-        Ok(Arc::new(Stream { server, stream, arrives, welcome: OnceLock::new(), first: self.welcome.clone() }))
+        let (parts, welcome) = (Mutex::default(), OnceLock::new());
+        Ok(Arc::new(Stream { server, stream, arrives, parts, welcome, first: self.welcome.clone() }))
     }
 
     fn relay(&self, relay: NodeName, hello: Hello) -> Result<Arc<dyn AgentStream>, CallError> {
@@ -106,7 +109,8 @@ impl AgentDoor for Door {
         tracing::info!(%relay, version, standby, "relay attached");
         let stream = self.server.agents().attach_relay(relay).map_err(CallError::unavailable)?;
         let server = Arc::clone(&self.server);
-        Ok(Arc::new(Relayed { server, stream, welcome: OnceLock::new(), first: self.welcome.clone() }))
+        let (parts, welcome) = (Mutex::default(), OnceLock::new());
+        Ok(Arc::new(Relayed { server, stream, parts, welcome, first: self.welcome.clone() }))
     }
 
     async fn renew_relay(&self, relay: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
@@ -265,6 +269,8 @@ struct Stream {
     /// The node of a primary that has yet to subscribe. Until then receipts do not know what it owes, and it is better spoken
     /// of by the server that it comes from.
     arrives: Mutex<Option<NodeName>>,
+    /// Of a request that is yet to be whole.
+    parts: Mutex<Parts>,
     /// Set once the first frame is sent.
     welcome: OnceLock<()>,
     first: Bytes,
@@ -274,7 +280,8 @@ impl AgentStream for Stream {
     fn handle(&self, says: AgentSays) -> Result<(), CallError> {
         match says {
             AgentSays::Hello(_) => return Err(CallError::refused("a second hello")),
-            AgentSays::Subscribe(subscribe) => {
+            AgentSays::Subscribe(part) => {
+                let Some(subscribe) = whole(&self.parts, part, SUBJECTS_MAX)? else { return Ok(()) };
                 let resumes = subscribe.resumes.iter().map(resume).collect::<Result<Vec<_>, _>>()?;
                 self.stream.subscribe(resumes, subscribe.reached.as_ref()).map_err(not_subscribed)?;
                 // A panic while holding the lock leaves a name or none.
@@ -329,6 +336,13 @@ fn resume(resume: &Resume) -> Result<(Subject, Revision), CallError> {
     Ok((decode_subject(subject).map_err(CallError::refused)?, Revision(resume.have)))
 }
 
+/// The request of which this is the last part; `None` if more are to come.
+fn whole(parts: &Mutex<Parts>, part: Subscribe, subjects_max: usize) -> Result<Option<Subscribe>, CallError> {
+    // A panic while holding the lock leaves some of the parts, of a stream that ends.
+    let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
+    parts.add(part, subjects_max).map_err(not_subscribed)
+}
+
 fn wire_epoch(epoch: &Epoch) -> WireEpoch {
     WireEpoch { id: epoch.id, after: epoch.after.0 }
 }
@@ -346,6 +360,8 @@ fn not_subscribed(error: SubscribeError) -> CallError {
 struct Relayed {
     server: Arc<Server>,
     stream: agents::RelayStream,
+    /// Of a request that is yet to be whole.
+    parts: Mutex<Parts>,
     /// Set once the first frame is sent.
     welcome: OnceLock<()>,
     first: Bytes,
@@ -354,7 +370,8 @@ struct Relayed {
 impl AgentStream for Relayed {
     fn handle(&self, says: AgentSays) -> Result<(), CallError> {
         match says {
-            AgentSays::Subscribe(subscribe) => {
+            AgentSays::Subscribe(part) => {
+                let Some(subscribe) = whole(&self.parts, part, RELAY_SUBJECTS_MAX)? else { return Ok(()) };
                 let resumes = subscribe.resumes.iter().map(resume).collect::<Result<Vec<_>, _>>()?;
                 self.stream.subscribe(resumes, subscribe.reached.as_ref()).map_err(not_subscribed)
             }

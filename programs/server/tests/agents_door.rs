@@ -130,7 +130,7 @@ fn register(port: i64) -> Command {
 
 fn subscribe(resumes: impl IntoIterator<Item = (Option<WireSubject>, u64)>) -> AgentSays {
     let resumes = resumes.into_iter().map(|(subject, have)| Resume { subject, have }).collect();
-    AgentSays::Subscribe(Subscribe { resumes, reached: None })
+    AgentSays::Subscribe(Subscribe { resumes, reached: None, more: false })
 }
 
 fn endpoints(service: &str) -> Option<WireSubject> {
@@ -211,6 +211,55 @@ async fn what_cannot_be_subscribed_to_ends_the_stream_with_the_reason() {
     sender.send(subscribe([(endpoints("web"), 0)])).expect("said");
     let whole = async { while !matches!(frames.next().await.expect("open").expect("open"), ServerSays::Whole(_)) {} };
     tokio::time::timeout(DEADLINE, whole).await.expect("it is sent the whole");
+}
+
+#[tokio::test]
+async fn a_request_in_parts_is_answered_when_all_of_it_is_there() {
+    let mut mesh = Mesh::start().await;
+    let some = |from: usize, to: usize| (from..to).map(|number| (endpoints(&format!("s{number}")), 0));
+    let part = |says| {
+        let AgentSays::Subscribe(part) = says else { panic!("{says:?} is no request") };
+        AgentSays::Subscribe(Subscribe { more: true, ..part })
+    };
+    let (sender, mut frames) = mesh.attach("n1").await;
+    let relay = mesh.connect_relay("r1").await;
+    let (relay_sender, mut relay_frames) = relay.relay(hello("r1")).await.expect("a stream");
+    for sender in [&sender, &relay_sender] {
+        sender.send(part(subscribe(some(0, 3)))).expect("said");
+    }
+    // What is said between is heard, and so is the part before it.
+    relay_sender.send(AgentSays::Relayed(Relayed { come: vec![come(0, "n2")], ..Relayed::default() })).expect("said");
+    is_attached(&mesh, "n2").await;
+    let revision = mesh.change().await;
+    assert_eq!(mesh.server.report(revision, 1).expect("remembered").counts.affected, 0);
+    for sender in [&sender, &relay_sender] {
+        sender.send(subscribe([(endpoints("web"), 0)])).expect("said");
+    }
+    let answered = async {
+        let (mut first, mut second) = (0, 0);
+        loop {
+            let says = frames.next().await.expect("open").expect("open");
+            first += usize::from(matches!(says, ServerSays::Whole(_)));
+            if matches!(says, ServerSays::Through(_)) {
+                break;
+            }
+        }
+        loop {
+            let (_, says) = relay_frames.next().await.expect("open").expect("open");
+            second += usize::from(matches!(says, ServerSays::Whole(_)));
+            if matches!(says, ServerSays::Through(_)) {
+                return (first, second);
+            }
+        }
+    };
+    let wholes = tokio::time::timeout(DEADLINE, answered).await.expect("both are answered");
+    assert_eq!(wholes, (4, 4), "all of it comes before the first word that this was all");
+
+    let (sender, mut frames) = mesh.attach("n3").await;
+    sender.send(part(subscribe(some(0, SUBJECTS_MAX)))).expect("said");
+    sender.send(part(subscribe(some(SUBJECTS_MAX, SUBJECTS_MAX + 1)))).expect("said");
+    let ended = end_of(&mut frames).await;
+    assert!(ended.to_string().contains("more than 16384 subjects on one stream"), "{ended}");
 }
 
 #[tokio::test]
@@ -345,6 +394,21 @@ async fn the_end_of_a_superseded_stream_is_nobody_elses() {
 
 fn hello(name: &str) -> Hello {
     Hello { node: name.to_owned(), level: LEVEL, ..Hello::default() }
+}
+
+fn come(node: u32, name: &str) -> Come {
+    Come { node, name: name.to_owned() }
+}
+
+/// Waits until a node's agent is attached.
+async fn is_attached(mesh: &Mesh, node: &str) {
+    let node: NodeName = node.parse().expect("a name");
+    let here = async {
+        while !mesh.server.is_attached(&node) {
+            tokio::task::yield_now().await
+        }
+    };
+    tokio::time::timeout(DEADLINE, here).await.unwrap_or_else(|_| panic!("{node} does not come"));
 }
 
 #[tokio::test]

@@ -329,7 +329,7 @@ async fn the_end_of_an_earlier_stream_of_a_node_is_not_the_end_of_another_nodes(
     drop(earlier);
     assert!(server.is_attached(&"n2".parse().expect("a name")));
     let subject = encode_subject(&endpoints("web"));
-    let subscribe = Subscribe { resumes: vec![Resume { subject, have: 0 }], reached: None };
+    let subscribe = Subscribe { resumes: vec![Resume { subject, have: 0 }], reached: None, more: false };
     other.handle(AgentSays::Subscribe(subscribe)).expect("subscribed");
     assert_eq!(
         [taken(&*other), taken(&*other), taken(&*other)],

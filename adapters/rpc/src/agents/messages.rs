@@ -15,7 +15,7 @@ pub const COMMIT_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Bytes in any other request beside the stream: signing requests of some thousand workloads.
 pub const AGENT_REQUEST_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// Bytes in one frame of an agent: as many subjects as one stream may have.
+/// Bytes in one frame of an agent: one part of a request, and the reports of a relay.
 pub const AGENT_FRAME_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// Bytes in one frame of a server: the whole of a service with some half a million instances.

@@ -197,7 +197,7 @@ impl Agent {
     fn asks(&mut self, says: Vec<AgentSays>) {
         for says in says {
             self.up.push_back(match says {
-                AgentSays::Subscribe(Subscribe { resumes, reached }) => {
+                AgentSays::Subscribe(Subscribe { resumes, reached, more: _ }) => {
                     let resumes = resumes.iter().map(|resume| {
                         let subject = decode_subject(resume.subject.as_ref().unwrap()).unwrap();
                         (subject, Revision(resume.have))

@@ -1,22 +1,24 @@
 //! An agent's stream.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use starling_attach::StreamId;
-use starling_attach::message::{AgentSays, Hello, Subjects, decode_subject};
+use starling_attach::message::{AgentSays, Hello, SUBJECTS_MAX, Subjects, decode_subject};
+use starling_attach::{Parts, StreamId};
 use starling_catalog::Subject;
 use starling_model::{NodeName, Revision};
 use starling_rpc::{AgentStream, CallError};
 
-use super::{Attached, Place, Streams, What};
+use super::{Attached, Place, Streams, What, whole};
 
 /// One agent's stream as the transport sees it; when a primary is dropped the node is away.
 pub(crate) struct OfAgent {
     streams: Arc<Streams>,
     id: StreamId,
+    /// Of a request that is yet to be whole.
+    parts: Mutex<Parts>,
     /// Set once the first frame is sent.
     welcomed: OnceLock<()>,
     welcome: Bytes,
@@ -42,7 +44,8 @@ impl Streams {
             What::Primary(node, number)
         };
         state.attached.insert(id, Attached { what, waker: None, notices: Vec::new(), told_leaving: false });
-        Ok(OfAgent { streams: Arc::clone(self), id, welcomed: OnceLock::new(), welcome })
+        let (parts, welcomed) = (Mutex::default(), OnceLock::new());
+        Ok(OfAgent { streams: Arc::clone(self), id, parts, welcomed, welcome })
     }
 }
 
@@ -88,7 +91,8 @@ impl AgentStream for OfAgent {
     fn handle(&self, says: AgentSays) -> Result<(), CallError> {
         match says {
             AgentSays::Hello(_) => return Err(CallError::refused("a second hello")),
-            AgentSays::Subscribe(subscribe) => {
+            AgentSays::Subscribe(part) => {
+                let Some(subscribe) = whole(&self.parts, part, SUBJECTS_MAX)? else { return Ok(()) };
                 let mut state = self.streams.lock();
                 let Some(what) = state.attached.get(&self.id).map(|attached| attached.what.clone()) else {
                     return Ok(());

@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use starling_attach::StreamId;
 use starling_attach::message::{AgentSays, Subjects, decode_subject};
 use starling_attach::relay::NodeNumber;
 use starling_attach::relayed::{InForce, RELAY_SUBJECTS_MAX, Relayed};
+use starling_attach::{Parts, StreamId};
 use starling_catalog::Subject;
 use starling_model::{NodeName, Revision};
 use starling_rpc::{AgentStream, CallError};
 
-use super::{Attached, Place, State, Streams, What};
+use super::{Attached, Place, State, Streams, What, whole};
 
 /// A relay's stream as the transport sees it; when it is dropped the nodes behind it are away.
 pub(crate) struct OfRelay {
@@ -21,6 +21,8 @@ pub(crate) struct OfRelay {
     id: StreamId,
     relay: NodeName,
     behind: Mutex<Behind>,
+    /// Of a request that is yet to be whole.
+    parts: Mutex<Parts>,
     /// Set once the first frame is sent.
     welcomed: OnceLock<()>,
     welcome: Bytes,
@@ -54,8 +56,8 @@ impl Streams {
         state.attached.insert(id, attached);
         self.metrics.relays.inc();
         tracing::info!(%relay, "a relay attached");
-        let (welcomed, behind) = (OnceLock::new(), Mutex::default());
-        Ok(OfRelay { streams: Arc::clone(self), id, relay, behind, welcomed, welcome })
+        let (welcomed, behind, parts) = (OnceLock::new(), Mutex::default(), Mutex::default());
+        Ok(OfRelay { streams: Arc::clone(self), id, relay, behind, parts, welcomed, welcome })
     }
 }
 
@@ -129,7 +131,8 @@ impl OfRelay {
 impl AgentStream for OfRelay {
     fn handle(&self, says: AgentSays) -> Result<(), CallError> {
         match says {
-            AgentSays::Subscribe(subscribe) => {
+            AgentSays::Subscribe(part) => {
+                let Some(subscribe) = whole(&self.parts, part, RELAY_SUBJECTS_MAX)? else { return Ok(()) };
                 let mut state = self.streams.lock();
                 if !state.attached.contains_key(&self.id) {
                     return Ok(());

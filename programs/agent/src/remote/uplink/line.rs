@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use starling_attach::ReplicaError;
-use starling_attach::message::{Hello, LEVEL, MoveTo, ServerSays, Through, Welcome};
+use starling_attach::message::{AgentSays, Hello, LEVEL, MoveTo, ServerSays, Through, Welcome};
 use starling_model::NodeName;
 use starling_rpc::{AgentSender, CallError, ConnectError, ServerClient, ServerFrames};
 use tokio::sync::{Notify, mpsc};
@@ -77,7 +77,7 @@ impl Line {
         let (sender, frames) =
             attached.map_err(|_| CallError::unavailable("the server does not open the stream"))??;
         let (stream, first) = self.mirror.open(self.role);
-        sender.send(first)?;
+        first.in_parts().into_iter().try_for_each(|says| sender.send(says))?;
         self.report(Report::Open(client));
         Ok((sender, frames, stream))
     }
@@ -108,7 +108,7 @@ impl Line {
                 },
             }
             let outgoing = stream.take_outgoing(Instant::now());
-            for says in outgoing.says {
+            for says in outgoing.says.into_iter().flat_map(AgentSays::in_parts) {
                 if let Err(error) = sender.send(says) {
                     return error.into();
                 }
