@@ -382,8 +382,8 @@ impl AgentStream for Relayed {
             }
             AgentSays::Relayed(relayed) => {
                 let at = self.server.snapshot().revision();
-                let come = self.stream.hear(relayed, at).map_err(CallError::refused)?;
-                come.into_iter().for_each(|node| is_here(&self.server, node));
+                let arrived = self.stream.hear(relayed, at).map_err(CallError::refused)?;
+                arrived.into_iter().for_each(|node| is_here(&self.server, node));
                 Ok(())
             }
             AgentSays::Here(_) => Ok(()),

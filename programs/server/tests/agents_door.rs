@@ -16,7 +16,10 @@ use starling_attach::message::{
 use starling_attach::relayed::{Come, InForce, Named, NodeRejected, Relayed, Wants};
 use starling_catalog::{Command, JoinTokenCommand, Subject};
 use starling_identity::{Identity, IssuanceRules, JoinSecret, JoinToken};
-use starling_model::{JoinTokenId, JoinTokenRecord, JoinTokenUses, Node, NodeName, Record, Revision, UnixSeconds};
+use starling_model::{
+    CheckId, CheckStatus, JoinTokenId, JoinTokenRecord, JoinTokenUses, LIVENESS_CHECK, Node, NodeName, Record,
+    Revision, UnixSeconds,
+};
 use starling_rpc::{AgentSender, CONNECTIONS_MAX, CallError, Doors, JoinRequest, ServerClient, ServerFrames};
 use starling_server::{Door, Server, ServerConfig};
 use starling_telemetry::Registry;
@@ -457,6 +460,44 @@ async fn a_token_of_relays_lets_no_node_in_and_that_of_nodes_no_relay() {
     let refused = client.join(&ask(&for_nodes)).await.expect_err("it is for nodes").to_string();
     assert!(refused.contains("lets nodes in, not relays") && refused.contains("--relay"), "{refused}");
     client.join(&ask(&for_relays)).await.expect("it is let in");
+}
+
+#[tokio::test]
+async fn a_node_behind_a_relay_is_written_as_here_once_it_is_known_what_it_wants() {
+    let mesh = Mesh::start().await;
+    for name in ["n1", "n2"] {
+        let Record::Node(node) = records::node(name, "10.0.0.1") else { unreachable!("a node") };
+        let (name, node, instances, checks) = (node.name.clone(), Some(node), Vec::new(), Vec::new());
+        mesh.server.commit(&Command::Register { name, node, instances, checks }).await.expect("committed");
+    }
+    let relay = mesh.connect_relay("r1").await;
+    let (sender, _frames) = relay.relay(hello("r1")).await.expect("a stream");
+    let wants = |node| Wants { node, as_of: 1, from_now: vec![5], no_longer: Vec::new() };
+    let (names, nodes) = (vec![Named { number: 5, subject: endpoints("web") }], vec![come(0, "n1"), come(1, "n2")]);
+    sender.send(AgentSays::Relayed(Relayed { come: nodes, ..Relayed::default() })).expect("said");
+    is_attached(&mesh, "n1").await;
+    // What is written of nodes is written in the order in which they come.
+    sender.send(AgentSays::Relayed(Relayed { names, wants: vec![wants(1)], ..Relayed::default() })).expect("said");
+    is_written(&mesh, "n2").await;
+    assert!(!says_here(&mesh, "n1"), "receipts do not know yet what it owes");
+    sender.send(AgentSays::Relayed(Relayed { wants: vec![wants(0)], ..Relayed::default() })).expect("said");
+    is_written(&mesh, "n1").await;
+}
+
+/// Whether the catalog says that a node's agent is there.
+fn says_here(mesh: &Mesh, node: &str) -> bool {
+    let check = CheckId::new(LIVENESS_CHECK).expect("an identifier");
+    let snapshot = mesh.server.snapshot();
+    snapshot.check(&node.parse().expect("a name"), &check).is_some_and(|check| check.value.status == CheckStatus::Passing)
+}
+
+async fn is_written(mesh: &Mesh, node: &str) {
+    let written = async {
+        while !says_here(mesh, node) {
+            tokio::task::yield_now().await
+        }
+    };
+    tokio::time::timeout(DEADLINE, written).await.unwrap_or_else(|_| panic!("{node} is not written as here"));
 }
 
 #[tokio::test]

@@ -55,6 +55,9 @@ struct Node {
     /// Under which it is known here, unless it has come elsewhere since.
     id: StreamId,
     receipts: AttachedNode,
+    /// Its name, until it was said what it wants. Until then receipts do not know what it owes, and it is better spoken of by the
+    /// server that it comes from.
+    arrives: Option<NodeName>,
 }
 
 impl Behind {
@@ -96,7 +99,7 @@ impl Agents {
             Attached { node: node.clone(), reporter: None, waker: None, away: false, notices: None, told: None };
         state.attached.insert(id, attached);
         self.metrics.behind.inc();
-        Node { id, receipts: self.is_primary(&mut state, id, node) }
+        Node { id, receipts: self.is_primary(&mut state, id, node), arrives: Some(node.clone()) }
     }
 
     /// A node behind a relay is away, unless it has come elsewhere since.
@@ -138,7 +141,8 @@ impl RelayStream {
         self.agents.lock().fleet.unsubscribe(self.id, subjects);
     }
 
-    /// Hears what happened behind the relay; this server is at `at`. Answers with the nodes that have come.
+    /// Hears what happened behind the relay; this server is at `at`. Answers with the nodes that have come, and of which it is known
+    /// what they want.
     ///
     /// # Errors
     /// [`Misspoken`]; the stream has to end then.
@@ -155,7 +159,6 @@ impl RelayStream {
             let subject = decode_subject(named.subject.as_ref().ok_or(MessageError::Unknown)?)?;
             behind.subjects.insert(named.number, subject);
         }
-        let mut come = Vec::with_capacity(relayed.come.len());
         for node in relayed.come {
             if behind.nodes.len() >= RELAY_NODES_MAX {
                 return Err(Misspoken::TooMany(RELAY_NODES_MAX, "nodes"));
@@ -164,10 +167,11 @@ impl RelayStream {
             if let Some(earlier) = behind.nodes.insert(node.node, self.agents.attach_behind(&name)) {
                 self.agents.left_behind(earlier.id);
             }
-            come.push(name);
         }
+        let mut arrived = Vec::with_capacity(relayed.wants.len());
         for wants in &relayed.wants {
             self.wants(&behind, wants)?;
+            arrived.extend(behind.nodes.get_mut(&wants.node).and_then(|node| node.arrives.take()));
         }
         for said in relayed.rejected {
             let rejected = said.rejected.ok_or(Misspoken::Unnamed("refusal of node", said.node))?.bounded();
@@ -192,7 +196,7 @@ impl RelayStream {
         let asked = relayed.wants.iter().map(|wants| wants.node);
         let owing = asked.filter(|number| behind.nodes.get(number).is_some_and(|node| node.receipts.owes()));
         self.remind(owing.collect());
-        Ok(come)
+        Ok(arrived)
     }
 
     fn wants(&self, behind: &Behind, wants: &Wants) -> Result<(), Misspoken> {
