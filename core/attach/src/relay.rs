@@ -41,6 +41,7 @@ pub struct Relay {
     own: BTreeSet<Subject>,
     /// What nobody has wanted since before the last sweep.
     idle: BTreeSet<Subject>,
+    /// Of the servers' store, as what is held is of it.
     lineage: Lineage,
     /// Nodes that are to be told a `Through`, once all is known up to there.
     reminded: Vec<(Revision, NodeNumber)>,
@@ -50,6 +51,8 @@ pub struct Relay {
 #[derive(Debug)]
 struct Line {
     intake: HoldingIntake,
+    /// Of its server's store, until the first handing over.
+    lineage: Option<Lineage>,
     /// Whom the server has named since its last `Through`.
     reminded: Vec<NodeNumber>,
 }
@@ -61,7 +64,9 @@ pub struct Heard {
     pub woken: Vec<StreamId>,
     /// Nodes that are to be told a `Through`.
     pub reminded: Vec<NodeNumber>,
-    /// The servers' store has begun another epoch, or this is the first: what agents were told of it is over.
+    /// What the server has told is now what is held.
+    pub handed_over: bool,
+    /// With that what is held is of another epoch of the servers' store, or the first: what agents were told is over.
     pub other_epoch: bool,
 }
 
@@ -109,7 +114,7 @@ impl Relay {
     pub fn begin(&mut self, line: LineId) -> Vec<AgentSays> {
         let beside = !self.lines.is_empty();
         let (intake, says) = Intake::begin(self.fleet.source_mut(), beside);
-        self.lines.insert(line, Line { intake, reminded: Vec::new() });
+        self.lines.insert(line, Line { intake, lineage: None, reminded: Vec::new() });
         says.in_parts()
     }
 
@@ -141,15 +146,20 @@ impl Relay {
     /// # Errors
     /// [`ReplicaError`]; the stream has to end then, and what is held is as it was.
     pub fn hear(&mut self, line: LineId, says: &ServerSays, frame: &Bytes, now_ms: u64) -> Result<Heard, ReplicaError> {
-        let Some(Line { intake, reminded }) = self.lines.get_mut(&line) else { return Err(ReplicaError::BegunAnew) };
-        let mut heard = Heard::default();
-        let hand_over = intake.hear_frame(self.fleet.source(), says, frame)?;
-        if hand_over {
+        let Some(Line { intake, lineage, reminded }) = self.lines.get_mut(&line) else {
+            return Err(ReplicaError::BegunAnew);
+        };
+        let mut heard = Heard { handed_over: intake.hear_frame(self.fleet.source(), says, frame)?, ..Heard::default() };
+        if heard.handed_over {
             let Published { woken, .. } = self.fleet.hear(intake, now_ms);
             heard.woken = woken;
+            if let Some(lineage) = lineage.take() {
+                heard.other_epoch = lineage.current() != self.lineage.current();
+                self.lineage = lineage;
+            }
         }
         match says {
-            ServerSays::Welcome(welcome) => heard.other_epoch = self.is_of(welcome),
+            ServerSays::Welcome(welcome) => *lineage = Some(lineage_of(welcome)),
             ServerSays::Remind(remind) => reminded.extend(&remind.nodes),
             ServerSays::Through(through) => {
                 let at = Revision(through.revision);
@@ -173,18 +183,12 @@ impl Relay {
         Ok(heard)
     }
 
-    /// The server is of this epoch; whether it is another than before.
-    fn is_of(&mut self, welcome: &Welcome) -> bool {
-        let before = self.lineage.current();
-        let epoch = |epoch: &crate::relayed::WireEpoch| Epoch { id: epoch.id, after: Revision(epoch.after) };
-        self.lineage = Lineage::new(welcome.epochs.iter().map(epoch).collect());
-        before != self.lineage.current()
-    }
-
-    /// The epochs that the servers' store remembers.
+    /// Whether what is held is of the present epoch, as far as servers say. Between the word of another epoch and its content nobody
+    /// who comes may be told anything: it could be of a past that the store no longer has.
     #[must_use]
-    pub fn lineage(&self) -> &Lineage {
-        &self.lineage
+    pub fn is_current(&self) -> bool {
+        let said = self.lines.values().filter_map(|line| line.lineage.as_ref());
+        said.into_iter().all(|lineage| lineage.current() == self.lineage.current())
     }
 
     /// What there is to say to a server about what is wanted.
@@ -280,6 +284,11 @@ impl Relay {
             }
         }
     }
+}
+
+fn lineage_of(welcome: &Welcome) -> Lineage {
+    let epochs = welcome.epochs.iter().map(|epoch| Epoch { id: epoch.id, after: Revision(epoch.after) });
+    Lineage::new(epochs.collect())
 }
 
 impl Holding {

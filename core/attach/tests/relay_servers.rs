@@ -172,6 +172,9 @@ impl Agent {
         let node: starling_model::NodeName = "n1".parse().unwrap();
         let (intake, says) = Intake::begin(&mut self.replica, false);
         self.intake = intake;
+        let epoch = above.relay.holding().heard().unwrap().epoch;
+        let welcome = ServerSays::Welcome(Welcome { epoch, level: LEVEL, ..Welcome::default() });
+        self.intake.hear(&self.replica, &welcome).unwrap();
         let AgentSays::Subscribe(subscribe) = says else { panic!("{says:?} is no request") };
         let stream = above.relay.attach(node.clone());
         let resumes = subscribe.resumes.iter().map(resume).collect();
@@ -256,7 +259,11 @@ fn a_server_that_is_behind_is_told_of_what_it_has_said_itself_and_of_the_rest_wh
         assert_eq!(agent.hear(&mut above), Some(revision), "a change is in force when the faster server has told it");
     }
     assert_eq!(agent.port_of("web"), Some(1003));
-    assert_eq!(above.told(&behind), Relayed::default(), "it has said nothing of 3 and 4, and would lose what is said of them");
+    assert_eq!(
+        above.told(&behind),
+        Relayed::default(),
+        "it has said nothing of 3 and 4, and would lose what is said of them"
+    );
     behind.follow(&store, 3);
     above.pass(&mut behind);
     assert_eq!(above.told_in_force(&behind), [3]);
@@ -334,4 +341,140 @@ fn a_server_answers_a_request_in_parts_when_all_of_it_is_there() {
     assert_eq!((agent.port_of("web"), agent.port_of("s00001")), (Some(1002), Some(2001)));
     assert_eq!(agent.wholes, many().len(), "what was missed came as changes");
     assert_eq!(above.told_in_force(&server), [4]);
+}
+
+#[test]
+fn between_the_word_of_another_epoch_and_its_content_nobody_comes() {
+    let mut store = store();
+    let mut server = Server::start(&store);
+    let mut above = Above::new();
+    above.open(&mut server).unwrap();
+    assert!(!above.relay.is_current(), "nothing is known yet");
+    above.pass(&mut server);
+    assert!(above.relay.is_current());
+    let mut agent = Agent::wanting([endpoints("web")]);
+    agent.attach(&mut above).unwrap();
+    above.pass(&mut server);
+    agent.hear(&mut above);
+
+    // The server is restarted, nothing is lost, and the relay has heard that it is another life, and no more.
+    store.reopen(8);
+    store.commit(sidecar("web", 1002));
+    above.relay.end(server.line);
+    server = Server { line: server.line, ..Server::start(&store) };
+    let request = above.begin(&mut server);
+    assert!(!above.relay.is_current());
+    // One that breaks then leaves what was before, which is served on.
+    above.relay.end(server.line);
+    assert!(above.relay.is_current());
+    drop(request);
+    above.open(&mut server).unwrap();
+    assert!(!above.relay.is_current());
+    above.pass(&mut server);
+    assert!(above.relay.is_current());
+    assert_eq!(above.relay.holding().heard().map(|reached| (reached.epoch, reached.revision)), Some((8, 3)));
+    // Who comes back resumes.
+    above.relay.remove(agent.stream.unwrap());
+    let before = agent.wholes;
+    agent.attach(&mut above).unwrap();
+    assert_eq!((agent.hear(&mut above), agent.port_of("web")), (Some(3), Some(1002)));
+    assert_eq!(agent.wholes, before, "by what has changed");
+}
+
+#[test]
+fn a_store_that_is_set_back_below_what_the_relay_has_begins_it_anew_and_receipts_are_true() {
+    let mut store = store();
+    let copy = store.clone();
+    store.commit(sidecar("web", 1002));
+    store.commit(sidecar("web", 1003));
+    let mut server = Server::start(&store);
+    let mut above = Above::new();
+    above.open(&mut server).unwrap();
+    above.pass(&mut server);
+    above.relay.promote(server.line);
+    let mut agent = Agent::wanting([endpoints("web")]);
+    agent.attach(&mut above).unwrap();
+    above.pass(&mut server);
+    assert_eq!((agent.hear(&mut above), above.told_in_force(&server)), (Some(4), vec![4]));
+
+    // The store is set back to revision 2 and written: its revision 3 is another.
+    let mut store = copy;
+    store.reopen(9);
+    store.commit(sidecar("web", 2003));
+    server = Server { line: server.line, ..Server::start(&store) };
+    let refused = above.open(&mut server).unwrap_err();
+    assert_eq!(refused, SubscribeError::OtherPast { heard: Revision(4) });
+    assert!(!above.relay.is_current(), "nobody is let in to what the store no longer has");
+    above.relay.remove(agent.stream.unwrap());
+    above.relay.roll.away(agent.number);
+    above.relay.begin_anew();
+    above.open(&mut server).unwrap();
+    above.pass(&mut server);
+    above.relay.promote(server.line);
+    assert_eq!(above.told(&server), Relayed::default());
+
+    let refused = agent.attach(&mut above).unwrap_err();
+    assert_eq!(refused, SubscribeError::OtherPast { heard: Revision(4) });
+    agent.replica.begin_anew();
+    agent.attach(&mut above).unwrap();
+    above.pass(&mut server);
+    assert_eq!((agent.hear(&mut above), agent.port_of("web")), (Some(3), Some(2003)));
+    assert_eq!(above.told_in_force(&server), [3], "and no 4, which this store has not had yet");
+    let revision = store.commit(sidecar("web", 2004));
+    server.follow(&store, revision);
+    above.pass(&mut server);
+    assert_eq!((agent.hear(&mut above), above.told_in_force(&server)), (Some(4), vec![4]));
+    assert_eq!(agent.port_of("web"), Some(2004));
+}
+
+#[test]
+fn an_agent_that_comes_from_a_server_is_told_exactly_what_it_missed() {
+    let mut store = store();
+    let mut server = Server::start(&store);
+    let mut above = Above::new();
+    above.open(&mut server).unwrap();
+    above.pass(&mut server);
+    above.relay.promote(server.line);
+    // The relay follows what the agent wants, since another one does.
+    let mut other = Agent::wanting([endpoints("web")]);
+    other.attach(&mut above).unwrap();
+    above.pass(&mut server);
+    assert_eq!(other.hear(&mut above), Some(2));
+
+    for is_relay_ahead in [true, false] {
+        let mut agent = Agent::wanting([endpoints("web")]);
+        let (intake, says) = Intake::begin(&mut agent.replica, false);
+        agent.intake = intake;
+        let direct = server.fleet.attach("n1".parse().unwrap());
+        let welcome = FromServer::from(server.welcome()).to_bytes();
+        agent.heard(vec![welcome]);
+        server.subscribe(direct, says).unwrap();
+        let at = store.past.len() as u64;
+        let frames = server.fleet.take(direct, 0);
+        assert_eq!(agent.heard(frames), Some(at));
+
+        let revision = store.commit(sidecar("web", i64::try_from(1100 + at).unwrap()));
+        server.follow(&store, revision);
+        if is_relay_ahead {
+            above.pass(&mut server);
+        } else {
+            let frames = server.fleet.take(direct, 0);
+            assert_eq!(agent.heard(frames), Some(revision), "the agent has heard what the relay has not");
+        }
+        server.fleet.remove(direct);
+        let wholes = agent.wholes;
+        agent.attach(&mut above).unwrap();
+        let heard = agent.hear(&mut above);
+        if !is_relay_ahead {
+            assert_eq!(heard, Some(at), "it is not sent away, and waits for the relay");
+            above.pass(&mut server);
+            assert_eq!(agent.hear(&mut above), Some(revision));
+        }
+        assert_eq!(agent.wholes, wholes, "by what has changed");
+        assert_eq!(agent.port_of("web").map(u64::from), Some(1100 + at));
+        let told = above.told_in_force(&server);
+        assert_eq!(told.last(), Some(&revision), "{told:?}");
+        above.relay.remove(agent.stream.unwrap());
+        above.relay.roll.away(agent.number);
+    }
 }

@@ -44,11 +44,18 @@ struct State {
     /// Where each node is.
     places: BTreeMap<NodeNumber, Place>,
     standbys: BTreeMap<NodeName, StreamId>,
-    /// Woken when there is something to say on a stream to a server.
-    lines: BTreeMap<LineId, Arc<Notify>>,
-    /// What streams are told first; `None` before a server has said so.
+    lines: BTreeMap<LineId, Line>,
+    /// What streams are told first; `None` before a server has told everything.
     welcome: Option<Bytes>,
     leaving: bool,
+}
+
+/// A stream from a server.
+struct Line {
+    /// Woken when there is something to say on it.
+    waker: Arc<Notify>,
+    /// What streams are told first once what this server tells is what they are told.
+    welcome: Option<Bytes>,
 }
 
 struct Attached {
@@ -148,7 +155,7 @@ impl Streams {
     pub(crate) fn begin(&self, line: LineId) -> (Vec<AgentSays>, Arc<Notify>) {
         let mut state = self.lock();
         let waker = Arc::new(Notify::new());
-        state.lines.insert(line, Arc::clone(&waker));
+        state.lines.insert(line, Line { waker: Arc::clone(&waker), welcome: None });
         (state.relay.begin(line), waker)
     }
 
@@ -180,12 +187,16 @@ impl Streams {
         self.metrics.heard.inc();
         let mut state = self.lock();
         let heard = state.relay.hear(line, says, frame, self.now_ms())?;
-        if let ServerSays::Welcome(welcome) = says {
-            let is_first = state.welcome.is_none();
-            state.welcome = Some(self.welcome(welcome));
-            if heard.other_epoch && !is_first {
-                return Ok(Heard { ended: self.end_all(state) });
+        if let Some(kept) = state.lines.get_mut(&line) {
+            if let ServerSays::Welcome(welcome) = says {
+                kept.welcome = Some(self.welcome(welcome));
             }
+            if let Some(welcome) = kept.welcome.take_if(|_| heard.handed_over) {
+                state.welcome = Some(welcome);
+            }
+        }
+        if heard.other_epoch {
+            return Ok(Heard { ended: self.end_all(state) });
         }
         let mut wakers = state.wakers(heard.woken);
         for number in heard.reminded {
@@ -321,6 +332,9 @@ impl Streams {
         if state.leaving {
             return Err(CallError::unavailable("this relay is leaving; attach to another"));
         }
+        if !state.relay.is_current() {
+            return Err(CallError::unavailable("this relay has yet to hear what the servers' store is now"));
+        }
         state.welcome.clone().ok_or_else(|| CallError::unavailable("this relay has reached no server yet"))
     }
 
@@ -354,7 +368,7 @@ impl State {
     }
 
     fn wake_lines(&self) {
-        self.lines.values().for_each(|line| line.notify_one());
+        self.lines.values().for_each(|line| line.waker.notify_one());
     }
 
     /// A node is to be told a `Through`; answers with whom to wake.
