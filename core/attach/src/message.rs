@@ -9,7 +9,7 @@ use prost::Message;
 use starling_catalog::Subject;
 use starling_model::{IntentionSubject, NameError, Revision, ServiceName};
 
-use crate::relayed::{Relayed, Remind, WireEpoch};
+use crate::relayed::{Relayed, Remind, Superseded, WireEpoch};
 
 /// Subjects in one request, all parts of it together, and so on one stream: what some thousand workloads of one node need.
 pub const SUBJECTS_MAX: usize = 16_384;
@@ -235,7 +235,7 @@ pub struct Here {}
 #[derive(Clone, PartialEq, Message)]
 pub struct FromServer {
     /// What it says.
-    #[prost(oneof = "ServerSays", tags = "1, 2, 3, 4, 6, 7, 8, 9")]
+    #[prost(oneof = "ServerSays", tags = "1, 2, 3, 4, 6, 7, 8, 9, 10")]
     pub says: Option<ServerSays>,
 }
 
@@ -266,6 +266,9 @@ pub enum ServerSays {
     /// Nodes behind a relay owe a report.
     #[prost(message, tag = "9")]
     Remind(Remind),
+    /// Nodes behind a relay have attached elsewhere.
+    #[prost(message, tag = "10")]
+    Superseded(Superseded),
 }
 
 /// Which mesh this is: what holds for all of it and is no part of the catalog.

@@ -15,12 +15,13 @@ use bytes::Bytes;
 use starling_catalog::Subject;
 use starling_model::{NodeName, Revision};
 
+use crate::Intake;
 use crate::fleet::{Fleet, Published, StreamId, SubscribeError};
 use crate::intake::Hearer as _;
 use crate::lineage::{Epoch, Lineage};
 use crate::message::{AgentSays, Reached, ServerSays, Welcome};
+use crate::relayed::{Gone, Relayed};
 use crate::replica::ReplicaError;
-use crate::{Intake, relayed::Relayed};
 
 pub use holding::{HeldItem, HeldWhole, Holding, HoldingIntake, News};
 pub use roll::{Crowded, NodeNumber, Roll};
@@ -44,7 +45,7 @@ pub struct Relay {
     /// Of the servers' store, as what is held is of it.
     lineage: Lineage,
     /// Nodes that are to be told a `Through`, once all is known up to there.
-    reminded: Vec<(Revision, NodeNumber)>,
+    reminded: BTreeMap<NodeNumber, Revision>,
 }
 
 /// A stream from a server.
@@ -54,7 +55,7 @@ struct Line {
     /// Of its server's store, until the first handing over.
     lineage: Option<Lineage>,
     /// Whom the server has named since its last `Through`.
-    reminded: Vec<NodeNumber>,
+    reminded: BTreeSet<NodeNumber>,
 }
 
 /// What came of a frame from a server.
@@ -64,6 +65,8 @@ pub struct Heard {
     pub woken: Vec<StreamId>,
     /// Nodes that are to be told a `Through`.
     pub reminded: Vec<NodeNumber>,
+    /// Nodes that have attached elsewhere: their streams end.
+    pub superseded: Vec<NodeNumber>,
     /// What the server has told is now what is held.
     pub handed_over: bool,
     /// With that what is held is of another epoch of the servers' store, or the first: what agents were told is over.
@@ -87,7 +90,7 @@ impl Relay {
             own,
             idle: BTreeSet::new(),
             lineage: Lineage::default(),
-            reminded: Vec::new(),
+            reminded: BTreeMap::new(),
         }
     }
 
@@ -114,7 +117,7 @@ impl Relay {
     pub fn begin(&mut self, line: LineId) -> Vec<AgentSays> {
         let beside = !self.lines.is_empty();
         let (intake, says) = Intake::begin(self.fleet.source_mut(), beside);
-        self.lines.insert(line, Line { intake, lineage: None, reminded: Vec::new() });
+        self.lines.insert(line, Line { intake, lineage: None, reminded: BTreeSet::new() });
         says.in_parts()
     }
 
@@ -161,21 +164,26 @@ impl Relay {
         match says {
             ServerSays::Welcome(welcome) => *lineage = Some(lineage_of(welcome)),
             ServerSays::Remind(remind) => reminded.extend(&remind.nodes),
+            ServerSays::Superseded(superseded) if self.primary == Some(line) => {
+                let is_meant = |gone: &&Gone| self.roll.name(gone.node).is_some_and(|name| name.as_str() == gone.name);
+                heard.superseded.extend(superseded.nodes.iter().filter(is_meant).map(|gone| gone.node));
+            }
             ServerSays::Through(through) => {
                 let at = Revision(through.revision);
-                self.reminded.extend(reminded.drain(..).map(|node| (at, node)));
+                self.reminded.extend(std::mem::take(reminded).into_iter().map(|node| (node, at)));
                 if self.primary == Some(line) {
                     self.roll.server_is_further();
                 }
             }
-            ServerSays::Update(_)
+            ServerSays::Superseded(_)
+            | ServerSays::Update(_)
             | ServerSays::Whole(_)
             | ServerSays::Unsubscribed(_)
             | ServerSays::MoveTo(_)
             | ServerSays::Leaving(_) => {}
         }
         let at = self.fleet.revision();
-        self.reminded.retain(|(until, node)| {
+        self.reminded.retain(|node, until| {
             let is_due = *until <= at;
             heard.reminded.extend(is_due.then_some(*node));
             !is_due

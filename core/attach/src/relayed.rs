@@ -4,9 +4,13 @@
 //! Nodes and subjects are called by numbers, which are the relay's and hold for one stream: a subject's from the message that
 //! names it, a node's from the message in which it comes to the one in which it is away.
 
+mod notices;
+
 use prost::Message;
 
 use crate::message::{Rejected, WireSubject};
+
+pub use notices::{NODES_PER_NOTICE, Notices};
 
 /// Nodes behind one stream of a relay: a whole fleet, and some.
 pub const RELAY_NODES_MAX: usize = 1 << 18;
@@ -113,6 +117,25 @@ pub struct Remind {
     /// The nodes, by the relay's numbers.
     #[prost(uint32, repeated, tag = "1")]
     pub nodes: Vec<u32>,
+}
+
+/// Nodes that have attached elsewhere since: what is open of them at the relay is to end, as it would at a server.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Superseded {
+    /// The nodes.
+    #[prost(message, repeated, tag = "1")]
+    pub nodes: Vec<Gone>,
+}
+
+/// A node that was here by this number. If another has it by now nothing is meant.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Gone {
+    /// The relay's number.
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    /// Its name.
+    #[prost(string, tag = "2")]
+    pub name: String,
 }
 
 /// A stretch of the life of the servers' store, as a relay has to know it to tell whether an agent is of this past.

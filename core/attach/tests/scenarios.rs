@@ -235,7 +235,11 @@ fn heard(says: &ServerSays, touched: Option<BTreeSet<Subject>>) -> String {
             format!("< through {}: changed{touched}\n", through.revision)
         }
         ServerSays::Unsubscribed(unsubscribed) => format!("< unsubscribed {}\n", unsubscribed.count),
-        ServerSays::Welcome(_) | ServerSays::MoveTo(_) | ServerSays::Leaving(_) | ServerSays::Remind(_) => {
+        ServerSays::Welcome(_)
+        | ServerSays::MoveTo(_)
+        | ServerSays::Leaving(_)
+        | ServerSays::Remind(_)
+        | ServerSays::Superseded(_) => {
             panic!("a fleet does not say so")
         }
     }

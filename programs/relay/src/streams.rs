@@ -14,7 +14,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use starling_attach::message::{AgentSays, LEVEL, Leaving, MessageError, ServerSays, Subscribe, Welcome};
 use starling_attach::relay::{Crowded, LineId, NodeNumber, Relay};
-use starling_attach::relayed::Remind;
+use starling_attach::relayed::Notices;
 use starling_attach::{FromServer, Parts, ReplicaError, StreamId, SubscribeError};
 use starling_catalog::Subject;
 use starling_model::{NodeName, Revision};
@@ -44,10 +44,14 @@ struct State {
     /// Where each node is.
     places: BTreeMap<NodeNumber, Place>,
     standbys: BTreeMap<NodeName, StreamId>,
+    /// What to say to relays below of the nodes behind them.
+    below: BTreeMap<StreamId, Notices>,
     lines: BTreeMap<LineId, Line>,
     /// What streams are told first; `None` before a server has told everything.
     welcome: Option<Bytes>,
     leaving: bool,
+    /// Counts how often every stream was ended.
+    life: u64,
 }
 
 /// A stream from a server.
@@ -61,9 +65,17 @@ struct Line {
 struct Attached {
     what: What,
     waker: Option<Waker>,
-    /// What to say to it before anything else.
-    notices: Vec<Bytes>,
-    told_leaving: bool,
+    /// Whether it is told that this relay is leaving, or was.
+    leaving: Leave,
+}
+
+/// How far a stream is with the word that the relay is leaving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Leave {
+    #[default]
+    Stays,
+    ToBeTold,
+    Told,
 }
 
 /// What a stream is.
@@ -110,9 +122,11 @@ impl Streams {
             nodes: BTreeMap::new(),
             places: BTreeMap::new(),
             standbys: BTreeMap::new(),
+            below: BTreeMap::new(),
             lines: BTreeMap::new(),
             welcome: None,
             leaving: false,
+            life: 0,
         };
         let id = format!("relay-{:016x}", fastrand::u64(..));
         Arc::new(Self { state: Mutex::new(state), started: Instant::now(), name, id, metrics: Metrics::new(registry) })
@@ -199,6 +213,9 @@ impl Streams {
             return Ok(Heard { ended: self.end_all(state) });
         }
         let mut wakers = state.wakers(heard.woken);
+        for number in heard.superseded {
+            wakers.extend(self.is_superseded(&mut state, number));
+        }
         for number in heard.reminded {
             wakers.extend(state.remind(number));
         }
@@ -222,6 +239,7 @@ impl Streams {
 
     /// Every stream ends; who had it attaches anew.
     fn end_all(&self, mut state: MutexGuard<'_, State>) -> usize {
+        state.life += 1;
         let ids: Vec<_> = state.attached.keys().copied().collect();
         let mut wakers = Vec::new();
         for id in &ids {
@@ -249,9 +267,22 @@ impl Streams {
             }
             What::Relay => {
                 self.metrics.relays.dec();
+                state.below.remove(&id);
             }
         }
         Some(attached)
+    }
+
+    /// A node has attached elsewhere, not by way of this relay; answers with whom to wake.
+    fn is_superseded(&self, state: &mut State, number: NodeNumber) -> Option<Waker> {
+        match *state.places.get(&number)? {
+            // It sees that it is no longer the current one, and ends.
+            Place::Here(id) => self.close(state, id)?.waker,
+            Place::Below(id, below) => {
+                let name = state.relay.roll.name(number)?.clone();
+                state.is_superseded_below(id, below, name)
+            }
+        }
     }
 
     fn is_away(&self, state: &mut State, node: &NodeName, number: NodeNumber) {
@@ -280,7 +311,10 @@ impl Streams {
                     // It sees that it is no longer the current one, and ends.
                     earlier.and_then(|attached| attached.waker).into_iter().for_each(Waker::wake);
                 }
-                Some(Place::Below(..)) => self.is_away(state, node, earlier),
+                Some(Place::Below(id, below)) => {
+                    state.is_superseded_below(id, below, node.clone()).into_iter().for_each(Waker::wake);
+                    self.is_away(state, node, earlier);
+                }
                 None => {}
             }
         }
@@ -314,15 +348,12 @@ impl Streams {
 
     /// Tells every stream that this relay is leaving, and takes no others.
     pub(crate) fn leave(&self) {
-        let leaving = FromServer::from(ServerSays::Leaving(Leaving {})).to_bytes();
         let mut state = self.lock();
         state.leaving = true;
         let mut wakers = Vec::new();
-        for attached in state.attached.values_mut() {
-            if !std::mem::replace(&mut attached.told_leaving, true) {
-                attached.notices.push(leaving.clone());
-                wakers.extend(attached.waker.take());
-            }
+        for attached in state.attached.values_mut().filter(|attached| attached.leaving == Leave::Stays) {
+            attached.leaving = Leave::ToBeTold;
+            wakers.extend(attached.waker.take());
         }
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
@@ -338,13 +369,24 @@ impl Streams {
         state.welcome.clone().ok_or_else(|| CallError::unavailable("this relay has reached no server yet"))
     }
 
-    fn poll_take(&self, id: StreamId, context: &mut Context<'_>) -> Poll<Result<Vec<Bytes>, CallError>> {
+    /// What a stream that began in `life` is sent next.
+    fn poll_take(&self, id: StreamId, life: u64, context: &mut Context<'_>) -> Poll<Result<Vec<Bytes>, CallError>> {
         let mut state = self.lock();
+        let is_of_now = state.life == life;
         let Some(attached) = state.attached.get_mut(&id) else {
-            return Poll::Ready(Err(CallError::unavailable("this stream is over here; attach anew")));
+            return Poll::Ready(Err(CallError::unavailable(if is_of_now {
+                "a later stream of this node has taken over"
+            } else {
+                "this relay has begun anew; attach anew"
+            })));
         };
         attached.waker = Some(context.waker().clone());
-        let notices = std::mem::take(&mut attached.notices);
+        let mut notices = Vec::new();
+        if attached.leaving == Leave::ToBeTold {
+            attached.leaving = Leave::Told;
+            notices.push(FromServer::from(ServerSays::Leaving(Leaving {})).to_bytes());
+        }
+        notices.extend(state.below.get_mut(&id).into_iter().flat_map(Notices::take));
         if !notices.is_empty() {
             return Poll::Ready(Ok(notices));
         }
@@ -371,13 +413,18 @@ impl State {
         self.lines.values().for_each(|line| line.waker.notify_one());
     }
 
+    /// A node of a relay below has attached elsewhere; answers with whom to wake.
+    fn is_superseded_below(&mut self, id: StreamId, below: NodeNumber, name: NodeName) -> Option<Waker> {
+        self.below.get_mut(&id)?.superseded(below, name);
+        self.attached.get_mut(&id)?.waker.take()
+    }
+
     /// A node is to be told a `Through`; answers with whom to wake.
     fn remind(&mut self, number: NodeNumber) -> Option<Waker> {
         let id = match *self.places.get(&number)? {
             Place::Here(id) => id,
             Place::Below(id, below) => {
-                let remind = FromServer::from(ServerSays::Remind(Remind { nodes: vec![below] })).to_bytes();
-                self.attached.get_mut(&id)?.notices.push(remind);
+                self.below.get_mut(&id)?.remind(below);
                 id
             }
         };
@@ -386,11 +433,7 @@ impl State {
     }
 
     /// Subscribes a stream, and answers with what it has of what, as far as that may be relied on.
-    fn subscribe(
-        &mut self,
-        id: StreamId,
-        subscribe: &Subscribe,
-    ) -> Result<Vec<(Subject, Revision)>, CallError> {
+    fn subscribe(&mut self, id: StreamId, subscribe: &Subscribe) -> Result<Vec<(Subject, Revision)>, CallError> {
         let read = |resume: &starling_attach::message::Resume| -> Result<_, CallError> {
             let subject = resume.subject.as_ref().ok_or_else(|| CallError::refused(MessageError::Unknown))?;
             let subject = starling_attach::message::decode_subject(subject).map_err(CallError::refused)?;
@@ -439,3 +482,6 @@ impl Metrics {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use starling_attach::message::{LEVEL_OF_MOVES, Leaving, MoveTo, Reached, ServerSays};
+use starling_attach::relayed::Notices;
 use starling_attach::{Fleet, FromServer, Lineage, StreamId, SubscribeError};
 use starling_catalog::{Event, Refused, ReporterId, Snapshot, Subject};
 use starling_model::{Change, NodeName, Revision};
@@ -52,8 +53,8 @@ struct State {
     nodes: BTreeMap<NodeName, StreamId>,
     /// The newest stream in reserve of each node that has one here.
     standbys: BTreeMap<NodeName, StreamId>,
-    /// The streams of relays.
-    relays: BTreeSet<StreamId>,
+    /// The streams of relays, and what to say to each of the nodes behind it.
+    relays: BTreeMap<StreamId, Notices>,
     /// Streams in reserve that are to be told of something.
     later: Vec<StreamId>,
     /// Whether the server is leaving: nobody attaches any more.
@@ -90,6 +91,8 @@ struct Attached {
     notices: Option<Vec<Bytes>>,
     /// The last of them, sent or not.
     told: Option<Bytes>,
+    /// Of a node behind a relay, that one's stream and number for it.
+    behind: Option<(StreamId, u32)>,
 }
 
 /// What kind of stream is opened.
@@ -126,7 +129,7 @@ impl Agents {
             attached: BTreeMap::new(),
             nodes: BTreeMap::new(),
             standbys: BTreeMap::new(),
-            relays: BTreeSet::new(),
+            relays: BTreeMap::new(),
             later: Vec::new(),
             leaving: false,
         };
@@ -200,8 +203,7 @@ impl Agents {
         if notices.is_some() {
             state.fleet.tell_endings(id);
         }
-        let attached = Attached { node: node.clone(), reporter: None, waker: None, away: false, notices, told: None };
-        state.attached.insert(id, attached);
+        state.attached.insert(id, Attached { notices, ..Attached::new(node.clone()) });
         let mut receipts = None;
         if kind.standby {
             let earlier = state.standbys.insert(node, id);
@@ -245,7 +247,7 @@ impl Agents {
         let whom = |state: &State| {
             let agents = state.standbys.values().chain(state.nodes.values());
             // A relay takes long to be elsewhere with all its nodes.
-            state.relays.iter().chain(agents).copied().collect()
+            state.relays.keys().chain(agents).copied().collect()
         };
         self.notify(max, whom, &leaving)
     }
@@ -263,7 +265,7 @@ impl Agents {
     /// there were.
     pub(crate) fn direct_relays(&self, to: &MoveTo) -> usize {
         let to = FromServer::from(ServerSays::MoveTo(to.clone())).to_bytes();
-        self.notify(usize::MAX, |state| state.relays.iter().copied().collect(), &to)
+        self.notify(usize::MAX, |state| state.relays.keys().copied().collect(), &to)
     }
 
     fn notify(&self, max: usize, whom: impl FnOnce(&State) -> Vec<StreamId>, notice: &Bytes) -> usize {
@@ -315,16 +317,13 @@ impl Agents {
     pub(crate) fn supersede(&self, node: &NodeName) {
         let mut state = self.lock();
         let Some(id) = state.nodes.get(node).copied() else { return };
-        if let Some(Attached { away, waker, .. }) = state.attached.remove(&id) {
+        if state.attached.contains_key(&id) {
             tracing::debug!(%node, "the node has come to another server");
             state.nodes.remove(node);
-            state.fleet.remove(id);
             self.liveness.is_here(node);
-            if !away {
+            if state.end(id) {
                 self.metrics.attached.dec();
             }
-            // It sees that it is no longer the current one, and ends.
-            waker.into_iter().for_each(Waker::wake);
         }
         drop(state);
         self.hub.remove_node(node);
@@ -364,10 +363,23 @@ impl State {
     /// A stream is over, since another has its place; whether its connection was there still.
     fn end(&mut self, id: StreamId) -> bool {
         self.fleet.remove(id);
-        let Some(Attached { away: false, waker, .. }) = self.attached.remove(&id) else { return false };
+        let Some(ended) = self.attached.remove(&id).filter(|attached| !attached.away) else { return false };
         // It sees that it is no longer the current one, and ends.
-        waker.into_iter().for_each(Waker::wake);
+        ended.waker.into_iter().for_each(Waker::wake);
+        // So does one at a relay when this has told it.
+        if let Some((relay, number)) = ended.behind
+            && let Some(notices) = self.relays.get_mut(&relay)
+        {
+            notices.superseded(number, ended.node);
+            wake(self, relay);
+        }
         true
+    }
+}
+
+impl Attached {
+    fn new(node: NodeName) -> Self {
+        Self { node, reporter: None, waker: None, away: false, notices: None, told: None, behind: None }
     }
 }
 
@@ -488,7 +500,8 @@ impl Agents {
         let mut state = self.lock();
         let Some(attached) = state.attached.get_mut(&id) else { return Poll::Ready(Err(Superseded)) };
         attached.waker = Some(context.waker().clone());
-        let notices = attached.notices.as_mut().map(std::mem::take).unwrap_or_default();
+        let mut notices = attached.notices.as_mut().map(std::mem::take).unwrap_or_default();
+        notices.extend(state.relays.get_mut(&id).into_iter().flat_map(Notices::take));
         if !notices.is_empty() {
             return Poll::Ready(Ok(notices));
         }

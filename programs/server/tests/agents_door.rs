@@ -8,12 +8,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use starling_attach::message::{
     AgentSays, Applied, Hello, LEVEL, REFUSAL_NAME_BYTES_MAX, Rejected, Resume, SUBJECTS_MAX, ServerSays, Subscribe,
     WireSubject, encode_subject,
 };
-use starling_attach::relayed::{Come, InForce, Named, NodeRejected, Relayed, Wants};
+use starling_attach::relayed::{Come, Gone, InForce, Named, NodeRejected, Relayed, Wants};
 use starling_catalog::{Command, JoinTokenCommand, Subject};
 use starling_identity::{Identity, IssuanceRules, JoinSecret, JoinToken};
 use starling_model::{
@@ -169,7 +169,7 @@ impl Neighbour {
 }
 
 /// How a stream ends.
-async fn end_of(frames: &mut ServerFrames) -> CallError {
+async fn end_of<T>(frames: &mut (impl Stream<Item = Result<T, CallError>> + Unpin)) -> CallError {
     let ended = async {
         loop {
             if let Err(ended) = frames.next().await.expect("a stream ends with its reason") {
@@ -488,7 +488,9 @@ async fn a_node_behind_a_relay_is_written_as_here_once_it_is_known_what_it_wants
 fn says_here(mesh: &Mesh, node: &str) -> bool {
     let check = CheckId::new(LIVENESS_CHECK).expect("an identifier");
     let snapshot = mesh.server.snapshot();
-    snapshot.check(&node.parse().expect("a name"), &check).is_some_and(|check| check.value.status == CheckStatus::Passing)
+    snapshot
+        .check(&node.parse().expect("a name"), &check)
+        .is_some_and(|check| check.value.status == CheckStatus::Passing)
 }
 
 async fn is_written(mesh: &Mesh, node: &str) {
@@ -498,6 +500,37 @@ async fn is_written(mesh: &Mesh, node: &str) {
         }
     };
     tokio::time::timeout(DEADLINE, written).await.unwrap_or_else(|_| panic!("{node} is not written as here"));
+}
+
+#[tokio::test]
+async fn a_relay_is_told_that_a_node_behind_it_has_attached_elsewhere() {
+    let mesh = Mesh::start().await;
+    let relay = mesh.connect_relay("r1").await;
+    let (sender, mut frames) = relay.relay(hello("r1")).await.expect("a stream");
+    sender
+        .send(AgentSays::Relayed(Relayed { come: vec![come(0, "n1"), come(1, "n2")], ..Relayed::default() }))
+        .expect("said");
+    is_attached(&mesh, "n2").await;
+    let (_sender, mut direct) = mesh.attach("n1").await;
+    let told = async {
+        loop {
+            if let (_, ServerSays::Superseded(superseded)) = frames.next().await.expect("open").expect("open") {
+                return superseded;
+            }
+        }
+    };
+    let told = tokio::time::timeout(DEADLINE, told).await.expect("the relay is told");
+    assert_eq!(told.nodes, [Gone { node: 0, name: "n1".to_owned() }]);
+    // That it is away there now is nothing to whoever has it.
+    sender
+        .send(AgentSays::Relayed(Relayed { away: vec![0], come: vec![come(0, "n3")], ..Relayed::default() }))
+        .expect("said");
+    is_attached(&mesh, "n3").await;
+    assert!(mesh.server.is_attached(&"n1".parse().expect("a name")));
+    // And when it comes back by the relay the stream of its own ends.
+    sender.send(AgentSays::Relayed(Relayed { come: vec![come(2, "n1")], ..Relayed::default() })).expect("said");
+    let ended = end_of(&mut direct).await;
+    assert!(ended.to_string().contains("a later stream of this node has taken over"), "{ended}");
 }
 
 #[tokio::test]
@@ -516,12 +549,9 @@ async fn receipts_speak_of_nodes_behind_a_relay_as_if_they_were_attached() {
     };
     sender.send(AgentSays::Relayed(told)).expect("said");
     let names: [NodeName; 2] = ["n1", "n2"].map(|name| name.parse().expect("a name"));
-    let here = async {
-        while !names.iter().all(|name| mesh.server.is_attached(name)) {
-            tokio::task::yield_now().await
-        }
-    };
-    tokio::time::timeout(DEADLINE, here).await.expect("both nodes are here");
+    for name in &names {
+        is_attached(&mesh, name.as_str()).await;
+    }
 
     let revision = mesh.change().await;
     let report = mesh.server.report(revision, 9).expect("a receipt");
@@ -557,14 +587,7 @@ async fn receipts_speak_of_nodes_behind_a_relay_as_if_they_were_attached() {
     // A relay that speaks of whom it has not named ends, and the nodes behind it are away with it.
     let told = Relayed { in_force: vec![in_force(77, false)], ..Relayed::default() };
     sender.send(AgentSays::Relayed(told)).expect("said");
-    let ended = async {
-        loop {
-            if let Err(ended) = frames.next().await.expect("a stream ends with its reason") {
-                return ended;
-            }
-        }
-    };
-    let ended = tokio::time::timeout(DEADLINE, ended).await.expect("it ends");
+    let ended = end_of(&mut frames).await;
     assert!(ended.to_string().contains("node 77, which it has not named"), "{ended}");
     let away = async {
         while names.iter().any(|name| mesh.server.is_attached(name)) {

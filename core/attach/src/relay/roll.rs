@@ -189,6 +189,13 @@ impl Roll {
         Ok(number)
     }
 
+    /// What the node of this number is called; `None` if there is none.
+    #[must_use]
+    pub fn name(&self, number: NodeNumber) -> Option<&NodeName> {
+        let node = self.nodes.get(number as usize)?.as_ref().filter(|node| node.is_here)?;
+        Some(&node.name)
+    }
+
     /// A node is away.
     pub fn away(&mut self, number: NodeNumber) {
         let Some(node) = self.node(number) else { return };

@@ -247,7 +247,8 @@ impl Agent {
             | ServerSays::Unsubscribed(_)
             | ServerSays::MoveTo(_)
             | ServerSays::Leaving(_)
-            | ServerSays::Remind(_) => None,
+            | ServerSays::Remind(_)
+            | ServerSays::Superseded(_) => None,
         });
         wholes.collect()
     }

@@ -11,12 +11,14 @@ use starling_catalog::Subject;
 use starling_model::{NodeName, Revision};
 use starling_rpc::{AgentStream, CallError};
 
-use super::{Attached, Place, Streams, What, whole};
+use super::{Attached, Leave, Place, Streams, What, whole};
 
 /// One agent's stream as the transport sees it; when a primary is dropped the node is away.
 pub(crate) struct OfAgent {
     streams: Arc<Streams>,
     id: StreamId,
+    /// In which it began.
+    life: u64,
     /// Of a request that is yet to be whole.
     parts: Mutex<Parts>,
     /// Set once the first frame is sent.
@@ -43,9 +45,9 @@ impl Streams {
             self.metrics.agents.inc();
             What::Primary(node, number)
         };
-        state.attached.insert(id, Attached { what, waker: None, notices: Vec::new(), told_leaving: false });
-        let (parts, welcomed) = (Mutex::default(), OnceLock::new());
-        Ok(OfAgent { streams: Arc::clone(self), id, parts, welcomed, welcome })
+        state.attached.insert(id, Attached { what, waker: None, leaving: Leave::Stays });
+        let (life, parts, welcomed) = (state.life, Mutex::default(), OnceLock::new());
+        Ok(OfAgent { streams: Arc::clone(self), id, life, parts, welcomed, welcome })
     }
 }
 
@@ -138,7 +140,7 @@ impl AgentStream for OfAgent {
         if self.welcomed.set(()).is_ok() {
             return Poll::Ready(Ok(vec![self.welcome.clone()]));
         }
-        self.streams.poll_take(self.id, context)
+        self.streams.poll_take(self.id, self.life, context)
     }
 }
 

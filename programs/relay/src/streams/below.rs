@@ -7,18 +7,20 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use starling_attach::message::{AgentSays, Subjects, decode_subject};
 use starling_attach::relay::NodeNumber;
-use starling_attach::relayed::{InForce, RELAY_SUBJECTS_MAX, Relayed};
+use starling_attach::relayed::{InForce, Notices, RELAY_SUBJECTS_MAX, Relayed};
 use starling_attach::{Parts, StreamId};
 use starling_catalog::Subject;
 use starling_model::{NodeName, Revision};
 use starling_rpc::{AgentStream, CallError};
 
-use super::{Attached, Place, State, Streams, What, whole};
+use super::{Attached, Leave, Place, State, Streams, What, whole};
 
 /// A relay's stream as the transport sees it; when it is dropped the nodes behind it are away.
 pub(crate) struct OfRelay {
     streams: Arc<Streams>,
     id: StreamId,
+    /// In which it began.
+    life: u64,
     relay: NodeName,
     behind: Mutex<Behind>,
     /// Of a request that is yet to be whole.
@@ -52,12 +54,13 @@ impl Streams {
         let mut state = self.lock();
         let welcome = self.admit(&state)?;
         let id = state.relay.attach_relay();
-        let attached = Attached { what: What::Relay, waker: None, notices: Vec::new(), told_leaving: false };
-        state.attached.insert(id, attached);
+        state.attached.insert(id, Attached { what: What::Relay, waker: None, leaving: Leave::Stays });
+        state.below.insert(id, Notices::default());
+        let life = state.life;
         self.metrics.relays.inc();
         tracing::info!(%relay, "a relay attached");
         let (welcomed, behind, parts) = (OnceLock::new(), Mutex::default(), Mutex::default());
-        Ok(OfRelay { streams: Arc::clone(self), id, relay, behind, parts, welcomed, welcome })
+        Ok(OfRelay { streams: Arc::clone(self), id, life, relay, behind, parts, welcomed, welcome })
     }
 }
 
@@ -121,6 +124,7 @@ impl OfRelay {
     }
 
     fn is_away(&self, state: &mut State, name: &NodeName, number: u32, own: NodeNumber) {
+        state.below.get_mut(&self.id).into_iter().for_each(|notices| notices.forget(number));
         // Its number may be another's by now.
         if state.places.get(&own) == Some(&Place::Below(self.id, number)) {
             self.streams.is_away(state, name, own);
@@ -161,7 +165,7 @@ impl AgentStream for OfRelay {
         if self.welcomed.set(()).is_ok() {
             return Poll::Ready(Ok(vec![self.welcome.clone()]));
         }
-        self.streams.poll_take(self.id, context)
+        self.streams.poll_take(self.id, self.life, context)
     }
 }
 

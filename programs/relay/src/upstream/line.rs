@@ -161,7 +161,10 @@ impl Line {
             ServerSays::Whole(whole) => *servers |= is_of_servers(whole.subject.as_ref()),
             // What was said of servers counts from here on.
             ServerSays::Through(_) if std::mem::take(servers) => self.report(Report::Servers),
-            ServerSays::Through(_) | ServerSays::Unsubscribed(_) | ServerSays::Remind(_) => {}
+            ServerSays::Through(_)
+            | ServerSays::Unsubscribed(_)
+            | ServerSays::Remind(_)
+            | ServerSays::Superseded(_) => {}
         }
         Ok(())
     }

@@ -6,9 +6,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use starling_attach::message::{MessageError, Reached, ServerSays, decode_subject};
-use starling_attach::relayed::{InForce, RELAY_NODES_MAX, RELAY_SUBJECTS_MAX, Relayed, Remind, Wants};
-use starling_attach::{FromServer, StreamId, SubscribeError};
+use starling_attach::message::{MessageError, Reached, decode_subject};
+use starling_attach::relayed::{InForce, Notices, RELAY_NODES_MAX, RELAY_SUBJECTS_MAX, Relayed, Wants};
+use starling_attach::{StreamId, SubscribeError};
 use starling_catalog::{Refused, Subject};
 use starling_model::{NameError, NodeName, Revision};
 
@@ -83,29 +83,26 @@ impl Agents {
         }
         let id = state.fleet.attach_relay();
         state.fleet.tell_endings(id);
-        state.relays.insert(id);
-        let (node, notices) = (relay.clone(), Some(Vec::new()));
-        let attached = Attached { node, reporter: None, waker: None, away: false, notices, told: None };
-        state.attached.insert(id, attached);
+        state.relays.insert(id, Notices::default());
+        state.attached.insert(id, Attached { notices: Some(Vec::new()), ..Attached::new(relay.clone()) });
         self.metrics.relays.inc();
         Ok(RelayStream { agents: Arc::clone(self), id, relay, behind: Mutex::default() })
     }
 
-    /// A node has come to a relay below: it is attached from now on, in the place of any stream of it before.
-    fn attach_behind(self: &Arc<Self>, node: &NodeName) -> Node {
+    /// A node has come to a relay below, which calls it by `number`: it is attached from now on, in the place of any stream of it before.
+    fn attach_behind(self: &Arc<Self>, relay: StreamId, number: u32, node: &NodeName) -> Node {
         let mut state = self.lock();
         let id = state.fleet.attach_behind(node.clone());
-        let attached =
-            Attached { node: node.clone(), reporter: None, waker: None, away: false, notices: None, told: None };
-        state.attached.insert(id, attached);
+        state.attached.insert(id, Attached { behind: Some((relay, number)), ..Attached::new(node.clone()) });
         self.metrics.behind.inc();
         Node { id, receipts: self.is_primary(&mut state, id, node), arrives: Some(node.clone()) }
     }
 
-    /// A node behind a relay is away, unless it has come elsewhere since.
-    fn left_behind(&self, id: StreamId) {
+    /// A node behind a relay is away, unless it has come elsewhere since; the relay's number for it may be another's from now on.
+    fn left_behind(&self, relay: StreamId, number: u32, id: StreamId) {
         self.metrics.behind.dec();
         let mut state = self.lock();
+        state.relays.get_mut(&relay).into_iter().for_each(|notices| notices.forget(number));
         let Some(attached) = state.attached.get_mut(&id) else { return };
         attached.away = true;
         self.liveness.is_away(&attached.node);
@@ -150,7 +147,7 @@ impl RelayStream {
         let mut behind = self.lock();
         for number in relayed.away {
             let node = behind.nodes.remove(&number).ok_or(Misspoken::Unnamed("node", number))?;
-            self.agents.left_behind(node.id);
+            self.agents.left_behind(self.id, number, node.id);
         }
         for named in relayed.names {
             if named.number as usize >= RELAY_SUBJECTS_MAX {
@@ -164,9 +161,10 @@ impl RelayStream {
                 return Err(Misspoken::TooMany(RELAY_NODES_MAX, "nodes"));
             }
             let name: NodeName = node.name.parse()?;
-            if let Some(earlier) = behind.nodes.insert(node.node, self.agents.attach_behind(&name)) {
-                self.agents.left_behind(earlier.id);
+            if let Some(earlier) = behind.nodes.remove(&node.node) {
+                self.agents.left_behind(self.id, node.node, earlier.id);
             }
+            behind.nodes.insert(node.node, self.agents.attach_behind(self.id, node.node, &name));
         }
         let mut arrived = Vec::with_capacity(relayed.wants.len());
         for wants in &relayed.wants {
@@ -219,10 +217,9 @@ impl RelayStream {
         if nodes.is_empty() {
             return;
         }
-        let remind = FromServer::from(ServerSays::Remind(Remind { nodes })).to_bytes();
         let mut state = self.agents.lock();
-        if let Some(notices) = state.attached.get_mut(&self.id).and_then(|attached| attached.notices.as_mut()) {
-            notices.push(remind);
+        if let Some(notices) = state.relays.get_mut(&self.id) {
+            nodes.into_iter().for_each(|node| notices.remind(node));
         }
         state.fleet.remind(self.id);
         wake(&mut state, self.id);
@@ -243,8 +240,8 @@ impl Drop for RelayStream {
         if !nodes.is_empty() {
             tracing::info!(relay = %self.relay, nodes = nodes.len(), "a relay is gone, and the nodes behind it are away");
         }
-        for node in nodes.into_values() {
-            self.agents.left_behind(node.id);
+        for (number, node) in nodes {
+            self.agents.left_behind(self.id, number, node.id);
         }
         let mut state = self.agents.lock();
         state.attached.remove(&self.id);

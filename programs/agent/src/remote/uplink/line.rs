@@ -137,7 +137,8 @@ impl Line {
             | ServerSays::Whole(_)
             | ServerSays::Through(_)
             | ServerSays::Unsubscribed(_)
-            | ServerSays::Remind(_) => {}
+            | ServerSays::Remind(_)
+            | ServerSays::Superseded(_) => {}
         }
         Ok(())
     }

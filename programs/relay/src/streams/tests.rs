@@ -1,0 +1,147 @@
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use starling_attach::message::{
+    AgentSays, Hello, LEVEL, Resume, ServerSays, Subscribe, Through, Welcome, Whole, encode_subject,
+};
+use starling_attach::relayed::{Come, Gone, RELAY_NODES_MAX, Relayed, Remind, Superseded, WireEpoch};
+use starling_rpc::AgentStream;
+
+use super::*;
+
+fn node(name: &str) -> NodeName {
+    name.parse().expect("a name")
+}
+
+fn hello(name: &str) -> Hello {
+    Hello { node: name.to_owned(), level: LEVEL, ..Hello::default() }
+}
+
+fn welcome(epochs: &[(u64, u64)]) -> ServerSays {
+    let epochs: Vec<_> = epochs.iter().map(|(id, after)| WireEpoch { id: *id, after: *after }).collect();
+    let epoch = epochs.last().map_or(0, |epoch| epoch.id);
+    ServerSays::Welcome(Welcome { epoch, epochs, level: LEVEL, ..Welcome::default() })
+}
+
+fn through(revision: u64) -> ServerSays {
+    ServerSays::Through(Through { revision, ..Through::default() })
+}
+
+fn hears(streams: &Streams, line: LineId, says: ServerSays) -> Heard {
+    let frame = FromServer::from(says.clone()).to_bytes();
+    streams.hear(line, &says, &frame).expect("it follows")
+}
+
+/// A relay that has heard everything from a server, on line 1, up to revision 5.
+fn attached() -> Arc<Streams> {
+    let streams = Streams::new(node("r1"), &Registry::default());
+    assert!(!streams.begin(1).0.is_empty());
+    hears(&streams, 1, welcome(&[(7, 0)]));
+    for subject in &OWN {
+        let whole = Whole { subject: encode_subject(subject), revision: 5, items: Vec::new() };
+        hears(&streams, 1, ServerSays::Whole(whole));
+    }
+    hears(&streams, 1, through(5));
+    streams.promote(1);
+    streams
+}
+
+fn take(stream: &impl AgentStream) -> Poll<Result<Vec<Bytes>, CallError>> {
+    stream.poll_take(&mut Context::from_waker(Waker::noop()))
+}
+
+/// What there is to say on a stream now.
+fn said(stream: &impl AgentStream) -> Vec<ServerSays> {
+    let frames = std::iter::from_fn(|| match take(stream) {
+        Poll::Ready(taken) => Some(taken.expect("it is open")),
+        Poll::Pending => None,
+    });
+    frames.flatten().map(|frame| FromServer::from_bytes(frame).expect("readable")).collect()
+}
+
+/// Why a stream has ended.
+fn end_of(stream: &impl AgentStream) -> String {
+    let Poll::Ready(Err(ended)) = take(stream) else { panic!("it is open") };
+    ended.to_string()
+}
+
+#[test]
+fn nobody_comes_between_the_word_of_another_epoch_and_its_content_and_who_is_there_stays() {
+    let streams = Streams::new(node("r1"), &Registry::default());
+    drop(streams.begin(1));
+    hears(&streams, 1, welcome(&[(7, 0)]));
+    assert!(streams.attach(node("n1"), &hello("n1")).is_err(), "it knows nothing yet");
+    let streams = attached();
+    let before = streams.attach(node("n1"), &hello("n1")).expect("it is let in");
+    assert!(matches!(said(&before)[..], [ServerSays::Welcome(Welcome { epoch: 7, .. })]));
+
+    streams.end(1);
+    drop(streams.begin(2));
+    hears(&streams, 2, welcome(&[(7, 0), (8, 5)]));
+    let refused = streams.attach(node("n2"), &hello("n2")).err().expect("it is refused");
+    assert!(refused.to_string().contains("what the servers' store is now"), "{refused}");
+    assert!(take(&before).is_pending());
+    assert_eq!(hears(&streams, 2, through(5)), Heard { ended: 1 });
+    assert!(end_of(&before).contains("this relay has begun anew"));
+    let after = streams.attach(node("n2"), &hello("n2")).expect("it is let in");
+    assert!(matches!(said(&after)[..], [ServerSays::Welcome(Welcome { epoch: 8, .. })]));
+}
+
+#[test]
+fn a_node_that_has_attached_elsewhere_is_told_so_here_and_below() {
+    let streams = attached();
+    let here = streams.attach(node("n1"), &hello("n1")).expect("it is let in");
+    let below = streams.attach_relay(node("below")).expect("it is let in");
+    drop((said(&here), said(&below)));
+    let come = vec![Come { node: 3, name: "n2".to_owned() }];
+    below.handle(AgentSays::Relayed(Relayed { come, ..Relayed::default() })).expect("heard");
+    drop(streams.tell(1));
+    // Numbers are given anew: one whose name is another's means nobody.
+    let gone = |node, name: &str| Gone { node, name: name.to_owned() };
+    let superseded = |nodes| ServerSays::Superseded(Superseded { nodes });
+    hears(&streams, 1, superseded(vec![gone(0, "n9"), gone(1, "n1"), gone(77, "n1")]));
+    assert!(take(&here).is_pending() && take(&below).is_pending());
+
+    hears(&streams, 1, superseded(vec![gone(0, "n1"), gone(1, "n2")]));
+    assert!(end_of(&here).contains("a later stream of this node has taken over"));
+    assert_eq!(said(&below), [superseded(vec![gone(3, "n2")])]);
+    let Some(AgentSays::Relayed(told)) = streams.tell(1) else { panic!("the server is told") };
+    assert_eq!(told.away, [0]);
+
+    // One that comes from below to this relay itself is told there as well.
+    let mover = streams.attach(node("n2"), &hello("n2")).expect("it is let in");
+    assert_eq!(said(&below), [superseded(vec![gone(3, "n2")])]);
+    below.handle(AgentSays::Relayed(Relayed { away: vec![3], ..Relayed::default() })).expect("heard");
+    assert!(matches!(said(&mover)[..], [ServerSays::Welcome(_)]), "what was below is another stream");
+}
+
+#[test]
+fn a_relay_below_that_does_not_read_is_reminded_of_each_node_once() {
+    let streams = attached();
+    let below = streams.attach_relay(node("below")).expect("it is let in");
+    drop(said(&below));
+    let come = vec![Come { node: 3, name: "n1".to_owned() }, Come { node: 4, name: "n2".to_owned() }];
+    below.handle(AgentSays::Relayed(Relayed { come, ..Relayed::default() })).expect("heard");
+    for revision in 6..1_000 {
+        hears(&streams, 1, ServerSays::Remind(Remind { nodes: vec![0, 1] }));
+        hears(&streams, 1, through(revision));
+    }
+    below.handle(AgentSays::Relayed(Relayed { away: vec![4], ..Relayed::default() })).expect("heard");
+    assert_eq!(said(&below), [ServerSays::Remind(Remind { nodes: vec![3] }), through(999)]);
+}
+
+#[test]
+fn an_agent_asks_in_parts_and_is_answered_when_all_of_it_is_there() {
+    let streams = attached();
+    let agent = streams.attach(node("n1"), &hello("n1")).expect("it is let in");
+    drop(said(&agent));
+    let part = |subject: &Subject, more| {
+        let resumes = vec![Resume { subject: encode_subject(subject), have: 0 }];
+        AgentSays::Subscribe(Subscribe { resumes, reached: None, more })
+    };
+    agent.handle(part(&OWN[0], true)).expect("heard");
+    assert!(take(&agent).is_pending());
+    agent.handle(part(&OWN[1], false)).expect("heard");
+    let said = said(&agent);
+    assert!(matches!(said[..], [ServerSays::Whole(_), ServerSays::Whole(_), ServerSays::Through(_)]), "{said:?}");
+}
