@@ -41,7 +41,11 @@ impl Streams {
             self.metrics.standbys.inc();
             What::Standby(node)
         } else {
-            let number = self.is_here(&mut state, &node, |_| Place::Here(id)).map_err(CallError::unavailable)?;
+            let here = self.is_here(&mut state, &node, |_| Place::Here(id));
+            let number = here.map_err(|crowded| {
+                state.relay.remove(id);
+                CallError::unavailable(crowded)
+            })?;
             self.metrics.agents.inc();
             What::Primary(node, number)
         };

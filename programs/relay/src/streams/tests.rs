@@ -131,6 +131,28 @@ fn a_relay_below_that_does_not_read_is_reminded_of_each_node_once() {
 }
 
 #[test]
+fn a_relay_that_is_full_loses_no_place_by_refusing() {
+    let streams = attached();
+    for number in 0..RELAY_NODES_MAX {
+        streams.lock().relay.roll.come(node(&format!("n{number}"))).expect("there is room");
+    }
+    let next = |streams: &Streams| {
+        let mut state = streams.lock();
+        let id = state.relay.attach(node("probe"));
+        state.relay.remove(id);
+        // A place that was let go is taken again.
+        format!("{id:?}").split(", turn").next().map(str::to_owned)
+    };
+    let before = next(&streams);
+    for _ in 0..10 {
+        let refused = streams.attach(node("late"), &hello("late")).err().expect("it is refused");
+        assert!(refused.to_string().contains("no more may be"), "{refused}");
+    }
+    assert_eq!(next(&streams), before);
+    assert_eq!(streams.open(), 0);
+}
+
+#[test]
 fn an_agent_asks_in_parts_and_is_answered_when_all_of_it_is_there() {
     let streams = attached();
     let agent = streams.attach(node("n1"), &hello("n1")).expect("it is let in");
