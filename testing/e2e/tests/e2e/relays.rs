@@ -1,9 +1,11 @@
 //! Relays: agents that are attached to one are known to the servers as if they were attached there.
 
 use serde_json::{Value, json};
-use starling_e2e::{Instance, Mesh, MeshOptions, Program, Workload, eventually};
+use starling_e2e::etcd::Etcd;
+use starling_e2e::{Instance, Mesh, MeshOptions, Plane, Program, Workload, eventually};
 
-use crate::apart::{connected, token};
+use crate::apart::{answered, connected, token};
+use crate::streams::{is_attached, metric, until_metric};
 
 /// Short, so that the test sees a node lost.
 const GRACE: &str = "node_grace = \"3s\"\n";
@@ -185,4 +187,77 @@ async fn a_tree_of_relays_passes_everything_on_and_a_second_relay_takes_over_at_
     left.restart().await;
     drop(above);
     change(&server, "alone", 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_was_behind_for_a_while_has_every_receipt() {
+    let etcd = Etcd::start().await;
+    let cable = etcd.cable().await;
+    let on_etcd = |store| MeshOptions {
+        program: Program::Server(GRACE.to_owned()),
+        store: Some(store),
+        ..MeshOptions::default()
+    };
+    let first = Mesh::start(on_etcd(etcd.store_over(&cable))).await;
+    let relay = relay("r1", &first, &[&first]).await;
+    let pair = pair(&first, &[&relay]).await;
+    first.protocol("api", "http").await;
+    answered(&pair.web, "api", 200, "nothing says otherwise").await;
+    let second = Mesh::start(on_etcd(etcd.store())).await;
+    until_metric(&relay, "starling_relay_upstream_standby", 1.0).await;
+    assert!(is_attached(&first, "n1").await && is_attached(&first, "n2").await);
+
+    // Not for so long that it would send its relays away.
+    cable.cut();
+    let denied = second.intention("web", "api", "deny").await.index();
+    answered(&pair.web, "api", 403, "the server in reserve has told it").await;
+    cable.mend();
+    let receipt = first.receipt(denied, "20s").await;
+    assert_eq!((&receipt["counts"]["applied"], &receipt["settled"]), (&json!(1), &json!(true)), "{receipt}");
+    assert!(is_attached(&first, "n1").await && !is_attached(&second, "n1").await, "it was told by the same relay");
+    change(&second, "after", 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_set_back_below_what_a_relay_has_heard_begins_it_anew() {
+    let mut server = server().await;
+    let relay = relay("r1", &server, &[&server]).await;
+    let first = agent("n1", &server, &[&relay]).await;
+    let second = agent("n2", &server, &[&relay]).await;
+    let _api = Workload::new("api").start_on(&first, Plane::Native).await;
+    let web = Workload::new("web").calls("api").start_on(&second, Plane::Native).await;
+    server.protocol("api", "http").await;
+    answered(&web, "api", 200, "nothing says otherwise").await;
+    server.kill9();
+    let copy = tempfile::TempDir::with_prefix("starling-e2e-copy-").expect("a temporary directory");
+    let (store, kept) = (server.data_dir().join("store"), copy.path().join("store"));
+    copy_folder(&store, &kept);
+    server.restart().await;
+    connected(&server, "n1", true).await;
+    connected(&server, "n2", true).await;
+    let denied = server.intention("web", "api", "deny").await.index();
+    for source in ["one", "two", "three"] {
+        change(&server, source, 1).await;
+    }
+    answered(&web, "api", 403, "it is denied").await;
+
+    server.kill9();
+    std::fs::remove_dir_all(&store).expect("the store is lost");
+    copy_folder(&kept, &store);
+    server.restart().await;
+    assert!(server.revision().await <= denied + 3, "it is not where the relay is");
+    answered(&web, "api", 200, "the store that is there now allows it").await;
+    assert_eq!(metric(&relay, "starling_relay_upstream_anew_total").await, Some(1.0));
+    connected(&server, "n1", true).await;
+    connected(&server, "n2", true).await;
+    // It has the number of another change, which everyone had in force.
+    let again = server.intention("web", "api", "deny").await.index();
+    server.settled(again).await;
+    answered(&web, "api", 403, "changes arrive again").await;
+    change(&server, "after", 1).await;
+}
+
+fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
+    let status = std::process::Command::new("cp").arg("-r").args([from, to]).status().expect("cp runs");
+    assert!(status.success(), "{} is copied", from.display());
 }
