@@ -28,7 +28,7 @@ pub use body::PIECE_BYTES;
 pub use messages::{
     AGENT_FRAME_BYTES_MAX, AGENT_REQUEST_BYTES_MAX, COMMIT_BYTES_MAX, SERVER_FRAME_BYTES_MAX, SERVER_REPLY_BYTES_MAX,
 };
-pub(crate) use messages::{FOR_NODE, path, wire};
+pub(crate) use messages::{FOR_NODE, FOR_RELAY, path, wire};
 pub(crate) use service::AgentsService;
 
 /// Serves the agents of the mesh. `node` is always what the caller's certificate says, or that of a relay which asks for it.
@@ -78,7 +78,7 @@ pub trait AgentDoor: Send + Sync + 'static {
     /// [`CallError`].
     async fn renew(&self, node: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError>;
 
-    /// Signs a relay's own certificate anew.
+    /// Signs a relay's own certificate anew. `relay` is what the caller's certificate says, or what a relay above says of one below.
     ///
     /// # Errors
     /// [`CallError`].

@@ -39,8 +39,8 @@ use tonic_prost::ProstCodec;
 
 use crate::agents::messages::{Compared, Followed, OnWire, Renewal};
 use crate::agents::{
-    AliasView, COMMIT_BYTES_MAX, FOR_NODE, JoinAnswer, JoinRequest, LeafRequest, OwnRecords, SERVER_FRAME_BYTES_MAX,
-    SERVER_REPLY_BYTES_MAX, path,
+    AliasView, COMMIT_BYTES_MAX, FOR_NODE, FOR_RELAY, JoinAnswer, JoinRequest, LeafRequest, OwnRecords,
+    SERVER_FRAME_BYTES_MAX, SERVER_REPLY_BYTES_MAX, path,
 };
 use crate::call::CallError;
 use crate::pulse::{Pulse, Pulsed};
@@ -132,8 +132,8 @@ impl From<ConnectError> for CallError {
 pub struct ServerClient {
     http2: SendRequest<Body>,
     line: Arc<Line>,
-    /// The node for which a relay asks.
-    for_node: Option<MetadataValue<Ascii>>,
+    /// For whom a relay asks: the header, and the name.
+    asks_for: Option<(&'static str, MetadataValue<Ascii>)>,
 }
 
 impl fmt::Debug for ServerClient {
@@ -207,7 +207,7 @@ impl ServerClient {
                 tracing::debug!(%error, "connection to the server ended");
             }
         });
-        Ok(Self { http2, line: Arc::new(Line { pulse }), for_node: None })
+        Ok(Self { http2, line: Arc::new(Line { pulse }), asks_for: None })
     }
 
     /// The same connection of a relay, over which it asks for a node behind it.
@@ -215,8 +215,20 @@ impl ServerClient {
     /// # Errors
     /// [`CallError::Refused`] if the name cannot be said.
     pub fn for_node(&self, node: &NodeName) -> Result<Self, CallError> {
-        let name = node.as_str().parse().map_err(CallError::refused)?;
-        Ok(Self { for_node: Some(name), ..self.clone() })
+        self.asking_for(FOR_NODE, node)
+    }
+
+    /// The same connection of a relay, over which it has the certificate of a relay below it renewed.
+    ///
+    /// # Errors
+    /// [`CallError::Refused`] if the name cannot be said.
+    pub fn for_relay(&self, relay: &NodeName) -> Result<Self, CallError> {
+        self.asking_for(FOR_RELAY, relay)
+    }
+
+    fn asking_for(&self, header: &'static str, name: &NodeName) -> Result<Self, CallError> {
+        let name = name.as_str().parse().map_err(CallError::refused)?;
+        Ok(Self { asks_for: Some((header, name)), ..self.clone() })
     }
 
     /// Begins the stream of the node that the certificate names.
@@ -292,7 +304,7 @@ impl ServerClient {
         Ok(answers)
     }
 
-    /// Has the agent's own certificate signed anew.
+    /// Has the agent's own certificate signed anew, or that of a relay.
     ///
     /// # Errors
     /// [`CallError`].
@@ -351,8 +363,8 @@ impl ServerClient {
 
     fn request<I>(&self, message: I) -> Request<I> {
         let mut request = Request::new(message);
-        if let Some(node) = &self.for_node {
-            request.metadata_mut().insert(FOR_NODE, node.clone());
+        if let Some((header, name)) = &self.asks_for {
+            request.metadata_mut().insert(*header, name.clone());
         }
         request
     }

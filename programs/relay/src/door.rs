@@ -80,8 +80,8 @@ impl AgentDoor for Door {
         self.calls_for(node)?.renew(csr_der).await
     }
 
-    async fn renew_relay(&self, relay: &NodeName, _: Vec<u8>) -> Result<IssuedLeaf, CallError> {
-        Err(CallError::refused(format!("relay {relay} has its certificate renewed by a server: name one by --join")))
+    async fn renew_relay(&self, relay: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
+        self.calls()?.for_relay(relay)?.renew(csr_der).await
     }
 
     fn follow_checks(&self, of: &NodeName, service: Option<&InstanceId>) -> BoxStream<'static, AliasView> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use starling_agent::WallClock;
 use starling_agent::remote::join::{Newcomer, PATIENCE, join};
 use starling_attach::projection::{Item, decode_item};
@@ -14,7 +14,7 @@ use starling_catalog::Subject;
 use starling_identity::{Identity, renew_at};
 use starling_model::{CaRootRecord, NodeName, UnixSeconds};
 use starling_tls::{
-    AgentIdentity, AgentIdentityError, CredentialSlot, LeafKey, TrustSlot, agent_client_config, rotating_server_config,
+    AgentIdentity, AgentIdentityError, CredentialSlot, Credentials, LeafKey, TrustSlot, agent_client_config, rotating_server_config,
 };
 use tokio::sync::watch;
 
@@ -103,6 +103,7 @@ pub(crate) struct Renewal {
 
 impl Renewal {
     pub(crate) async fn run(self, identity: AgentIdentity) {
+        let known_as = identity.credentials.identity().clone();
         let (mut trusted, mut signed_by) = (None, None);
         let mut due = due(&identity);
         loop {
@@ -119,7 +120,7 @@ impl Renewal {
             if (self.clock)() < due {
                 continue;
             }
-            due = match self.renew(&roots).await {
+            due = match self.renew(&known_as, &roots).await {
                 Ok(identity) => self::due(&identity),
                 Err(error) => {
                     tracing::warn!(error = format!("{error:#}"), "the certificate of this relay could not be renewed");
@@ -163,10 +164,13 @@ impl Renewal {
         }
     }
 
-    async fn renew(&self, roots: &[CaRootRecord]) -> anyhow::Result<AgentIdentity> {
+    async fn renew(&self, known_as: &Identity, roots: &[CaRootRecord]) -> anyhow::Result<AgentIdentity> {
         let calls = self.contact.borrow().calls.clone().context("no server is reached")?;
         let key = LeafKey::generate()?;
         let leaf = calls.renew(key.csr_der()?).await?;
+        // It may have come by way of relays above, of which each has a name of its own.
+        let found = Credentials::new(&leaf.chain_pem, &key)?.identity().clone();
+        ensure!(found == *known_as, "the certificate that came is that of {found}, and this is {known_as}");
         let identity = AgentIdentity::save(&self.data_dir, &leaf.chain_pem, &key, &bundle(roots))?;
         self.shown.slot.replace(identity.credentials.clone());
         self.tls.send_replace(client(&identity)?);

@@ -437,7 +437,19 @@ async fn only_a_relay_speaks_for_others_and_only_by_the_name_in_its_certificate(
     let foreign = records::node("n3", "10.0.0.3");
     let refused = behind.commit(vec![starling_model::Change::Put(foreign)]).await.expect_err("another node's record");
     assert!(matches!(refused, CallError::Refused { .. }), "{refused}");
-    assert!(relay.renew(LeafKey::generate().and_then(|key| key.csr_der()).expect("a request")).await.is_ok());
+    let csr = || LeafKey::generate().and_then(|key| key.csr_der()).expect("a request");
+    assert!(relay.renew(csr()).await.is_ok());
+    // A certificate of a relay below it is the one thing that it is given for another relay.
+    let below = relay.for_relay(&"r2".parse().expect("a name")).expect("a name");
+    let key = LeafKey::generate().expect("a key");
+    let leaf = below.renew(key.csr_der().expect("a request")).await.expect("it is signed");
+    let known_as = Credentials::new(&leaf.chain_pem, &key).expect("it fits").identity().to_string();
+    assert!(known_as.ends_with("/agent/relay/dc/dc1/id/r2"), "{known_as}");
+    let refused = below.commit(Vec::new()).await.expect_err("a relay has no records");
+    assert!(refused.to_string().contains("what only a node is answered"), "{refused}");
+    let as_agent = agent.for_relay(&"r2".parse().expect("a name")).expect("a name");
+    let refused = as_agent.renew(csr()).await.expect_err("it is no relay");
+    assert!(refused.to_string().contains("only a relay speaks for another"), "{refused}");
 }
 
 #[tokio::test]

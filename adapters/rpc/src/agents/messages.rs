@@ -39,6 +39,9 @@ pub(crate) mod path {
 /// By this a relay says for which node it asks.
 pub(crate) const FOR_NODE: &str = "starling-for-node";
 
+/// By this a relay says for which relay below it asks.
+pub(crate) const FOR_RELAY: &str = "starling-for-relay";
+
 /// The messages themselves. Fields may be added; a number is never given a new meaning.
 pub(crate) mod wire {
     use prost::{Message, Oneof};

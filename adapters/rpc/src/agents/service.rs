@@ -21,8 +21,8 @@ use tonic_prost::ProstCodec;
 use super::attach::{AgentDecoder, Attaching, begin};
 use super::messages::{Compared, Followed, OnWire, Renewal};
 use super::{
-    AGENT_FRAME_BYTES_MAX, AGENT_REQUEST_BYTES_MAX, AgentDoor, COMMIT_BYTES_MAX, FOR_NODE, JoinRequest, LeafRequest,
-    path, wire,
+    AGENT_FRAME_BYTES_MAX, AGENT_REQUEST_BYTES_MAX, AgentDoor, COMMIT_BYTES_MAX, FOR_NODE, FOR_RELAY, JoinRequest,
+    LeafRequest, path, wire,
 };
 use crate::call::CallError;
 use crate::connection::{Origin, Peer, stopped};
@@ -48,17 +48,8 @@ impl AgentsService {
     {
         let door = self.door;
         if request.uri().path() == path::JOIN {
-            let relay = match &origin.peer {
-                Some(Peer::Member { identity, .. }) => match &**identity {
-                    Identity::Relay { relay, .. } => Some(relay.clone()),
-                    Identity::Workload(_)
-                    | Identity::Agent { .. }
-                    | Identity::Server { .. }
-                    | Identity::Authority(_) => None,
-                },
-                Some(Peer::Loopback(_)) | None => None,
-            };
-            let join = |join: JoinRequest| async move { door.join(JoinRequest { through: relay, ..join }).await };
+            let through = relay(&origin);
+            let join = |join: JoinRequest| async move { door.join(JoinRequest { through, ..join }).await };
             return unary(request, AGENT_REQUEST_BYTES_MAX, join).await;
         }
         // Before anything of the request is read.
@@ -76,6 +67,15 @@ impl AgentsService {
             (Caller::Relay(relay), path::RENEW) => {
                 let renew = |Renewal(csr_der)| async move { door.renew_relay(&relay, csr_der).await };
                 return unary(request, AGENT_REQUEST_BYTES_MAX, renew).await;
+            }
+            (Caller::Below { relay, through }, path::RENEW) => {
+                tracing::info!(%relay, %through, "a relay asks for the certificate of one below it");
+                let renew = |Renewal(csr_der)| async move { door.renew_relay(&relay, csr_der).await };
+                return unary(request, AGENT_REQUEST_BYTES_MAX, renew).await;
+            }
+            (Caller::Below { relay, through }, _) => {
+                let reason = format!("relay {through} asks for relay {relay} what only a node is answered");
+                return Status::from(CallError::refused(reason)).into_http();
             }
             (Caller::Agent(node), _) => (node, None),
             (Caller::Behind { node, relay }, _) => (node, Some(relay)),
@@ -122,23 +122,47 @@ enum Caller {
     Relay(NodeName),
     /// A relay, for a node behind it.
     Behind { node: NodeName, relay: NodeName },
+    /// A relay, for a relay below it.
+    Below { relay: NodeName, through: NodeName },
+}
+
+/// The relay that calls, for itself or for others.
+fn relay(origin: &Origin) -> Option<NodeName> {
+    match &origin.peer {
+        Some(Peer::Member { identity, .. }) => match &**identity {
+            Identity::Relay { relay, .. } => Some(relay.clone()),
+            Identity::Workload(_) | Identity::Agent { .. } | Identity::Server { .. } | Identity::Authority(_) => None,
+        },
+        Some(Peer::Loopback(_)) | None => None,
+    }
 }
 
 /// Who calls, by its certificate. Only a relay speaks for another than itself.
 fn caller(origin: &Origin, headers: &http::HeaderMap) -> Result<Caller, CallError> {
-    let behind = headers.get(FOR_NODE).map(|name| {
-        let name = name.to_str().map_err(CallError::refused)?;
-        name.parse::<NodeName>().map_err(CallError::refused)
-    });
+    let named = |header| {
+        let name = headers.get(header).map(|name| {
+            let name = name.to_str().map_err(CallError::refused)?;
+            name.parse::<NodeName>().map_err(CallError::refused)
+        });
+        name.transpose()
+    };
     match &origin.peer {
-        Some(Peer::Member { identity, .. }) => match (&**identity, behind.transpose()?) {
-            (Identity::Agent { node, .. }, None) => Ok(Caller::Agent(node.clone())),
-            (Identity::Agent { node, .. }, Some(other)) => Err(CallError::refused(format!(
-                "only a relay speaks for another node, and {node} is none; it spoke for {other}"
-            ))),
-            (Identity::Relay { relay, .. }, None) => Ok(Caller::Relay(relay.clone())),
-            (Identity::Relay { relay, .. }, Some(node)) => Ok(Caller::Behind { node, relay: relay.clone() }),
-            (other @ (Identity::Workload(_) | Identity::Server { .. } | Identity::Authority(_)), _) => {
+        Some(Peer::Member { identity, .. }) => match (&**identity, named(FOR_NODE)?, named(FOR_RELAY)?) {
+            (Identity::Agent { node, .. }, None, None) => Ok(Caller::Agent(node.clone())),
+            (Identity::Agent { node, .. }, Some(other), _) | (Identity::Agent { node, .. }, None, Some(other)) => {
+                Err(CallError::refused(format!(
+                    "only a relay speaks for another node, and {node} is none; it spoke for {other}"
+                )))
+            }
+            (Identity::Relay { relay, .. }, None, None) => Ok(Caller::Relay(relay.clone())),
+            (Identity::Relay { relay, .. }, Some(node), None) => Ok(Caller::Behind { node, relay: relay.clone() }),
+            (Identity::Relay { relay, .. }, None, Some(below)) => {
+                Ok(Caller::Below { relay: below, through: relay.clone() })
+            }
+            (Identity::Relay { relay, .. }, Some(node), Some(below)) => {
+                Err(CallError::refused(format!("relay {relay} asks for node {node} and for relay {below} at once")))
+            }
+            (other @ (Identity::Workload(_) | Identity::Server { .. } | Identity::Authority(_)), ..) => {
                 Err(CallError::refused(format!("this is for agents and relays, and the caller is {other}")))
             }
         },
