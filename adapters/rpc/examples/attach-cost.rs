@@ -222,7 +222,7 @@ impl AgentDoor for Shared {
         Err(CallError::refused("only streams are measured"))
     }
 
-    fn follow_checks(&self, _: &NodeName, _: Option<&InstanceId>) -> BoxStream<'static, AliasView> {
+    fn follow_checks(&self, _: &NodeName, _: Option<&InstanceId>) -> BoxStream<'static, Result<AliasView, CallError>> {
         futures::stream::empty().boxed()
     }
 

@@ -88,7 +88,12 @@ pub trait AgentDoor: Send + Sync + 'static {
 
     /// The checks of a node, be it the caller's or not, that speak of `service` or, if `None`, of the node alone, together
     /// with the node's own: as they are now, and again after every change. It is polled only when there is room to send.
-    fn follow_checks(&self, of: &NodeName, service: Option<&InstanceId>) -> BoxStream<'static, AliasView>;
+    /// An error ends it; the agent is told.
+    fn follow_checks(
+        &self,
+        of: &NodeName,
+        service: Option<&InstanceId>,
+    ) -> BoxStream<'static, Result<AliasView, CallError>>;
 
     /// Lets a node in, whose agent has a token and no certificate.
     ///

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::stream::{self, BoxStream, StreamExt};
+use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use http::uri::PathAndQuery;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{Builder, SendRequest};
@@ -313,9 +313,13 @@ impl ServerClient {
     }
 
     /// The checks of a node that speak of `service` or, if `None`, of the node alone, together with the node's own: as they
-    /// are now, and again after every change. Ends when the server is lost or refuses; the reason is logged.
+    /// are now, and again after every change. Ends when the server is lost or refuses, with the reason.
     #[must_use]
-    pub fn follow_checks(&self, node: &NodeName, service: Option<&InstanceId>) -> BoxStream<'static, AliasView> {
+    pub fn follow_checks(
+        &self,
+        node: &NodeName,
+        service: Option<&InstanceId>,
+    ) -> BoxStream<'static, Result<AliasView, CallError>> {
         let request = Followed { node: node.clone(), service: service.cloned() }.into_wire();
         let client = self.clone();
         let views = async move {
@@ -330,14 +334,9 @@ impl ServerClient {
             };
             Ok::<_, CallError>(views.map(held))
         };
-        let views = stream::once(views).flat_map(|begun| match begun {
-            Ok(views) => views.boxed(),
-            Err(error) => stream::iter([Err(error)]).boxed(),
-        });
-        let until_error = views.scan((), |(), view| {
-            let view =
-                view.inspect_err(|error| tracing::info!(%error, "checks of another node are no longer followed"));
-            std::future::ready(view.ok())
+        let until_error = stream::once(views).try_flatten().scan(false, |is_over, view| {
+            let is_next = !std::mem::replace(is_over, view.is_err());
+            std::future::ready(is_next.then_some(view))
         });
         until_error.boxed()
     }

@@ -126,10 +126,10 @@ async fn calls_are_answered() {
     Credentials::new(&renewed.chain_pem, &key).unwrap();
 
     let mut views = client.follow_checks(&"n2".parse().unwrap(), None);
-    assert_eq!(views.next().await, Some(AliasView::default()));
+    assert_eq!(views.next().await, Some(Ok(AliasView::default())));
     let seen = AliasView { exists: true, checks: Vec::new() };
     server.door.views.send_replace(seen.clone());
-    assert_eq!(views.next().await, Some(seen));
+    assert_eq!(views.next().await, Some(Ok(seen)));
     server.stop().await;
     assert_eq!(views.next().await, None);
 }
@@ -151,7 +151,9 @@ async fn a_stranger_may_join_and_nothing_else() {
     let reason = "this is for agents, and the caller has no certificate; join first";
     assert_eq!(refusal(client.own_records(None).await.unwrap_err()), reason);
     assert_eq!(refusal(client.attach(hello("n1")).await.unwrap_err()), reason);
-    assert_eq!(client.follow_checks(&"n1".parse().unwrap(), None).next().await, None);
+    let mut views = client.follow_checks(&"n1".parse().unwrap(), None);
+    assert_eq!(refusal(views.next().await.unwrap().unwrap_err()), reason);
+    assert_eq!(views.next().await, None);
     request.token = "good".to_owned();
     let answer = client.join(&request).await.unwrap();
     // With its certificate it is one of the mesh.

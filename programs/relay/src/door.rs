@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::StreamExt;
 use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::Incoming;
@@ -16,7 +16,6 @@ use starling_attach::message::Hello;
 use starling_model::{Change, InstanceId, NodeName, Revision};
 use starling_rpc::{
     AgentDoor, AgentStream, AliasView, Api, ApiBody, CallError, JoinAnswer, JoinRequest, LeafRequest, OwnRecords,
-    ServerClient,
 };
 use starling_tls::IssuedLeaf;
 use tokio::sync::watch;
@@ -24,6 +23,7 @@ use tower::service_fn;
 
 use crate::streams::Streams;
 use crate::upstream::Contact;
+use crate::upstream::calls::{Asking, Calls};
 
 /// Bytes of a request to the API that is passed on.
 const API_REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -38,13 +38,19 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    fn calls(&self) -> Result<ServerClient, CallError> {
+    fn calls(&self) -> Result<Arc<Calls>, CallError> {
         let calls = self.contact.borrow().calls.clone();
         calls.ok_or_else(|| CallError::unavailable("this relay reaches no server"))
     }
 
-    fn calls_for(&self, node: &NodeName) -> Result<ServerClient, CallError> {
-        self.calls()?.for_node(node)
+    /// Over which one thing is asked; to be kept until it is answered.
+    async fn asking(&self) -> Result<Asking, CallError> {
+        self.calls()?.call().await
+    }
+
+    /// The same for a node.
+    async fn asking_for(&self, node: &NodeName) -> Result<Asking, CallError> {
+        self.asking().await?.for_node(node)
     }
 }
 
@@ -60,12 +66,12 @@ impl AgentDoor for Door {
     }
 
     async fn commit(&self, node: &NodeName, changes: Vec<Change>) -> Result<Revision, CallError> {
-        self.calls_for(node)?.commit(changes).await
+        self.asking_for(node).await?.client.commit(changes).await
     }
 
     async fn own_records(&self, node: &NodeName, _: Option<Revision>) -> Result<OwnRecords, CallError> {
         // The server that answered the last time may have been another, of another past.
-        self.calls_for(node)?.own_records(None).await
+        self.asking_for(node).await?.client.own_records(None).await
     }
 
     async fn issue_leaves(
@@ -73,27 +79,49 @@ impl AgentDoor for Door {
         node: &NodeName,
         wanted: Vec<LeafRequest>,
     ) -> Result<Vec<Result<IssuedLeaf, CallError>>, CallError> {
-        self.calls_for(node)?.issue_leaves(wanted).await
+        self.asking_for(node).await?.client.issue_leaves(wanted).await
     }
 
     async fn renew(&self, node: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
-        self.calls_for(node)?.renew(csr_der).await
+        self.asking_for(node).await?.client.renew(csr_der).await
     }
 
     async fn renew_relay(&self, relay: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
-        self.calls()?.for_relay(relay)?.renew(csr_der).await
+        self.asking().await?.client.for_relay(relay)?.renew(csr_der).await
     }
 
-    fn follow_checks(&self, of: &NodeName, service: Option<&InstanceId>) -> BoxStream<'static, AliasView> {
-        match self.calls_for(of) {
-            Ok(calls) => calls.follow_checks(of, service),
-            Err(_) => stream::empty().boxed(),
-        }
+    fn follow_checks(
+        &self,
+        of: &NodeName,
+        service: Option<&InstanceId>,
+    ) -> BoxStream<'static, Result<AliasView, CallError>> {
+        let calls = match self.calls() {
+            Ok(calls) => calls,
+            Err(error) => return stream::iter([Err(error)]).boxed(),
+        };
+        // Another server is asked anew: this one may be cut off from the store, and say nothing more.
+        let mut contact = self.contact.clone();
+        let asked = Arc::clone(&calls);
+        let is_over = async move {
+            let is_another = |now: &Contact| now.calls.as_ref().is_none_or(|now| !Arc::ptr_eq(now, &asked));
+            // The sender is gone when the relay ends.
+            let _ = contact.wait_for(is_another).await;
+        };
+        let (of, service) = (of.clone(), service.cloned());
+        let begun = async move {
+            let asking = calls.follow().await?.for_node(&of)?;
+            let views = asking.client.follow_checks(&of, service.as_ref());
+            // Its place is taken for as long as it is followed.
+            Ok::<_, CallError>(views.inspect(move |_| {
+                let _held = &asking;
+            }))
+        };
+        stream::once(begun).try_flatten().take_until(is_over).boxed()
     }
 
     async fn join(&self, request: JoinRequest) -> Result<JoinAnswer, CallError> {
         tracing::info!(node = %request.node, "a node joins through this relay");
-        self.calls()?.join(&request).await
+        self.asking().await?.client.join(&request).await
     }
 }
 

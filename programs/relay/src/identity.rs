@@ -166,8 +166,9 @@ impl Renewal {
 
     async fn renew(&self, known_as: &Identity, roots: &[CaRootRecord]) -> anyhow::Result<AgentIdentity> {
         let calls = self.contact.borrow().calls.clone().context("no server is reached")?;
+        let asking = calls.call().await?;
         let key = LeafKey::generate()?;
-        let leaf = calls.renew(key.csr_der()?).await?;
+        let leaf = asking.client.renew(key.csr_der()?).await?;
         // It may have come by way of relays above, of which each has a name of its own.
         let found = Credentials::new(&leaf.chain_pem, &key)?.identity().clone();
         ensure!(found == *known_as, "the certificate that came is that of {found}, and this is {known_as}");

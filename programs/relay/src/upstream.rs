@@ -2,6 +2,7 @@
 //!
 //! When the first is lost, the other is told of all nodes at once. While none is there agents are served on from what was heard.
 
+pub(crate) mod calls;
 mod line;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,14 +16,17 @@ use starling_attach::projection::{Item, decode_item};
 use starling_attach::relay::LineId;
 use starling_catalog::Subject;
 use starling_model::NodeName;
-use starling_rpc::ServerClient;
 use starling_telemetry::{Counter, Gauge, Registry};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::streams::Streams;
+use calls::Calls;
 use line::{Line, Report};
+
+/// Time for a connection, its handshake included; and for a stream on it to be opened.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Between two sweeps of what nobody wants any more.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
@@ -38,7 +42,7 @@ const GOOD_AFTER: Duration = Duration::from_secs(5);
 #[derive(Clone, Default)]
 pub(crate) struct Contact {
     /// Over which calls go; `None` while no server is reached.
-    pub(crate) calls: Option<ServerClient>,
+    pub(crate) calls: Option<Arc<Calls>>,
     /// Whether a stream has told everything.
     pub(crate) has_heard: bool,
     /// Where it goes.
@@ -62,6 +66,7 @@ pub(crate) struct Metrics {
     promotions: Counter,
     lost: Counter,
     anew: Counter,
+    calls: calls::Metrics,
 }
 
 impl Metrics {
@@ -83,6 +88,7 @@ impl Metrics {
                 "relay_upstream_anew",
                 "How often a server had not what was heard, and everything began anew",
             ),
+            calls: calls::Metrics::new(registry),
         }
     }
 }
@@ -101,7 +107,6 @@ struct Kept {
     server: String,
     is_relay: bool,
     is_leaving: bool,
-    calls: Option<ServerClient>,
     heard_at: Option<Instant>,
     /// Ends with this.
     _task: JoinSet<()>,
@@ -214,10 +219,9 @@ impl Keeper {
         };
         let mut task = JoinSet::new();
         task.spawn(line.run());
-        let (server, calls, heard_at) = (String::new(), None, None);
+        let (server, heard_at) = (String::new(), None);
         let (is_relay, is_leaving) = (false, false);
-        self.lines
-            .insert(self.begun, Kept { purpose, address, server, is_relay, is_leaving, calls, heard_at, _task: task });
+        self.lines.insert(self.begun, Kept { purpose, address, server, is_relay, is_leaving, heard_at, _task: task });
     }
 
     fn find(&self, purpose: Purpose) -> Option<LineId> {
@@ -232,7 +236,6 @@ impl Keeper {
         // What has been let go may have reported before.
         let Some(line) = self.lines.get_mut(&number) else { return };
         match report {
-            Report::Open(calls) => line.calls = Some(calls),
             Report::Is { server, is_relay } => {
                 (line.server, line.is_relay) = (server.clone(), is_relay);
                 let is_same = |(other, kept): (&LineId, &Kept)| *other != number && kept.server == server;
@@ -333,10 +336,11 @@ impl Keeper {
     /// A stream that has told everything is told of the nodes from now on, and calls go with it.
     fn promote(&mut self, number: LineId) {
         let line = &self.lines[&number];
+        let calls = Calls::to(line.address.clone(), self.upstream.tls.clone(), &self.upstream.metrics.calls);
         self.upstream.servers.set_primary(Some(&line.address));
         self.upstream.servers.keep_to_named(line.is_relay);
         self.upstream.contact.send_replace(Contact {
-            calls: line.calls.clone(),
+            calls: Some(Arc::new(calls)),
             has_heard: true,
             address: line.address.clone(),
             lost_at: None,

@@ -165,7 +165,11 @@ impl AgentDoor for Door {
         self.admitted(self.server.issue_agent(node, csr_der)).await
     }
 
-    fn follow_checks(&self, node: &NodeName, service: Option<&InstanceId>) -> BoxStream<'static, AliasView> {
+    fn follow_checks(
+        &self,
+        node: &NodeName,
+        service: Option<&InstanceId>,
+    ) -> BoxStream<'static, Result<AliasView, CallError>> {
         let subscription = self.server.subscribe(BTreeSet::from([Subject::Node(node.clone())]));
         let (server, node, service) = (Arc::clone(&self.server), node.clone(), service.cloned());
         let first = view(&server.snapshot(), &node, service.as_ref());
@@ -174,7 +178,7 @@ impl AgentDoor for Door {
             let view = view(&state.0.snapshot(), &state.2, state.3.as_ref());
             Some((view, state))
         });
-        stream::iter([first]).chain(later).boxed()
+        stream::iter([first]).chain(later).map(Ok).boxed()
     }
 
     async fn join(&self, request: JoinRequest) -> Result<JoinAnswer, CallError> {

@@ -236,7 +236,7 @@ impl ServerStreamingService<wire::FollowChecks> for FollowChecks {
         let (door, mut stopping) = (Arc::clone(&self.door), self.stopping.clone());
         Box::pin(async move {
             let Followed { node, service } = read(request.into_inner())?;
-            let views = door.follow_checks(&node, service.as_ref()).map(|view| Ok(view.into_wire()));
+            let views = door.follow_checks(&node, service.as_ref()).map(|view| Ok(view?.into_wire()));
             Ok(Response::new(views.take_until(async move { stopped(&mut stopping).await }).boxed()))
         })
     }

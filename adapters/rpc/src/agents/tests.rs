@@ -79,7 +79,7 @@ impl AgentDoor for Door {
         Err(CallError::refused("not here"))
     }
 
-    fn follow_checks(&self, _: &NodeName, _: Option<&InstanceId>) -> BoxStream<'static, AliasView> {
+    fn follow_checks(&self, _: &NodeName, _: Option<&InstanceId>) -> BoxStream<'static, Result<AliasView, CallError>> {
         futures::stream::empty().boxed()
     }
 

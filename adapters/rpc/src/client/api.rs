@@ -21,6 +21,12 @@ impl ServerClient {
         self.http2.is_closed()
     }
 
+    /// Ends the connection once nothing was heard on it for [`SILENCE_MAX`](crate::SILENCE_MAX), and returns then. Where there is
+    /// a stream whoever reads it sees to that; one for calls alone would otherwise be given up after minutes.
+    pub fn vigil(&self) -> impl Future<Output = ()> + Send + use<> {
+        Arc::clone(&self.line.pulse).watch()
+    }
+
     /// Asks the server's HTTP API. The address of `request` is to name scheme and authority; which is of no account.
     ///
     /// Who reads answers slowly holds up others on the same connection, the agent's stream among them: give the API a

@@ -242,8 +242,8 @@ impl AgentDoor for Shared {
         Ok(self.0.mesh.issue_agent(&csr_der, node))
     }
 
-    fn follow_checks(&self, _: &NodeName, _: Option<&InstanceId>) -> BoxStream<'static, AliasView> {
-        tokio_stream::wrappers::WatchStream::new(self.0.views.subscribe()).boxed()
+    fn follow_checks(&self, _: &NodeName, _: Option<&InstanceId>) -> BoxStream<'static, Result<AliasView, CallError>> {
+        tokio_stream::wrappers::WatchStream::new(self.0.views.subscribe()).map(Ok).boxed()
     }
 
     async fn join(&self, request: JoinRequest) -> Result<JoinAnswer, CallError> {

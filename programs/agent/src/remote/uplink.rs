@@ -192,8 +192,12 @@ impl ServerLink for RemoteLink {
 
     fn follow_checks(&self, node: &NodeName, service: Option<&InstanceId>) -> BoxStream<'static, AliasView> {
         let Ok(client) = self.0.client() else { return stream::empty().boxed() };
-        let views = client.follow_checks(node, service);
-        views.map(|view| AliasView { exists: view.exists, checks: view.checks }).boxed()
+        let until_error = client.follow_checks(node, service).scan((), |(), view| {
+            let view =
+                view.inspect_err(|error| tracing::info!(%error, "checks of another node are no longer followed"));
+            std::future::ready(view.ok().map(|view| AliasView { exists: view.exists, checks: view.checks }))
+        });
+        until_error.boxed()
     }
 }
 

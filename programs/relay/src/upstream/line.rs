@@ -12,11 +12,8 @@ use starling_rpc::{AgentSender, CallError, Framed, ServerClient, ServerFrames};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use super::is_of_servers;
+use super::{CONNECT_TIMEOUT, is_of_servers};
 use crate::streams::Streams;
-
-/// Time for a connection, its handshake included; and for a stream on it to be opened.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Between two batches of reports. The first after a while goes at once.
 const TELL_EVERY: Duration = Duration::from_millis(20);
@@ -26,8 +23,6 @@ const WAITING_MAX: usize = 4;
 
 /// What becomes of a connection.
 pub(super) enum Report {
-    /// The stream is open, and calls go over this connection.
-    Open(ServerClient),
     /// Which server it is, by its id, and whether it is a relay.
     Is { server: String, is_relay: bool },
     /// Everything has been told for the first time.
@@ -75,12 +70,8 @@ impl Line {
             level: LEVEL,
         };
         let attached = tokio::time::timeout(CONNECT_TIMEOUT, client.relay(hello)).await;
-        let (sender, frames) =
-            attached.map_err(|_| CallError::unavailable("the server does not open the stream"))??;
-        // Calls have a connection of their own: their answers are not to hold up the stream. It ends with this one.
-        let calls = ServerClient::connect(&*self.address, Arc::clone(&self.tls), CONNECT_TIMEOUT).await?;
-        self.report(Report::Open(calls));
-        Ok((sender, frames))
+        // Calls have connections of their own: their answers are not to hold up the stream.
+        attached.map_err(|_| CallError::unavailable("the server does not open the stream"))?
     }
 
     async fn stay(&self, sender: &AgentSender, mut frames: ServerFrames<Framed>) -> Ended {

@@ -35,7 +35,7 @@ impl ServerLink for Link {
     }
 
     fn follow_checks(&self, node: &NodeName, service: Option<&InstanceId>) -> BoxStream<'static, AliasView> {
-        let views = self.door.follow_checks(node, service);
+        let views = self.door.follow_checks(node, service).scan((), |(), view| std::future::ready(view.ok()));
         views.map(|view| AliasView { exists: view.exists, checks: view.checks }).boxed()
     }
 }

@@ -97,15 +97,15 @@ impl Mesh {
         tokio::time::timeout(DEADLINE, node.attached()).await.expect("it is attached");
         let (listener, address) = listener();
         let serving = serve(listener, Arc::clone(&node.tls), node.doors.clone());
-        Relay { address: address.to_string(), node, registry, forward_s, data, _serving: serving }
+        Relay { address: address.to_string(), _node: node, registry, forward_s, data, _serving: serving }
     }
 }
 
 /// A relay in this process.
 pub(crate) struct Relay {
     pub(crate) address: String,
-    pub(crate) node: RelayNode,
-    pub(crate) registry: Registry,
+    _node: RelayNode,
+    registry: Registry,
     forward_s: Arc<AtomicU64>,
     data: tempfile::TempDir,
     _serving: JoinSet<()>,
@@ -114,6 +114,11 @@ pub(crate) struct Relay {
 impl Relay {
     pub(crate) fn data_dir(&self) -> &Path {
         self.data.path()
+    }
+
+    /// What it counts.
+    pub(crate) fn metrics(&self) -> String {
+        self.registry.encode()
     }
 
     /// Its clock is so much before everybody else's.

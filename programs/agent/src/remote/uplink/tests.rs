@@ -88,7 +88,7 @@ impl AgentDoor for Script {
         unasked()
     }
 
-    fn follow_checks(&self, _: &NodeName, _: Option<&InstanceId>) -> BoxStream<'static, WireView> {
+    fn follow_checks(&self, _: &NodeName, _: Option<&InstanceId>) -> BoxStream<'static, Result<WireView, CallError>> {
         stream::empty().boxed()
     }
 
