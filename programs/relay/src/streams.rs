@@ -55,6 +55,7 @@ struct State {
 }
 
 /// A stream from a server.
+#[derive(Default)]
 struct Line {
     /// Woken when there is something to say on it.
     waker: Arc<Notify>,
@@ -165,12 +166,17 @@ impl Streams {
         self.lock().relay.holding().items(subject).collect()
     }
 
-    /// Begins a stream from a server: answers with what to say on it first, and with what is woken when there is more.
-    pub(crate) fn begin(&self, line: LineId) -> (Vec<AgentSays>, Arc<Notify>) {
+    /// A stream from a server is being made: it may begin, until it is over.
+    pub(crate) fn expect(&self, line: LineId) {
+        self.lock().lines.insert(line, Line::default());
+    }
+
+    /// Begins a stream from a server that is expected: answers with what to say on it first, and with what is woken when there is
+    /// more. `None` if it is over already: whoever made it is told so at its next step only.
+    pub(crate) fn begin(&self, line: LineId) -> Option<(Vec<AgentSays>, Arc<Notify>)> {
         let mut state = self.lock();
-        let waker = Arc::new(Notify::new());
-        state.lines.insert(line, Line { waker: Arc::clone(&waker), welcome: None });
-        (state.relay.begin(line), waker)
+        let waker = Arc::clone(&state.lines.get(&line)?.waker);
+        Some((state.relay.begin(line), waker))
     }
 
     /// A stream from a server is over.

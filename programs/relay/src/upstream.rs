@@ -217,6 +217,7 @@ impl Keeper {
             streams: Arc::clone(&self.upstream.streams),
             reports: self.reports.clone(),
         };
+        self.upstream.streams.expect(self.begun);
         let mut task = JoinSet::new();
         task.spawn(line.run());
         let (server, heard_at) = (String::new(), None);

@@ -32,10 +32,16 @@ fn hears(streams: &Streams, line: LineId, says: ServerSays) -> Heard {
     streams.hear(line, &says, &frame).expect("it follows")
 }
 
+/// What is said first on a stream from a server.
+fn begin(streams: &Streams, line: LineId) -> Vec<AgentSays> {
+    streams.expect(line);
+    streams.begin(line).expect("it was not given up").0
+}
+
 /// A relay that has heard everything from a server, on line 1, up to revision 5.
 fn attached() -> Arc<Streams> {
     let streams = Streams::new(node("r1"), &Registry::default());
-    assert!(!streams.begin(1).0.is_empty());
+    assert!(!begin(&streams, 1).is_empty());
     hears(&streams, 1, welcome(&[(7, 0)]));
     for subject in &OWN {
         let whole = Whole { subject: encode_subject(subject), revision: 5, items: Vec::new() };
@@ -68,7 +74,7 @@ fn end_of(stream: &impl AgentStream) -> String {
 #[test]
 fn nobody_comes_between_the_word_of_another_epoch_and_its_content_and_who_is_there_stays() {
     let streams = Streams::new(node("r1"), &Registry::default());
-    drop(streams.begin(1));
+    begin(&streams, 1);
     hears(&streams, 1, welcome(&[(7, 0)]));
     assert!(streams.attach(node("n1"), &hello("n1")).is_err(), "it knows nothing yet");
     let streams = attached();
@@ -76,7 +82,7 @@ fn nobody_comes_between_the_word_of_another_epoch_and_its_content_and_who_is_the
     assert!(matches!(said(&before)[..], [ServerSays::Welcome(Welcome { epoch: 7, .. })]));
 
     streams.end(1);
-    drop(streams.begin(2));
+    begin(&streams, 2);
     hears(&streams, 2, welcome(&[(7, 0), (8, 5)]));
     let refused = streams.attach(node("n2"), &hello("n2")).err().expect("it is refused");
     assert!(refused.to_string().contains("what the servers' store is now"), "{refused}");
@@ -166,4 +172,21 @@ fn an_agent_asks_in_parts_and_is_answered_when_all_of_it_is_there() {
     agent.handle(part(&OWN[1], false)).expect("heard");
     let said = said(&agent);
     assert!(matches!(said[..], [ServerSays::Whole(_), ServerSays::Whole(_), ServerSays::Through(_)]), "{said:?}");
+}
+
+#[test]
+fn a_stream_from_a_server_that_is_over_does_not_begin() {
+    let streams = Streams::new("r1".parse().expect("a name"), &Registry::default());
+    streams.expect(1);
+    streams.expect(2);
+    assert!(streams.begin(1).is_some());
+    streams.end(1);
+    // It was given up while it was being made, and its task was about to begin.
+    streams.end(2);
+    assert!(streams.begin(2).is_none());
+    assert!(streams.begin(1).is_none());
+    assert!(streams.lock().lines.is_empty());
+    streams.expect(3);
+    streams.begin_anew();
+    assert!(streams.begin(3).is_none());
 }

@@ -75,7 +75,9 @@ impl Line {
     }
 
     async fn stay(&self, sender: &AgentSender, mut frames: ServerFrames<Framed>) -> Ended {
-        let (first, woken) = self.streams.begin(self.number);
+        let Some((first, woken)) = self.streams.begin(self.number) else {
+            return Ended::Lost("it was given up while it was opened".to_owned());
+        };
         for says in first {
             if let Err(error) = sender.send(says) {
                 return error.into();
