@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use starling_agent::remote::servers::{Member, Servers};
-use starling_agent::remote::uplink::Ended;
+use starling_agent::remote::uplink::{Attempts, Ended};
 use starling_attach::message::decode_subject;
 use starling_attach::projection::{Item, decode_item};
 use starling_attach::relay::LineId;
@@ -30,13 +30,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Between two sweeps of what nobody wants any more.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
-
-/// The pause after the first failure in a row, doubled after each, and its ceiling.
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_MAX: Duration = Duration::from_secs(2);
-
-/// A stream that lived for so long was a good one: the next is tried at once.
-const GOOD_AFTER: Duration = Duration::from_secs(5);
 
 /// How it stands with the streams from servers.
 #[derive(Clone, Default)]
@@ -112,31 +105,6 @@ struct Kept {
     _task: JoinSet<()>,
 }
 
-/// When a connection may be made, and how often it was in vain.
-#[derive(Default)]
-struct Attempts {
-    failures: u32,
-    not_before: Option<Instant>,
-}
-
-impl Attempts {
-    fn ended(&mut self, heard_at: Option<Instant>) {
-        if heard_at.is_some_and(|at| at.elapsed() >= GOOD_AFTER) {
-            self.failures = 0;
-        }
-        let pause = match self.failures {
-            0 => Duration::ZERO,
-            some => RETRY_FIRST.saturating_mul(1 << (some - 1).min(8)).min(RETRY_MAX),
-        };
-        self.failures = self.failures.saturating_add(1);
-        self.not_before = Some(Instant::now() + pause.mul_f64(0.5 + fastrand::f64() / 2.0));
-    }
-
-    fn are_due(&self) -> bool {
-        self.not_before.is_none_or(|at| at <= Instant::now())
-    }
-}
-
 struct Keeper {
     upstream: Upstream,
     reports: mpsc::UnboundedSender<(LineId, Report)>,
@@ -192,7 +160,7 @@ impl Keeper {
             {
                 self.begin(Purpose::Primary, address);
             }
-            return self.primary.not_before;
+            return self.primary.not_before();
         };
         self.lines[&primary].heard_at?;
         if self.find(Purpose::Standby).is_some() {
@@ -203,7 +171,7 @@ impl Keeper {
         if self.standby.are_due() {
             self.begin(Purpose::Standby, address);
         }
-        self.standby.not_before
+        self.standby.not_before()
     }
 
     fn begin(&mut self, purpose: Purpose, address: String) {
@@ -263,7 +231,7 @@ impl Keeper {
                 let (address, purpose) = (line.address.clone(), line.purpose);
                 tracing::info!(address, "the server is leaving, or wishes this relay elsewhere");
                 self.upstream.servers.failed(&address);
-                self.standby.not_before = None;
+                self.standby.at_once();
                 // With nothing in reserve it stays until there is, or to the end of the stream.
                 if purpose == Purpose::Standby || self.heard(Purpose::Standby).is_some() {
                     self.ended(number, &leaves());
@@ -306,7 +274,7 @@ impl Keeper {
             }
             self.promote(standby);
             self.upstream.metrics.promotions.inc();
-            self.standby.not_before = None;
+            self.standby.at_once();
             return;
         }
         for number in std::mem::take(&mut self.lines).into_keys() {

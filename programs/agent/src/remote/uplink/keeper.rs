@@ -14,14 +14,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::line::{Line, LineNumber, Report};
-use super::retries::{Retries, jittered};
+use super::retries::Attempts;
 use super::{Ended, Listener, Uplink, UplinkConfig};
 use crate::remote::mirror::{Mirror, Role};
-
-/// Time after and within which a stream in reserve that was lost, or has become the primary, is followed by the next, at a
-/// random moment. The first second is for what has changed meanwhile.
-const RESERVE_AFTER: Duration = Duration::from_secs(1);
-const RESERVE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Between two sweeps of what nobody wants any more.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
@@ -108,32 +103,6 @@ struct Kept {
     _task: JoinSet<()>,
 }
 
-/// When one may be made, and how often it was in vain.
-#[derive(Default)]
-struct Attempts {
-    retries: Retries,
-    not_before: Option<Instant>,
-}
-
-impl Attempts {
-    fn ended(&mut self, heard_at: Option<Instant>) -> Duration {
-        let pause = self.retries.after(heard_at.map(|at| at.elapsed()));
-        self.not_before = Some(Instant::now() + jittered(pause));
-        pause
-    }
-
-    /// One that had told everything is gone, and nothing hangs on the next: a fleet that has lost a server must not open as
-    /// many connections at once as it has nodes, which leaves the servers that are left no time for anything else.
-    fn can_wait(&mut self) {
-        let spread = RESERVE_AFTER + (RESERVE_WITHIN - RESERVE_AFTER).mul_f64(fastrand::f64());
-        self.not_before = self.not_before.max(Some(Instant::now() + spread));
-    }
-
-    fn are_due(&self) -> bool {
-        self.not_before.is_none_or(|at| at <= Instant::now())
-    }
-}
-
 impl Keeper {
     /// Begins what is missing; answers with when to look again.
     fn seek(&mut self) -> Option<Instant> {
@@ -146,7 +115,7 @@ impl Keeper {
             {
                 self.begin(Purpose::Primary, address);
             }
-            return self.primary.not_before;
+            return self.primary.not_before();
         };
         let primary = &self.lines[&primary];
         primary.heard_at?;
@@ -160,7 +129,7 @@ impl Keeper {
         if self.standby.are_due() {
             self.begin(missing, address);
         }
-        self.standby.not_before
+        self.standby.not_before()
     }
 
     fn begin(&mut self, purpose: Purpose, address: String) {
@@ -324,7 +293,7 @@ impl Keeper {
         self.config.servers.keep_to_named(line.is_relay);
         let (address, client) = (line.address.clone(), line.client.clone());
         client.into_iter().for_each(|client| self.is_attached(&address, client));
-        self.standby.not_before = None;
+        self.standby.at_once();
     }
 
     fn is_attached(&mut self, address: &str, client: ServerClient) {
@@ -356,7 +325,7 @@ impl Keeper {
         let Some(line) = self.lines.get_mut(&number) else { return };
         line.is_leaving = true;
         self.config.servers.failed(&line.address);
-        self.standby.not_before = None;
+        self.standby.at_once();
         if line.purpose != Purpose::Primary {
             self.lines.remove(&number);
         } else if let Some(standby) = self.heard(Purpose::Standby) {

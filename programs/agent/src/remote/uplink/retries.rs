@@ -1,6 +1,8 @@
-//! How long to wait before a server is tried again.
+//! When a server is tried again: of agents, and of relays, which go by the same.
 
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// The first pause is random up to this, so that a fleet does not come as one (DESIGN §6).
 const JITTER: Duration = Duration::from_millis(100);
@@ -13,16 +15,61 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 /// ends sooner, because it turns this agent away or another of the same name takes its place, counts as a failure.
 const GOOD_AFTER: Duration = Duration::from_secs(5);
 
+/// Time after and within which a stream in reserve that was lost, or has become the primary, is followed by the next, at a
+/// random moment. The first second is for what has changed meanwhile.
+const RESERVE_AFTER: Duration = Duration::from_secs(1);
+const RESERVE_WITHIN: Duration = Duration::from_secs(10);
+
+/// When a stream for one purpose may be made, and how often it was in vain.
+#[derive(Debug, Default)]
+pub struct Attempts {
+    retries: Retries,
+    not_before: Option<Instant>,
+}
+
+impl Attempts {
+    /// One is over, that had told everything by `heard_at`; `None` if it never did. Answers with the pause, jitter apart.
+    pub fn ended(&mut self, heard_at: Option<Instant>) -> Duration {
+        let pause = self.retries.after(heard_at.map(|at| at.elapsed()));
+        self.not_before = Some(Instant::now() + jittered(pause));
+        pause
+    }
+
+    /// One that had told everything is gone, and nothing hangs on the next: a fleet that has lost a server must not open as
+    /// many connections at once as it has nodes, which leaves the servers that are left no time for anything else.
+    pub(super) fn can_wait(&mut self) {
+        let spread = RESERVE_AFTER + (RESERVE_WITHIN - RESERVE_AFTER).mul_f64(fastrand::f64());
+        self.not_before = self.not_before.max(Some(Instant::now() + spread));
+    }
+
+    /// There is no reason to wait any more.
+    pub fn at_once(&mut self) {
+        self.not_before = None;
+    }
+
+    /// Whether the next may be made.
+    #[must_use]
+    pub fn are_due(&self) -> bool {
+        self.not_before.is_none_or(|at| at <= Instant::now())
+    }
+
+    /// When that is; `None` for at once.
+    #[must_use]
+    pub fn not_before(&self) -> Option<Instant> {
+        self.not_before
+    }
+}
+
 /// How often in a row there was no good stream.
-#[derive(Default)]
-pub(super) struct Retries {
+#[derive(Debug, Default)]
+struct Retries {
     failures: u32,
 }
 
 impl Retries {
     /// How long to wait, jitter apart, after a stream that lived for `heard` from when it had told everything; `None` if it
     /// never did.
-    pub(super) fn after(&mut self, heard: Option<Duration>) -> Duration {
+    fn after(&mut self, heard: Option<Duration>) -> Duration {
         if heard.is_some_and(|heard| heard >= GOOD_AFTER) {
             self.failures = 0;
         }
@@ -36,7 +83,7 @@ impl Retries {
 }
 
 /// A pause with its jitter.
-pub(super) fn jittered(pause: Duration) -> Duration {
+fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + fastrand::f64() / 2.0) + JITTER.mul_f64(fastrand::f64())
 }
 
@@ -54,5 +101,21 @@ mod tests {
         assert_eq!(pauses, [0, 100, 200, 400, 800, 1600, 2000]);
         assert_eq!(retries.after(Some(GOOD_AFTER)), Duration::ZERO);
         assert_eq!(retries.after(None), RETRY_FIRST);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_who_lose_their_server_together_do_not_come_back_together() {
+        let came = Instant::now();
+        let mut returns: Vec<_> = (0..200)
+            .map(|_| {
+                let mut attempts = Attempts::default();
+                assert!(attempts.are_due());
+                assert_eq!(attempts.ended(Some(came - GOOD_AFTER)), Duration::ZERO);
+                attempts.not_before().expect("a moment") - came
+            })
+            .collect();
+        returns.sort_unstable();
+        assert!(returns[199] <= JITTER, "{:?}", returns[199]);
+        assert!(returns[199] - returns[0] > JITTER / 2, "{:?} to {:?}", returns[0], returns[199]);
     }
 }
