@@ -8,6 +8,7 @@
 //! its receipt, and only then wakes the streams concerned, so that no report can come before there is something to report on.
 
 mod behind;
+mod elsewhere;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,9 +16,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use starling_attach::message::{LEVEL_OF_MOVES, Leaving, MoveTo, Reached, ServerSays};
+use starling_attach::message::{LEVEL_OF_MOVES, Reached};
 use starling_attach::relayed::Notices;
-use starling_attach::{Fleet, FromServer, Lineage, StreamId, SubscribeError};
+use starling_attach::{Fleet, Lineage, StreamId, SubscribeError};
 use starling_catalog::{Event, Refused, ReporterId, Snapshot, Subject};
 use starling_model::{Change, NodeName, Revision};
 use starling_telemetry::{Counter, Gauge, Registry};
@@ -89,8 +90,10 @@ struct Attached {
     away: bool,
     /// What to say to it before anything else. Nothing to those that would not understand.
     notices: Option<Vec<Bytes>>,
-    /// The last of them, sent or not.
-    told: Option<Bytes>,
+    /// Whether it was told that the server is leaving.
+    told_leaving: bool,
+    /// When it was last asked to go to another server, whichever.
+    directed: Option<Instant>,
     /// Of a node behind a relay, that one's stream and number for it.
     behind: Option<(StreamId, u32)>,
 }
@@ -240,56 +243,6 @@ impl Agents {
         !std::mem::replace(&mut self.lock().leaving, true)
     }
 
-    /// Tells at most `max` streams that the server is leaving that were not told: those in reserve first, since who moves its
-    /// primary away would rather not do it to a server that leaves. Answers with how many there were.
-    pub(crate) fn say_leaving(&self, max: usize) -> usize {
-        let leaving = FromServer::from(ServerSays::Leaving(Leaving {})).to_bytes();
-        let whom = |state: &State| {
-            let agents = state.standbys.values().chain(state.nodes.values());
-            // A relay takes long to be elsewhere with all its nodes.
-            state.relays.keys().chain(agents).copied().collect()
-        };
-        self.notify(max, whom, &leaving)
-    }
-
-    /// Directs at most `max` primary streams to another server that were not directed anywhere yet. Answers with how many
-    /// there were.
-    pub(crate) fn direct(&self, max: usize, to: &MoveTo) -> usize {
-        let to = FromServer::from(ServerSays::MoveTo(to.clone())).to_bytes();
-        let count = self.notify(max, |state| state.nodes.values().copied().collect(), &to);
-        self.metrics.directed.inc_by(count as u64);
-        count
-    }
-
-    /// Directs every relay that was not directed there yet to another server, with all nodes behind it. Answers with how many
-    /// there were.
-    pub(crate) fn direct_relays(&self, to: &MoveTo) -> usize {
-        let to = FromServer::from(ServerSays::MoveTo(to.clone())).to_bytes();
-        self.notify(usize::MAX, |state| state.relays.keys().copied().collect(), &to)
-    }
-
-    fn notify(&self, max: usize, whom: impl FnOnce(&State) -> Vec<StreamId>, notice: &Bytes) -> usize {
-        let mut state = self.lock();
-        let mut wakers = Vec::new();
-        let mut count = 0;
-        for id in whom(&state) {
-            if count == max {
-                break;
-            }
-            let Some(attached) = state.attached.get_mut(&id).filter(|attached| !attached.away) else { continue };
-            let Some(notices) = attached.notices.as_mut() else { continue };
-            if attached.told.as_ref() != Some(notice) {
-                attached.told = Some(notice.clone());
-                notices.push(notice.clone());
-                wakers.extend(attached.waker.take());
-                count += 1;
-            }
-        }
-        drop(state);
-        wakers.into_iter().for_each(Waker::wake);
-        count
-    }
-
     /// How it stands with a node, at one moment.
     pub(crate) fn presence(&self, node: &NodeName) -> Presence {
         let state = self.lock();
@@ -379,7 +332,16 @@ impl State {
 
 impl Attached {
     fn new(node: NodeName) -> Self {
-        Self { node, reporter: None, waker: None, away: false, notices: None, told: None, behind: None }
+        Self {
+            node,
+            reporter: None,
+            waker: None,
+            away: false,
+            notices: None,
+            told_leaving: false,
+            directed: None,
+            behind: None,
+        }
     }
 }
 

@@ -75,18 +75,20 @@ fn attached(snapshot: &Snapshot, me: ServerId) -> BTreeMap<ServerId, (&ServerRec
 }
 
 impl Server {
-    /// Asks at most `max` of the agents that are attached here, and were not asked to go there yet, to go to another server.
-    /// Answers with how many these were.
+    /// Asks at most `max` of the agents that are attached here to go to another server, but none that was asked within half a
+    /// minute to go to any: it is on its way, or could not go. Answers with how many these were.
     #[must_use]
     pub fn send_away(&self, max: usize, to: &ServerRecord) -> usize {
-        self.agents().direct(max, &MoveTo { server: to.id.to_string(), address: to.agents.clone() })
+        let to = MoveTo { server: to.id.to_string(), address: to.agents.clone() };
+        self.agents().direct(max, &to, std::time::Instant::now())
     }
 
-    /// Asks every relay that is attached here, and was not asked to go there yet, to go to another server with all nodes behind
-    /// it. Answers with how many these were.
+    /// Asks every relay that is attached here to go to another server with all nodes behind it, but none that was asked within half
+    /// a minute. Answers with how many these were.
     #[must_use]
     pub fn send_relays_away(&self, to: &ServerRecord) -> usize {
-        self.agents().direct_relays(&MoveTo { server: to.id.to_string(), address: to.agents.clone() })
+        let to = MoveTo { server: to.id.to_string(), address: to.agents.clone() };
+        self.agents().direct_relays(&to, std::time::Instant::now())
     }
 
     /// Begins to leave, and answers with how far that is; what has begun goes on. It is leaving once, and for good.

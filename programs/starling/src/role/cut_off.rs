@@ -45,7 +45,8 @@ fn is_cut_off(server: &Server) -> bool {
     server.id().is_some() && server.currency().last_contact > LEASE_TTL
 }
 
-/// Asks every agent once, some at a time, each of the servers being given as many.
+/// Asks every agent, some at a time, each of the servers being given as many; one that is here still after half a minute is asked
+/// again.
 async fn send_away(server: &Server, to: &[&ServerRecord]) {
     let mut sent = 0;
     if let Some(to) = to.first() {
