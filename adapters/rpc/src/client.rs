@@ -50,7 +50,7 @@ use outbox::{Outbox, Outgoing};
 
 pub use api::ApiBody;
 pub use frames::{Framed, ServerFrames};
-pub use plan::{NATIVE_PROXY, PROCESS, PlanMirror, PlanStream, PlanStreamError};
+pub use plan::{Follows, NATIVE_PROXY, PROCESS, PlanMirror, PlanStream, PlanStreamError};
 
 /// An agent that has read nothing for so long asks its server whether it is there. That is how the server knows of the
 /// agent, too. An answer may take as long as is left of [`SILENCE_MAX`](crate::SILENCE_MAX), which is enough to send a

@@ -29,8 +29,8 @@ pub use agents::{AgentDoor, AgentStream, AliasView, JoinAnswer, JoinRequest, Lea
 pub use api::Api;
 pub use call::CallError;
 pub use client::{
-    AgentSender, ApiBody, ConnectError, Framed, NATIVE_PROXY, PROCESS, PlanMirror, PlanStream, PlanStreamError,
-    ServerClient, ServerFrames,
+    AgentSender, ApiBody, ConnectError, Follows, Framed, NATIVE_PROXY, PROCESS, PlanMirror, PlanStream,
+    PlanStreamError, ServerClient, ServerFrames,
 };
 pub use connection::{DRAIN_TIMEOUT, PREFACE_TIMEOUT, Peer, STRANGER_TIMEOUT};
 pub use http2::Doors;

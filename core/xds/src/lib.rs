@@ -13,4 +13,4 @@ pub mod wire;
 
 pub use render::{Leaf, MeshNames, NativePart, NativePartError, Renderer};
 pub use resource::{Resource, ResourceKey, ResourceSet, ResourceType, Version};
-pub use session::{AdsSession, Flavour, ProxyNode, Report, Response, SessionError};
+pub use session::{AdsSession, BESIDE, BESIDE_ANOTHER, Flavour, ProxyNode, Report, Response, SessionError};

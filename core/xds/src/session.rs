@@ -25,7 +25,7 @@ use crate::resource::{Resource, ResourceSet, ResourceType};
 use crate::wire::{DeltaResponse, SotwResponse};
 use kind_state::{InFlight, KindState, Settled};
 
-pub use node::ProxyNode;
+pub use node::{BESIDE, BESIDE_ANOTHER, ProxyNode};
 
 /// Names that a client may ask for of one kind; a fleet has 1,000s of services, and one proxy calls but some of them.
 pub const NAMES_PER_KIND_MAX: usize = 20_000;
@@ -154,6 +154,8 @@ pub struct AdsSession {
     kinds: [KindState; ResourceType::COUNT],
     node_id: Option<String>,
     nonce: u64,
+    /// Another process of the proxy serves still, by what this one had before: what is in force here is not all that is.
+    beside_another: bool,
     /// Nothing can be sent until something happens.
     quiet: bool,
     reported: Option<Revision>,
@@ -170,6 +172,7 @@ impl AdsSession {
             kinds: Default::default(),
             node_id: None,
             nonce: 0,
+            beside_another: false,
             quiet: true,
             reported: None,
             reports: VecDeque::new(),
@@ -305,7 +308,7 @@ impl AdsSession {
 
     /// Reports the newest revision of which every kind has everything.
     fn settle(&mut self) {
-        if !self.asks_for_everything() {
+        if self.beside_another || !self.asks_for_everything() {
             return;
         }
         let applied = self.kinds.iter().filter(|state| state.seen).map(|state| state.applied).min().flatten();

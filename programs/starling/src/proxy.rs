@@ -30,7 +30,7 @@ use crate::memory;
 use crate::role::arguments::proxy_workers;
 use crate::role::{self, Interrupts, Role};
 use dial::Dial;
-use follow::Follower;
+use follow::{Follower, comes_true};
 use handover::{Incumbent, Meeting, Parting, Starting, Successor, Visitor};
 
 pub(crate) use arguments::ProxyArgs;
@@ -260,7 +260,12 @@ impl Role for OwnProcess {
                         never = &mut resting => match never {},
                         followed = &mut following => return followed,
                         visitor = place.visited() => break visitor,
-                        _ = in_force.wait_for(|in_force| *in_force), if !place.serves => place.serves().await?,
+                        () = comes_true(&mut in_force), if !place.serves => tokio::select! {
+                            serves = place.serves() => serves?,
+                            // What is new is taken also while the one before leaves.
+                            followed = &mut following => return followed,
+                            never = &mut resting => match never {},
+                        },
                         error = place.abandoned() => place.left_alone(error).await?,
                     }
                 }

@@ -17,7 +17,7 @@ use hyper::client::conn::http2::Builder;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use starling_model::Revision;
 use starling_plan::{Assembly, Plan};
-use starling_xds::{Leaf, NativePart, NativePartError, ResourceType};
+use starling_xds::{BESIDE, BESIDE_ANOTHER, Leaf, NativePart, NativePartError, ResourceType};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -46,7 +46,7 @@ const PING_AFTER: Duration = Duration::from_secs(5);
 /// Time for its answer.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Answers on their way to the agent: to one response at a time, behind the first request.
+/// Answers on their way to the agent: to one response at a time, behind the first request and the word that nobody serves beside.
 const REQUESTS_MAX: usize = 4;
 
 /// `google.rpc.Code.INVALID_ARGUMENT`.
@@ -162,6 +162,20 @@ pub struct PlanStream {
     requests: mpsc::Sender<DeltaDiscoveryRequest>,
     responses: Streaming<DeltaDiscoveryResponse>,
     nonce: String,
+    /// By what the agent knows this process.
+    id: String,
+}
+
+/// Who follows its plan.
+#[derive(Debug, Clone, Copy)]
+pub struct Follows<'a> {
+    /// The proxy.
+    pub id: &'a str,
+    /// By what the agent knows who comes again.
+    pub process: &'a str,
+    /// Whether another process of the proxy serves beside this one, by an earlier plan: until that is over nothing counts as in
+    /// force, though plans are taken and accepted.
+    pub beside_another: bool,
 }
 
 impl fmt::Debug for PlanStream {
@@ -171,14 +185,13 @@ impl fmt::Debug for PlanStream {
 }
 
 impl PlanStream {
-    /// Asks for the plan of the proxy `id`, beyond what `mirror` has of it. The agent takes no two at a time for one proxy, and
-    /// knows by `process` who comes again.
+    /// Asks for a proxy's plan, beyond what `mirror` has of it. The agent takes no two at a time for one proxy.
     ///
     /// # Errors
     /// [`PlanStreamError`].
     pub async fn open(
         connection: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        (id, process): (&str, &str),
+        who: Follows<'_>,
         token: Option<&str>,
         mirror: &PlanMirror,
     ) -> Result<Self, PlanStreamError> {
@@ -196,9 +209,9 @@ impl PlanStream {
             }
         });
         let (requests, queued) = mpsc::channel(REQUESTS_MAX);
-        let process = Value { kind: Some(Kind::StringValue(process.to_owned())) };
-        let metadata = Some(Struct { fields: [(PROCESS.to_owned(), process)].into() });
-        let node = Node { id: id.to_owned(), user_agent_name: NATIVE_PROXY.to_owned(), metadata, ..Node::default() };
+        let mut fields = vec![(PROCESS, who.process)];
+        fields.extend(who.beside_another.then_some((BESIDE, BESIDE_ANOTHER)));
+        let node = Node { user_agent_name: NATIVE_PROXY.to_owned(), ..node(who.id, &fields) };
         let first = DeltaDiscoveryRequest {
             node: Some(node),
             resource_names_subscribe: vec!["*".to_owned()],
@@ -217,7 +230,7 @@ impl PlanStream {
         grpc.ready().await.map_err(CallError::unavailable)?;
         let codec = ProstCodec::<DeltaDiscoveryRequest, DeltaDiscoveryResponse>::default();
         let answer = grpc.streaming(call, PathAndQuery::from_static(DELTA_PATH), codec).await?;
-        Ok(Self { requests, responses: answer.into_inner(), nonce: String::new() })
+        Ok(Self { requests, responses: answer.into_inner(), nonce: String::new(), id: who.id.to_owned() })
     }
 
     /// Waits for what is new and puts it into `mirror`. To be answered with [`Self::accept`] or [`Self::refuse`]; until then
@@ -253,11 +266,30 @@ impl PlanStream {
         self.answer(Some(Refusal { code: INVALID_ARGUMENT, message: text, ..Refusal::default() }))
     }
 
+    /// No other process serves beside this one any more: what was accepted is in force.
+    ///
+    /// # Errors
+    /// [`CallError::Unavailable`] if the stream is over.
+    pub fn is_alone(&mut self) -> Result<(), CallError> {
+        let node = Some(node(&self.id, &[(BESIDE, "")]));
+        self.send(DeltaDiscoveryRequest { node, ..request() })
+    }
+
     fn answer(&mut self, error_detail: Option<Refusal>) -> Result<(), CallError> {
         let response_nonce = std::mem::take(&mut self.nonce);
         let answer = DeltaDiscoveryRequest { response_nonce, error_detail, ..request() };
-        self.requests.try_send(answer).map_err(|_| CallError::unavailable("the stream to the agent is over"))
+        self.send(answer)
     }
+
+    fn send(&mut self, request: DeltaDiscoveryRequest) -> Result<(), CallError> {
+        self.requests.try_send(request).map_err(|_| CallError::unavailable("the stream to the agent is over"))
+    }
+}
+
+fn node(id: &str, fields: &[(&str, &str)]) -> Node {
+    let text = |text: &str| Value { kind: Some(Kind::StringValue(text.to_owned())) };
+    let fields = fields.iter().map(|(name, value)| ((*name).to_owned(), text(value))).collect();
+    Node { id: id.to_owned(), metadata: Some(Struct { fields }), ..Node::default() }
 }
 
 fn request() -> DeltaDiscoveryRequest {

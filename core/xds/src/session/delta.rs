@@ -5,6 +5,7 @@ use std::sync::Arc;
 use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 
 use super::kind_state::Held;
+use super::node::is_beside_another;
 use super::{AdsSession, SessionError};
 use crate::resource::{ResourceType, Version};
 
@@ -20,6 +21,10 @@ impl AdsSession {
     /// [`SessionError`] if the stream must end.
     pub fn handle_delta_request(&mut self, request: DeltaDiscoveryRequest) -> Result<(), SessionError> {
         self.admit(request.node.as_ref().map(|node| node.id.as_str()), &request.resource_names_subscribe)?;
+        if let Some(beside) = request.node.as_ref().and_then(is_beside_another) {
+            self.beside_another = beside;
+            self.quiet = false;
+        }
         let Some(kind) = ResourceType::from_type_url(&request.type_url) else { return Ok(()) };
         if !request.response_nonce.is_empty() {
             let refusal = request.error_detail.map(|status| status.message);
@@ -86,4 +91,53 @@ pub(super) fn split_wildcard(mut names: Vec<String>) -> (bool, Vec<String>) {
     let before = names.len();
     names.retain(|name| name != WILDCARD);
     (names.len() != before, names)
+}
+
+#[cfg(test)]
+mod tests {
+    use envoy_types::pb::envoy::config::core::v3::Node;
+    use envoy_types::pb::google::protobuf::value::Kind;
+    use envoy_types::pb::google::protobuf::{Struct, Value};
+    use starling_model::Revision;
+
+    use super::*;
+    use crate::{BESIDE, BESIDE_ANOTHER, Flavour, Report, ResourceSet};
+
+    fn request(beside: Option<&str>) -> DeltaDiscoveryRequest {
+        let value = |text: &str| Value { kind: Some(Kind::StringValue(text.to_owned())) };
+        let node = beside.map(|beside| {
+            let metadata = Some(Struct { fields: [(BESIDE.to_owned(), value(beside))].into() });
+            Node { id: "web-sidecar-proxy".to_owned(), metadata, ..Node::default() }
+        });
+        let type_url = ResourceType::PlanPart.type_url().to_owned();
+        DeltaDiscoveryRequest { node, type_url, ..DeltaDiscoveryRequest::default() }
+    }
+
+    fn set(revision: u64) -> Arc<ResourceSet> {
+        Arc::new(ResourceSet::new(Revision(revision), []))
+    }
+
+    #[test]
+    fn what_a_process_beside_another_accepts_counts_once_that_has_left_and_it_hears_of_more_meanwhile() {
+        let mut session = AdsSession::new(Flavour::Delta, set(5));
+        let first = DeltaDiscoveryRequest {
+            resource_names_subscribe: vec![WILDCARD.to_owned()],
+            ..request(Some(BESIDE_ANOTHER))
+        };
+        session.handle_delta_request(first).expect("it is taken");
+        let response = session.poll_response().expect("all there is");
+        session
+            .handle_delta_request(DeltaDiscoveryRequest { response_nonce: response.nonce, ..request(None) })
+            .expect("it is taken");
+        assert_eq!((session.poll_response(), session.poll_report()), (None, None));
+        // What is new concerns nothing that it has, or it is accepted: neither is all that is in force.
+        session.handle_resources(set(6));
+        assert_eq!((session.poll_response(), session.poll_report()), (None, None));
+        session.handle_delta_request(request(Some(""))).expect("it is taken");
+        assert_eq!(session.poll_response(), None);
+        assert_eq!(session.poll_report(), Some(Report::Applied { revision: Revision(6), refusals_stand: false }));
+        session.handle_resources(set(7));
+        assert_eq!(session.poll_response(), None);
+        assert_eq!(session.poll_report(), Some(Report::Applied { revision: Revision(7), refusals_stand: false }));
+    }
 }

@@ -6,6 +6,21 @@ use envoy_types::pb::envoy::config::core::v3::Node;
 use envoy_types::pb::envoy::config::core::v3::node::UserAgentVersionType;
 use envoy_types::pb::google::protobuf::value::Kind;
 
+/// The field of a native proxy's metadata by which it says whether another process serves beside it: [`BESIDE_ANOTHER`], or
+/// anything else once that is over. It may say so again with any request.
+pub const BESIDE: &str = "beside";
+
+/// What it says while one does.
+pub const BESIDE_ANOTHER: &str = "another";
+
+/// Whether a client serves beside another process of the same proxy, if it says so.
+pub(super) fn is_beside_another(node: &Node) -> Option<bool> {
+    match &node.metadata.as_ref()?.fields.get(BESIDE)?.kind {
+        Some(Kind::StringValue(text)) => Some(text == BESIDE_ANOTHER),
+        Some(_) | None => None,
+    }
+}
+
 /// What a client says of itself in its first request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProxyNode {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use starling_model::{InstanceId, ServiceName};
 use starling_proxy::{Engine, LeafPem, Serving};
-use starling_rpc::{CallError, PlanMirror, PlanStream, PlanStreamError};
+use starling_rpc::{CallError, Follows, PlanMirror, PlanStream, PlanStreamError};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
@@ -177,9 +177,10 @@ impl Follower {
             // What is not in force is not had: the agent sends it again, and is answered for it.
             self.mirror = PlanMirror::default();
         }
-        let mut stream =
-            PlanStream::open(connection, (self.id.as_str(), &self.process), self.token.as_deref(), &self.mirror)
-                .await?;
+        // What it accepts counts once nobody serves what was in force before; it goes on taking what is new meanwhile.
+        let mut beside_another = !*self.alone.borrow();
+        let who = Follows { id: self.id.as_str(), process: &self.process, beside_another };
+        let mut stream = PlanStream::open(connection, who, self.token.as_deref(), &self.mirror).await?;
         loop {
             tokio::select! {
                 news = stream.next(&mut self.mirror) => {
@@ -191,14 +192,16 @@ impl Follower {
                             if !std::mem::replace(had_served, true) && !self.withdrawn {
                                 tracing::info!(sidecar = %self.id, "serving as the agent says");
                             }
-                            // Whoever does not wait for it any more ends this, too.
-                            let _ = self.alone.wait_for(|alone| *alone).await;
                             stream.accept()?;
                             anyhow::ensure!(!was_refused, CURED);
                         }
                         Outcome::Incomplete => stream.accept()?,
                         Outcome::Refused(text) => stream.refuse(text)?,
                     }
+                }
+                () = comes_true(&mut self.alone), if beside_another => {
+                    beside_another = false;
+                    stream.is_alone()?;
                 }
                 // What this stream has not brought anew is what the one before did.
                 Ok(()) = self.files.changed(), if self.refused.is_none() && self.settled && self.serves() => {
@@ -271,6 +274,11 @@ impl Follower {
             }
         }
     }
+}
+
+/// Returns when it is true, or nobody is left to say so.
+pub(super) async fn comes_true(what: &mut watch::Receiver<bool>) {
+    let _ = what.wait_for(|is_true| *is_true).await;
 }
 
 /// Why a connection to the agent is over.

@@ -301,3 +301,44 @@ async fn one_that_is_killed_while_it_hands_over_is_replaced_all_the_same() {
         assert_eq!(web.sidecar.own().process.ended(), None, "{}", web.sidecar.own().process.log());
     }
 }
+
+/// The revision of what is in force at the sidecar of web.
+async fn in_force(proxy: &OwnProxy) -> u64 {
+    let config = proxy.get("/config").await.text();
+    let revision = config.split("# web-sidecar-proxy at revision ").nth(1).and_then(|rest| {
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().ok()
+    });
+    revision.unwrap_or_else(|| panic!("no revision: {config}"))
+}
+
+/// One that hangs as it leaves: the next one goes by what is new at once, and the receipt waits for the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_new_is_in_force_at_the_next_process_while_the_one_before_is_still_leaving() {
+    let mesh = Mesh::start(MeshOptions { native: true, ..MeshOptions::default() }).await;
+    let raw = echoing().await;
+    mesh.register(&json!({"Name": "raw", "Port": raw, "Connect": {"SidecarService": {}}})).await;
+    let mut web = Workload::new("web").calls("raw").start_on(&mesh, Plane::Own).await;
+    // It leaves at once if nothing stands.
+    let mut connection = eventually("a connection stands", async || {
+        let mut connection = TcpStream::connect(web.upstream("raw")).await?;
+        connection.write_all(b"x").await?;
+        connection.read_exact(&mut [0]).await?;
+        Ok(connection)
+    })
+    .await;
+    let before = next(&mesh, &mut web, &[]).await;
+    nix::sys::signal::kill(before.process.pid(), nix::sys::signal::Signal::SIGSTOP).expect("a signal");
+    let change = mesh.intention("somebody", "web", "deny").await.index();
+    eventually("it is in force at the next one, and not everywhere", async || {
+        let at = in_force(web.sidecar.own()).await;
+        anyhow::ensure!(at >= change, "at {at}, and not {change}");
+        Ok(())
+    })
+    .await;
+    let receipt = mesh.receipt(change, "0s").await;
+    assert_eq!(receipt["settled"], json!(false), "the one before serves still: {receipt}");
+    nix::sys::signal::kill(before.process.pid(), nix::sys::signal::Signal::SIGCONT).expect("a signal");
+    mesh.settled(change).await;
+    round(&mut connection, 1).await;
+}
