@@ -182,7 +182,7 @@ pub enum AuthorityChanged {
         /// When.
         revision: Revision,
     },
-    /// The rotation goes on without these nodes.
+    /// The rotation goes on without these nodes and relays.
     GivenUp {
         /// Its root.
         root: String,
@@ -190,6 +190,8 @@ pub enum AuthorityChanged {
         nodes: BTreeSet<NodeName>,
         /// How many more that no server names.
         unnamed: usize,
+        /// The relays.
+        relays: BTreeSet<NodeName>,
         /// When.
         revision: Revision,
     },

@@ -117,7 +117,7 @@ fn own_routes() -> Vec<Route> {
         Route::new("GET", "/starling/v1/ca", P::OperatorRead, B::NONE, "The CA: every trusted root, which of them signs, where its key is, and how far a rotation is", |a, c| Box::pin(authority::show(a, c))),
         Route::new("PUT", "/starling/v1/ca/rotate", P::OperatorWrite, B::SMALL, "Have another root trusted, which signs once every node has applied that (`RenewWithin`, `Vault`)", |a, c| Box::pin(authority::rotate(a, c))),
         Route::new("PUT", "/starling/v1/ca/import", P::OperatorWrite, B::CERTIFICATES, "Take a CA from elsewhere, its key sealed (`Root`, `Key`, `RenewWithin`)", |a, c| Box::pin(authority::import(a, c))),
-        Route::new("PUT", "/starling/v1/ca/proceed", P::OperatorWrite, B::NONE, "Go on with a rotation without the nodes that have not applied it; names them", |a, c| Box::pin(authority::proceed(a, c))),
+        Route::new("PUT", "/starling/v1/ca/proceed", P::OperatorWrite, B::NONE, "Go on with a rotation without the nodes and relays that have not applied it; names them", |a, c| Box::pin(authority::proceed(a, c))),
         Route::new("PUT", "/starling/v1/ca/reseal", P::OperatorWrite, B::NONE, "Seal every key of the CA anew, with the first seal key of this server", |a, c| Box::pin(authority::reseal(a, c))),
         Route::new("DELETE", "/starling/v1/ca/roots/{id}", P::OperatorWrite, B::NONE, "Trust a root no more that does not sign; one that has leaves only with `now`", |a, c| Box::pin(authority::remove(a, c))),
         Route::new("GET", "/starling/v1/server/leave", P::OperatorRead, B::NONE, "How far this server is with leaving: agents that are attached to it, and in reserve", |a, c| Box::pin(starling::leaving(a, c))),

@@ -9,7 +9,7 @@ use prost::Message;
 use starling_catalog::Subject;
 use starling_model::{IntentionSubject, NameError, Revision, ServiceName};
 
-use crate::relayed::{Relayed, Remind, Superseded, WireEpoch};
+use crate::relayed::{Relayed, Remind, Superseded, Trusts, WireEpoch};
 
 /// Subjects in one request, all parts of it together, and so on one stream: what some thousand workloads of one node need.
 pub const SUBJECTS_MAX: usize = 16_384;
@@ -66,7 +66,7 @@ pub const LEVEL_OF_RELAYS: u32 = 2;
 #[derive(Clone, PartialEq, Message)]
 pub struct FromAgent {
     /// What it says.
-    #[prost(oneof = "AgentSays", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "AgentSays", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
     pub says: Option<AgentSays>,
 }
 
@@ -97,6 +97,9 @@ pub enum AgentSays {
     /// Something has happened behind a relay; relays say so, and nobody else.
     #[prost(message, tag = "8")]
     Relayed(Relayed),
+    /// Which roots a relay goes by, and those below it; relays say so, and nobody else.
+    #[prost(message, tag = "9")]
+    Trusts(Trusts),
 }
 
 /// Who is at the other end.

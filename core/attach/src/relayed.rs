@@ -111,6 +111,32 @@ pub struct NodeRejected {
     pub rejected: Option<Rejected>,
 }
 
+/// Which roots relays go by themselves, in what they show and in whom they let in: the relay that says so, and all below it. It is
+/// said again, whole, when it changes; nothing is known of a relay before.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Trusts {
+    /// Each of them.
+    #[prost(message, repeated, tag = "1")]
+    pub relays: Vec<RelayTrusts>,
+}
+
+/// Which roots a relay goes by.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct RelayTrusts {
+    /// The relay.
+    #[prost(string, tag = "1")]
+    pub relay: String,
+    /// Identifiers of the roots.
+    #[prost(string, repeated, tag = "2")]
+    pub roots: Vec<String>,
+}
+
+/// Relays that one stream speaks of: the one at its other end, and all below.
+pub const RELAYS_MAX: usize = 4_096;
+
+/// Roots that one relay goes by: those of some rotations that overlap.
+pub const RELAY_ROOTS_MAX: usize = 64;
+
 /// Nodes that owe a report on what may have come and gone before they were known here: each is told the next `Through`.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Remind {

@@ -69,7 +69,8 @@ impl Tree {
                 | AgentSays::Rejected(_)
                 | AgentSays::Here(_)
                 | AgentSays::Promote(_)
-                | AgentSays::Relayed(_) => panic!("no request"),
+                | AgentSays::Relayed(_)
+                | AgentSays::Trusts(_) => panic!("no request"),
             }
         }
     }

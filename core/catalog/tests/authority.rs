@@ -82,7 +82,14 @@ fn introduced() -> Snapshot {
 fn say(snapshot: &Snapshot, server: Option<ServerId>, missing: &[&str], unnamed: usize) -> Snapshot {
     let missing = missing.iter().map(|name| name.parse().expect("a name")).collect();
     let as_of = snapshot.coming_root().expect("coming").modified;
-    let report = TrustReport { as_of, at: snapshot.revision(), missing, unnamed };
+    let report = TrustReport {
+        as_of,
+        at: snapshot.revision(),
+        missing,
+        unnamed,
+        unnamed_least: unnamed,
+        relays: BTreeSet::new(),
+    };
     run(snapshot, AuthorityCommand::Report { root: "bb".to_owned(), server: reports_as(server), report })
 }
 
@@ -170,10 +177,12 @@ fn nodes_are_asked_again_and_given_up_by_name() {
     let snapshot = run(&snapshot, AuthorityCommand::AskAgain { root: "bb".to_owned() });
     assert!(snapshot.coming_root().expect("coming").modified > before, "it is a change of its own, with a receipt");
     let nodes: BTreeSet<_> = ["n1", "n2"].map(|name| name.parse().expect("a name")).into();
-    let give_up = AuthorityCommand::GiveUp { root: "bb".to_owned(), nodes: nodes.clone(), unnamed: 3 };
+    let give_up =
+        AuthorityCommand::GiveUp { root: "bb".to_owned(), nodes: nodes.clone(), unnamed: 3, relays: BTreeSet::new() };
     let snapshot = run(&snapshot, give_up);
     let as_of = snapshot.coming_root().expect("coming").modified;
-    let report = TrustReport { as_of, at: snapshot.revision(), missing: nodes.clone(), unnamed: 0 };
+    let (at, missing, relays) = (snapshot.revision(), nodes.clone(), BTreeSet::new());
+    let report = TrustReport { as_of, at, missing, unnamed: 0, unnamed_least: 0, relays };
     let say = |report: &TrustReport| AuthorityCommand::Report {
         root: "bb".to_owned(),
         server: "s".to_owned(),
@@ -184,8 +193,31 @@ fn nodes_are_asked_again_and_given_up_by_name() {
     assert_eq!(reported.coming_root().expect("coming").modified, report.as_of, "a report asks nobody again");
     assert_eq!(decided(&reported, say(&report)).expect("allowed"), Decision::default());
     let overlap = snapshot.coming_root().expect("coming").value.overlap.clone();
-    let (asked, given_up_unnamed, until) = (1, 3, None);
-    assert_eq!(overlap, Some(RootOverlap::Coming { since: NOW, asked, given_up: nodes, given_up_unnamed, until }));
+    let (asked, given_up_unnamed, given_up_relays, until) = (1, 3, BTreeSet::new(), None);
+    let expected = RootOverlap::Coming { since: NOW, asked, given_up: nodes, given_up_unnamed, given_up_relays, until };
+    assert_eq!(overlap, Some(expected));
+}
+
+#[test]
+fn a_relay_that_has_not_said_that_it_trusts_the_root_is_waited_for_and_given_up_by_name() {
+    let relays: BTreeSet<NodeName> = ["n1", "r1"].map(|name| name.parse().expect("a name")).into();
+    let say = |snapshot: &Snapshot, relays: &BTreeSet<NodeName>| {
+        let as_of = snapshot.coming_root().expect("coming").modified;
+        let (missing, relays) = (BTreeSet::new(), relays.clone());
+        let report = TrustReport { as_of, at: snapshot.revision(), missing, unnamed: 0, unnamed_least: 0, relays };
+        run(snapshot, AuthorityCommand::Report { root: "bb".to_owned(), server: reports_as(None), report })
+    };
+    let snapshot = say(&introduced(), &relays);
+    assert_eq!(snapshot.rotation_waits(None).relays, relays);
+    not_yet(&snapshot, None);
+    // A node by the name of a relay is another, and given up for itself.
+    let give_up = |nodes, relays| AuthorityCommand::GiveUp { root: "bb".to_owned(), nodes, unnamed: 0, relays };
+    let snapshot = say(&run(&snapshot, give_up(relays.clone(), BTreeSet::new())), &relays);
+    not_yet(&snapshot, None);
+    let given_up = run(&snapshot, give_up(BTreeSet::new(), relays.clone()));
+    assert!(say(&given_up, &relays).rotation_waits(None).is_over());
+    // Or it says so at last.
+    assert!(say(&snapshot, &BTreeSet::new()).rotation_waits(None).is_over());
 }
 
 #[test]
@@ -193,12 +225,21 @@ fn those_that_no_server_names_are_waited_for_and_given_up_by_their_count() {
     let snapshot = say(&introduced(), None, &["n1"], 5);
     let waits = snapshot.rotation_waits(None);
     assert_eq!((waits.nodes.len(), waits.unnamed), (1, 5));
-    let give_up = |nodes, unnamed| AuthorityCommand::GiveUp { root: "bb".to_owned(), nodes, unnamed };
+    let give_up =
+        |nodes, unnamed| AuthorityCommand::GiveUp { root: "bb".to_owned(), nodes, unnamed, relays: BTreeSet::new() };
     let snapshot = say(&run(&snapshot, give_up(waits.nodes, 0)), None, &["n1"], 5);
     not_yet(&snapshot, None);
     let snapshot = say(&run(&snapshot, give_up(BTreeSet::new(), 5)), None, &["n1"], 5);
     assert!(snapshot.rotation_waits(None).is_over());
     let _ = run(&snapshot, activate(None, due()));
+    // The count stands for those who have been missing ever since: who comes to be missed later is no one of them.
+    let fewer = say(&snapshot, None, &["n1"], 2);
+    assert!(fewer.rotation_waits(None).is_over());
+    let others = say(&fewer, None, &["n1"], 4);
+    assert_eq!(others.rotation_waits(None).unnamed, 2);
+    not_yet(&others, None);
+    let snapshot = say(&run(&others, give_up(BTreeSet::new(), 2)), None, &["n1"], 4);
+    assert!(snapshot.rotation_waits(None).is_over());
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub struct CaKeyRecord {
     pub trusted: BTreeMap<String, TrustReport>,
 }
 
-/// What a server says of the nodes that are attached to it: which do not trust a root yet.
+/// What a server says of the nodes and relays that are attached to it: which do not trust a root yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrustReport {
     /// When the root's record was last written, which is the change that they are to have applied.
@@ -43,6 +43,12 @@ pub struct TrustReport {
     /// How many more these are.
     #[serde(default)]
     pub unnamed: usize,
+    /// How many more these were at least, ever since the root's record was last written.
+    #[serde(default)]
+    pub unnamed_least: usize,
+    /// Relays that are attached to it, or to one that is, and have not said that they trust the root.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub relays: BTreeSet<NodeName>,
 }
 
 /// Where a private key of the CA is.
@@ -85,9 +91,13 @@ pub enum RootOverlap {
         /// Nodes for which it does not wait, because an operator said so.
         #[serde(default)]
         given_up: BTreeSet<NodeName>,
-        /// How many more these are.
+        /// How many more these are, of those that no server names. They stand for nodes that have not trusted it ever since: for
+        /// whoever comes to be missed later it waits.
         #[serde(default)]
         given_up_unnamed: usize,
+        /// Relays for which it does not wait, in the same way.
+        #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+        given_up_relays: BTreeSet<NodeName>,
         /// The end of the last leaf under it, if it has signed before.
         #[serde(default)]
         until: Option<UnixSeconds>,
@@ -124,7 +134,11 @@ mod tests {
         let older: CaKeyRecord = serde_json::from_str(older).unwrap();
         assert_eq!(older.place, CaKeyPlace::Vault { mount: "pki".to_owned() });
         let coming: RootOverlap = serde_json::from_str(r#"{"state":"coming","since":7}"#).unwrap();
-        let (since, given_up) = (UnixSeconds(7), BTreeSet::new());
-        assert_eq!(coming, RootOverlap::Coming { since, asked: 0, given_up, given_up_unnamed: 0, until: None });
+        let (since, given_up, given_up_relays) = (UnixSeconds(7), BTreeSet::new(), BTreeSet::new());
+        let given_up_unnamed = 0;
+        assert_eq!(
+            coming,
+            RootOverlap::Coming { since, asked: 0, given_up, given_up_unnamed, given_up_relays, until: None }
+        );
     }
 }

@@ -14,7 +14,8 @@ use starling_catalog::Subject;
 use starling_identity::{Identity, renew_at};
 use starling_model::{CaRootRecord, NodeName, UnixSeconds};
 use starling_tls::{
-    AgentIdentity, AgentIdentityError, CredentialSlot, Credentials, LeafKey, TrustSlot, agent_client_config, rotating_server_config,
+    AgentIdentity, AgentIdentityError, CredentialSlot, Credentials, LeafKey, TrustSlot, agent_client_config,
+    rotating_server_config,
 };
 use tokio::sync::watch;
 
@@ -157,7 +158,10 @@ impl Renewal {
             Ok(())
         });
         match used {
-            Ok(()) => *trusted = Some(pem),
+            Ok(()) => {
+                self.streams.trusts(roots.iter().map(|root| root.id.clone()).collect());
+                *trusted = Some(pem);
+            }
             Err(error) => {
                 tracing::warn!(error = format!("{error:#}"), "the roots of the mesh could not be kept");
             }

@@ -5,6 +5,7 @@
 
 mod agent;
 mod below;
+mod trust;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -52,6 +53,7 @@ struct State {
     leaving: bool,
     /// Counts how often every stream was ended.
     life: u64,
+    trust: trust::Trust,
 }
 
 /// A stream from a server.
@@ -128,6 +130,7 @@ impl Streams {
             welcome: None,
             leaving: false,
             life: 0,
+            trust: trust::Trust::default(),
         };
         let id = format!("relay-{:016x}", fastrand::u64(..));
         Arc::new(Self { state: Mutex::new(state), started: Instant::now(), name, id, metrics: Metrics::new(registry) })
@@ -183,6 +186,7 @@ impl Streams {
     pub(crate) fn end(&self, line: LineId) {
         let mut state = self.lock();
         state.lines.remove(&line);
+        state.trust.end(line);
         state.relay.end(line);
     }
 
@@ -272,6 +276,8 @@ impl Streams {
                 }
             }
             What::Relay => {
+                state.trust.left(id);
+                state.wake_lines();
                 self.metrics.relays.dec();
                 state.below.remove(&id);
             }
@@ -332,9 +338,15 @@ impl Streams {
         Ok(number)
     }
 
-    /// What there is to say on a stream to a server about what is wanted.
+    /// What there is to say on a stream to a server about what is wanted, and about whom relays trust.
     pub(crate) fn requests(&self, line: LineId) -> Vec<AgentSays> {
-        self.lock().relay.requests(line)
+        let mut state = self.lock();
+        let mut says = state.relay.requests(line);
+        // Nothing more is said on one that is over.
+        if state.lines.contains_key(&line) {
+            says.extend(state.trust.tell(line, &self.name).map(AgentSays::Trusts));
+        }
+        says
     }
 
     /// What there is to tell of the nodes on it.

@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use starling_attach::message::{LEVEL_OF_MOVES, Reached};
-use starling_attach::relayed::Notices;
 use starling_attach::{Fleet, Lineage, StreamId, SubscribeError};
 use starling_catalog::{Event, Refused, ReporterId, Snapshot, Subject};
 use starling_model::{Change, NodeName, Revision};
@@ -27,6 +26,7 @@ use tokio::sync::Notify;
 use crate::hub::{AttachedNode, Hub};
 use crate::liveness::{Liveness, Presence};
 
+use behind::OfRelay;
 pub(crate) use behind::RelayStream;
 
 /// Time after which streams in reserve are told what primaries are told at once: with several servers the machines of a fleet have
@@ -54,8 +54,8 @@ struct State {
     nodes: BTreeMap<NodeName, StreamId>,
     /// The newest stream in reserve of each node that has one here.
     standbys: BTreeMap<NodeName, StreamId>,
-    /// The streams of relays, and what to say to each of the nodes behind it.
-    relays: BTreeMap<StreamId, Notices>,
+    /// The streams of relays.
+    relays: BTreeMap<StreamId, OfRelay>,
     /// Streams in reserve that are to be told of something.
     later: Vec<StreamId>,
     /// Whether the server is leaving: nobody attaches any more.
@@ -321,7 +321,7 @@ impl State {
         ended.waker.into_iter().for_each(Waker::wake);
         // So does one at a relay when this has told it.
         if let Some((relay, number)) = ended.behind
-            && let Some(notices) = self.relays.get_mut(&relay)
+            && let Some(OfRelay { notices, .. }) = self.relays.get_mut(&relay)
         {
             notices.superseded(number, ended.node);
             wake(self, relay);
@@ -463,7 +463,7 @@ impl Agents {
         let Some(attached) = state.attached.get_mut(&id) else { return Poll::Ready(Err(Superseded)) };
         attached.waker = Some(context.waker().clone());
         let mut notices = attached.notices.as_mut().map(std::mem::take).unwrap_or_default();
-        notices.extend(state.relays.get_mut(&id).into_iter().flat_map(Notices::take));
+        notices.extend(state.relays.get_mut(&id).into_iter().flat_map(|relay| relay.notices.take()));
         if !notices.is_empty() {
             return Poll::Ready(Ok(notices));
         }

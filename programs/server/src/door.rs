@@ -321,7 +321,9 @@ impl AgentStream for Stream {
                 }
             }
             AgentSays::Here(_) => {}
-            AgentSays::Relayed(_) => return Err(CallError::refused("only a relay speaks for others")),
+            AgentSays::Relayed(_) | AgentSays::Trusts(_) => {
+                return Err(CallError::refused("only a relay speaks for others"));
+            }
         }
         Ok(())
     }
@@ -390,6 +392,7 @@ impl AgentStream for Relayed {
                 arrived.into_iter().for_each(|node| is_here(&self.server, node));
                 Ok(())
             }
+            AgentSays::Trusts(trusts) => self.stream.trusts(trusts).map_err(CallError::refused),
             AgentSays::Here(_) => Ok(()),
             AgentSays::Hello(_) => Err(CallError::refused("a second hello")),
             AgentSays::Applied(_) | AgentSays::Rejected(_) | AgentSays::Promote(_) => {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use starling_catalog::Snapshot;
-use starling_model::{Change, LeaderRecord, NodeName, Record, RecordKey, ServerId, ServerRecord};
+use starling_model::{Change, Fence, LeaderRecord, NodeName, Record, RecordKey, ServerId, ServerRecord};
 use starling_store::{CommitError, Expected, Lease, LeaseId, Transaction};
 use tokio::sync::{Notify, watch};
 
@@ -195,7 +195,11 @@ impl Server {
         let snapshot = self.snapshot();
         if snapshot.server(me.id).is_none_or(|known| known.value != me) {
             let record = Record::Server(me.clone());
+            // A root signs once all servers have said how it stands with their nodes: whoever decides that does not know of this one
+            // yet, and is to decide anew.
+            let fence = Record::Fence(Fence::Authority);
             let entry = Transaction::new().put_leased(store_key(&record.key()), record.encode(), lease);
+            let entry = entry.put(store_key(&fence.key()), fence.encode());
             let revision = self.store().commit(entry).await?;
             tracing::info!(server = %me.id, name = %me.name, %revision, leaving = me.leaving, "entered among the servers");
         }

@@ -8,7 +8,7 @@
 //! | Step | When |
 //! |---|---|
 //! | a root comes: it is trusted | an operator asks |
-//! | it signs | every node that is not lost has applied that, and none refuses it |
+//! | it signs | every node that is not lost has applied that, and none refuses it; every relay goes by it |
 //! | the one before it goes | the last leaf under it has ended |
 
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ const STEP: Duration = Duration::from_millis(500);
 /// Longer without contact it signs nothing: the root before may be gone before its leaves then.
 pub(crate) const CUT_OFF_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// Nodes that a server names in the catalog, of those that do not trust a root yet.
+/// Nodes that a server names in the catalog, of those that do not trust a root yet, and relays.
 const NAMES_SAID_MAX: usize = 1_000;
 
 /// Names that a receipt is asked for: more nodes than there are.
@@ -67,7 +67,9 @@ pub(crate) async fn run(server: Weak<Server>) {
 
 fn described(command: &AuthorityCommand) -> (String, &'static str) {
     match command {
-        AuthorityCommand::Report { root, .. } => (root.clone(), "it is said which nodes do not trust it yet"),
+        AuthorityCommand::Report { root, .. } => {
+            (root.clone(), "it is said which nodes and relays do not trust it yet")
+        }
         AuthorityCommand::AskAgain { root } => (root.clone(), "the nodes are asked again whether they trust it"),
         AuthorityCommand::Activate { root, .. } => (root.clone(), "it signs from now on"),
         AuthorityCommand::Remove { root, .. } => (root.clone(), "it is trusted no more"),
@@ -92,10 +94,25 @@ fn own_step(server: &Server) -> Option<AuthorityCommand> {
     let me = reports_as(server.id());
     let unnamed = missing.len().saturating_sub(NAMES_SAID_MAX);
     let missing = missing.into_iter().take(NAMES_SAID_MAX).collect();
-    let report = TrustReport { as_of: coming.modified, at: snapshot.revision(), missing, unnamed };
+    let is_given_up = |relay: &NodeName| match &coming.value.overlap {
+        Some(RootOverlap::Coming { given_up_relays, .. }) => given_up_relays.contains(relay),
+        Some(RootOverlap::Going { .. }) | None => false,
+    };
+    // Of very many some are named, and the others when those do, or are given up.
+    let relays = server.agents().relays_without(&root).into_iter().filter(|relay| !is_given_up(relay));
+    let relays = relays.take(NAMES_SAID_MAX).collect();
+    let report = TrustReport {
+        as_of: coming.modified,
+        at: snapshot.revision(),
+        missing,
+        unnamed,
+        unnamed_least: unnamed,
+        relays,
+    };
     let is_said = snapshot.ca_key(&root)?.value.trusted.get(&me).is_some_and(|said| {
         let has_come = server.id().is_some_and(|me| snapshot.has_come_since(me, said.at));
-        !has_come && TrustReport { at: said.at, ..report.clone() } == *said
+        let unnamed_least = said.unnamed_least.min(unnamed);
+        !has_come && TrustReport { at: said.at, unnamed_least, ..report.clone() } == *said
     });
     (!is_said).then_some(AuthorityCommand::Report { root, server: me, report })
 }
@@ -235,8 +252,8 @@ impl Server {
         let snapshot = self.snapshot();
         let root = snapshot.coming_root().map(|root| root.value.id.clone()).unwrap_or_default();
         let waits = snapshot.rotation_waits(self.id());
-        let (nodes, unnamed) = (waits.nodes.clone(), waits.unnamed);
-        let command = AuthorityCommand::GiveUp { root: root.clone(), nodes, unnamed };
+        let (nodes, unnamed, relays) = (waits.nodes.clone(), waits.unnamed, waits.relays.clone());
+        let command = AuthorityCommand::GiveUp { root: root.clone(), nodes, unnamed, relays };
         let revision = self.commit(&Command::Authority(command)).await?;
         Ok((root, waits, revision))
     }

@@ -32,11 +32,11 @@ enum CaCommand {
     NewSealKey(NewSealKeyArgs),
     /// List the roots that the mesh trusts, which of them signs, and where its key is
     Roots(ShowArgs),
-    /// Show how far a rotation is, and for which nodes it waits
+    /// Show how far a rotation is, and for which nodes and relays it waits
     Status(ShowArgs),
     Rotate(RotateArgs),
     Import(ImportArgs),
-    /// Go on with a rotation without the nodes that have not applied it, and name them
+    /// Go on with a rotation without the nodes and relays that have not applied it, and name them
     ///
     /// What runs there is refused by the others as soon as these have leaves under the new root.
     Proceed(ShowArgs),
@@ -160,6 +160,10 @@ struct Rotation {
     pending_unnamed: u64,
     #[serde(default)]
     given_up_unnamed: u64,
+    #[serde(default)]
+    pending_relays: Vec<String>,
+    #[serde(default)]
+    given_up_relays: Vec<String>,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -237,8 +241,10 @@ async fn status(args: &ShowArgs, surroundings: &Surroundings) -> anyhow::Result<
     print::line(&format!("{} is trusted by {applied} of {affected}; it signs once all of them do", rotation.root))?;
     let waits = [
         ("waits for", &rotation.pending, rotation.pending_unnamed),
+        ("waits for relays", &rotation.pending_relays, 0),
         ("refused by", &rotation.rejected, 0),
         ("given up", &rotation.given_up, rotation.given_up_unnamed),
+        ("given up relays", &rotation.given_up_relays, 0),
     ];
     for (what, nodes, unnamed) in waits {
         if !nodes.is_empty() || unnamed > 0 {
@@ -308,6 +314,9 @@ async fn proceed(args: &ShowArgs, surroundings: &Surroundings) -> anyhow::Result
             }
             if let Some(unnamed @ 1..) = value["given_up_unnamed"].as_u64() {
                 print::line(&format!("and {unnamed} more"))?;
+            }
+            for relay in value["given_up_relays"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                print::line(&format!("relay {relay}"))?;
             }
         }
     }

@@ -197,7 +197,7 @@ impl Server {
                 }
             }
             AgentSays::Promote(promote) => self.promote(stream, Revision(promote.through))?,
-            AgentSays::Hello(_) | AgentSays::Relayed(_) => unreachable!("agents only"),
+            AgentSays::Hello(_) | AgentSays::Relayed(_) | AgentSays::Trusts(_) => unreachable!("agents only"),
             AgentSays::Here(_) => {}
         }
         Ok(None)

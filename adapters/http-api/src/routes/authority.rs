@@ -68,7 +68,7 @@ fn form(snapshot: &Snapshot, root: &CaRootRecord) -> Value {
 }
 
 fn rotation(root: &CaRootRecord, revision: Revision, report: Option<&ChangeReport>, waits: &RotationWaits) -> Value {
-    let Some(RootOverlap::Coming { since, given_up, given_up_unnamed, .. }) = &root.overlap else {
+    let Some(RootOverlap::Coming { since, given_up, given_up_unnamed, given_up_relays, .. }) = &root.overlap else {
         return Value::Null;
     };
     let waits_for = &waits.nodes;
@@ -86,8 +86,10 @@ fn rotation(root: &CaRootRecord, revision: Revision, report: Option<&ChangeRepor
         "pending": names(&waits_for.difference(&rejected).cloned().collect()),
         "pending_unnamed": waits.unnamed,
         "pending_servers": waits.servers.len(),
+        "pending_relays": names(&waits.relays),
         "given_up": names(given_up),
         "given_up_unnamed": given_up_unnamed,
+        "given_up_relays": names(given_up_relays),
     })
 }
 
@@ -135,9 +137,11 @@ async fn changed(api: &Api, change: AuthorityChange) -> Outcome {
         AuthorityChanged::Trusted { root, revision } => {
             Ok(Answer::json(json!({"root": root, "revision": revision.0})).written_at(revision))
         }
-        AuthorityChanged::GivenUp { root, nodes, unnamed, revision } => {
-            let nodes: Vec<_> = nodes.iter().map(NodeName::as_str).collect();
-            let given_up = json!({"root": root, "given_up": nodes, "given_up_unnamed": unnamed});
+        AuthorityChanged::GivenUp { root, nodes, unnamed, relays, revision } => {
+            let names = |names: &BTreeSet<NodeName>| names.iter().map(NodeName::to_string).collect::<Vec<_>>();
+            let (nodes, relays) = (names(&nodes), names(&relays));
+            let given_up =
+                json!({"root": root, "given_up": nodes, "given_up_unnamed": unnamed, "given_up_relays": relays});
             Ok(Answer::json(given_up).written_at(revision))
         }
         AuthorityChanged::Resealed(count) => Ok(Answer::json(json!({"resealed": count}))),

@@ -60,7 +60,8 @@ impl Attached {
             | AgentSays::Applied(_)
             | AgentSays::Rejected(_)
             | AgentSays::Promote(_)
-            | AgentSays::Relayed(_)) => Ok(self.stream()?.handle(says)?),
+            | AgentSays::Relayed(_)
+            | AgentSays::Trusts(_)) => Ok(self.stream()?.handle(says)?),
         }
     }
 

@@ -212,7 +212,8 @@ impl Agent {
                 | AgentSays::Rejected(_)
                 | AgentSays::Here(_)
                 | AgentSays::Promote(_)
-                | AgentSays::Relayed(_)) => panic!("no request: {other:?}"),
+                | AgentSays::Relayed(_)
+                | AgentSays::Trusts(_)) => panic!("no request: {other:?}"),
             });
         }
     }

@@ -55,7 +55,7 @@ pub enum AuthorityCommand {
         /// The root.
         root: String,
     },
-    /// A server says which of the nodes that are attached to it do not trust the coming root yet.
+    /// A server says which of the nodes and relays that are attached to it do not trust the coming root yet.
     Report {
         /// The root.
         root: String,
@@ -64,7 +64,7 @@ pub enum AuthorityCommand {
         /// What it says.
         report: TrustReport,
     },
-    /// Does not wait for these nodes any more.
+    /// Does not wait for these nodes and relays any more.
     GiveUp {
         /// The root.
         root: String,
@@ -72,6 +72,8 @@ pub enum AuthorityCommand {
         nodes: BTreeSet<NodeName>,
         /// How many more of those that no server names.
         unnamed: usize,
+        /// The relays.
+        relays: BTreeSet<NodeName>,
     },
     /// Signs under the coming root from now on, if every node trusts it that was not given up. The one before it stays
     /// trusted as long as leaves under it are valid.
@@ -180,13 +182,16 @@ pub(super) fn decide(
             // Of a server that is gone nothing is known any more.
             let runs = |id: &String| snapshot.servers().any(|server| server.value.id.to_string() == *id);
             key.trusted.retain(|id, _| id == server || runs(id));
-            key.trusted.insert(server.clone(), report.clone());
+            let before = key.trusted.get(server).filter(|before| before.as_of == report.as_of);
+            let unnamed_least = before.map_or(report.unnamed, |before| before.unnamed_least.min(report.unnamed));
+            key.trusted.insert(server.clone(), TrustReport { unnamed_least, ..report.clone() });
             decision.put(snapshot, Record::CaKey(key));
         }
-        AuthorityCommand::GiveUp { root, nodes, unnamed } => {
+        AuthorityCommand::GiveUp { root, nodes, unnamed, relays } => {
             let mut root = coming(snapshot, root)?.clone();
-            if let Some(RootOverlap::Coming { given_up, given_up_unnamed, .. }) = &mut root.overlap {
+            if let Some(RootOverlap::Coming { given_up, given_up_unnamed, given_up_relays, .. }) = &mut root.overlap {
                 given_up.extend(nodes.iter().cloned());
+                given_up_relays.extend(relays.iter().cloned());
                 *given_up_unnamed = given_up_unnamed.saturating_add(*unnamed);
             }
             decision.put(snapshot, Record::CaRoot(root));
@@ -239,8 +244,9 @@ fn introduce(
         Some(RootOverlap::Going { until }) => Some(until),
         Some(RootOverlap::Coming { .. }) | None => None,
     });
-    let (given_up, given_up_unnamed) = (BTreeSet::new(), 0);
-    let overlap = Some(RootOverlap::Coming { since: now, asked: 0, given_up, given_up_unnamed, until });
+    let (given_up, given_up_unnamed, given_up_relays) = (BTreeSet::new(), 0, BTreeSet::new());
+    let overlap =
+        Some(RootOverlap::Coming { since: now, asked: 0, given_up, given_up_unnamed, given_up_relays, until });
     decision.put(snapshot, Record::CaRoot(CaRootRecord { active: false, overlap, ..root.clone() }));
     decision.put(snapshot, Record::CaKey(key.clone()));
     Ok(())
@@ -322,13 +328,15 @@ pub struct RotationWaits {
     pub nodes: BTreeSet<NodeName>,
     /// How many more nodes servers have not named.
     pub unnamed: usize,
+    /// Relays that have not said that they trust the root: agents that have a leaf under it are turned away there.
+    pub relays: BTreeSet<NodeName>,
 }
 
 impl RotationWaits {
     /// Whether it waits for nothing.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.servers.is_empty() && self.nodes.is_empty() && self.unnamed == 0
+        self.servers.is_empty() && self.nodes.is_empty() && self.unnamed == 0 && self.relays.is_empty()
     }
 }
 
@@ -346,18 +354,24 @@ impl Snapshot {
     pub fn rotation_waits(&self, by: Option<ServerId>) -> RotationWaits {
         let mut waits = RotationWaits::default();
         let Some(coming) = self.coming_root() else { return waits };
-        let Some(RootOverlap::Coming { given_up, given_up_unnamed, .. }) = &coming.value.overlap else { return waits };
+        let Some(RootOverlap::Coming { given_up, given_up_unnamed, given_up_relays, .. }) = &coming.value.overlap
+        else {
+            return waits;
+        };
         let said = self.ca_key(&coming.value.id).map(|key| &key.value.trusted);
         let report_of = |server: Option<ServerId>| {
             said.and_then(|said| said.get(&reports_as(server))).filter(|report| report.as_of == coming.modified)
         };
+        let mut unnamed_least = 0_usize;
         let servers: BTreeSet<_> = by.into_iter().chain(self.servers().map(|server| server.value.id)).collect();
         let servers: Vec<_> = if by.is_none() { vec![None] } else { servers.into_iter().map(Some).collect() };
         for server in servers {
             match report_of(server) {
                 Some(report) => {
                     waits.nodes.extend(report.missing.iter().cloned());
-                    waits.unnamed = waits.unnamed.saturating_add(report.unnamed);
+                    waits.relays.extend(report.relays.iter().cloned());
+                    unnamed_least = unnamed_least.saturating_add(report.unnamed_least);
+                    waits.unnamed = waits.unnamed.saturating_add(report.unnamed.saturating_sub(report.unnamed_least));
                 }
                 None => {
                     waits.servers.insert(reports_as(server));
@@ -375,7 +389,9 @@ impl Snapshot {
             waits.nodes.extend(self.alive_nodes().filter(is_unspoken_of).cloned());
         }
         waits.nodes.retain(|node| !given_up.contains(node));
-        waits.unnamed = waits.unnamed.saturating_sub(*given_up_unnamed);
+        waits.relays.retain(|relay| !given_up_relays.contains(relay));
+        // Those who were given up are of those who have been missing all the time.
+        waits.unnamed = waits.unnamed.saturating_add(unnamed_least.saturating_sub(*given_up_unnamed));
         waits
     }
 

@@ -135,7 +135,9 @@ impl AgentStream for OfAgent {
             AgentSays::Rejected(rejected) => self.report(|roll, number| roll.rejected(number, rejected.bounded())),
             AgentSays::Promote(promote) => self.promote(Revision(promote.through))?,
             AgentSays::Here(_) => {}
-            AgentSays::Relayed(_) => return Err(CallError::refused("only a relay speaks for others")),
+            AgentSays::Relayed(_) | AgentSays::Trusts(_) => {
+                return Err(CallError::refused("only a relay speaks for others"));
+            }
         }
         Ok(())
     }

@@ -56,6 +56,8 @@ impl Streams {
         let id = state.relay.attach_relay();
         state.attached.insert(id, Attached { what: What::Relay, waker: None, leaving: Leave::Stays });
         state.below.insert(id, Notices::default());
+        state.trust.attached(id, relay.clone());
+        state.wake_lines();
         let life = state.life;
         self.metrics.relays.inc();
         tracing::info!(%relay, "a relay attached");
@@ -153,6 +155,7 @@ impl AgentStream for OfRelay {
                 Ok(())
             }
             AgentSays::Relayed(relayed) => self.hear(relayed),
+            AgentSays::Trusts(trusts) => self.streams.trusted_below(self.id, &self.relay, trusts),
             AgentSays::Here(_) => Ok(()),
             AgentSays::Hello(_) => Err(CallError::refused("a second hello")),
             AgentSays::Applied(_) | AgentSays::Rejected(_) | AgentSays::Promote(_) => {

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use starling_attach::message::{MessageError, Reached, decode_subject};
-use starling_attach::relayed::{InForce, Notices, RELAY_NODES_MAX, RELAY_SUBJECTS_MAX, Relayed, Wants};
+use starling_attach::relayed::{
+    InForce, Notices, RELAY_NODES_MAX, RELAY_ROOTS_MAX, RELAY_SUBJECTS_MAX, RELAYS_MAX, RelayTrusts, Relayed, Trusts,
+    Wants,
+};
 use starling_attach::{StreamId, SubscribeError};
 use starling_catalog::{Refused, Subject};
 use starling_model::{NameError, NodeName, Revision};
@@ -42,6 +45,18 @@ pub(crate) struct RelayStream {
     relay: NodeName,
     behind: Mutex<Behind>,
 }
+
+/// What there is of a relay while its stream is open.
+#[derive(Debug)]
+pub(super) struct OfRelay {
+    /// The roots by which it goes, and by which those below it go.
+    trust: Trust,
+    /// What to say to it of the nodes behind it.
+    pub(super) notices: Notices,
+}
+
+/// Identifiers of the roots by which relays go.
+type Trust = BTreeMap<NodeName, BTreeSet<String>>;
 
 /// What the relay has said.
 #[derive(Default)]
@@ -83,10 +98,20 @@ impl Agents {
         }
         let id = state.fleet.attach_relay();
         state.fleet.tell_endings(id);
-        state.relays.insert(id, Notices::default());
+        // It has yet to say by which roots it goes.
+        let trust = [(relay.clone(), BTreeSet::new())].into();
+        state.relays.insert(id, OfRelay { trust, notices: Notices::default() });
         state.attached.insert(id, Attached { notices: Some(Vec::new()), ..Attached::new(relay.clone()) });
         self.metrics.relays.inc();
         Ok(RelayStream { agents: Arc::clone(self), id, relay, behind: Mutex::default() })
+    }
+
+    /// Relays that have not said that they go by this root, of those that are attached here, and of those below them.
+    pub(crate) fn relays_without(&self, root: &str) -> BTreeSet<NodeName> {
+        let state = self.lock();
+        let relays = state.relays.values().flat_map(|relay| &relay.trust);
+        let without = relays.filter(|(_, roots)| !roots.contains(root));
+        without.map(|(relay, _)| relay.clone()).collect()
     }
 
     /// A node has come to a relay below, which calls it by `number`: it is attached from now on, in the place of any stream of it before.
@@ -102,7 +127,7 @@ impl Agents {
     fn left_behind(&self, relay: StreamId, number: u32, id: StreamId) {
         self.metrics.behind.dec();
         let mut state = self.lock();
-        state.relays.get_mut(&relay).into_iter().for_each(|notices| notices.forget(number));
+        state.relays.get_mut(&relay).into_iter().for_each(|relay| relay.notices.forget(number));
         let Some(attached) = state.attached.get_mut(&id) else { return };
         attached.away = true;
         self.liveness.is_away(&attached.node);
@@ -197,6 +222,28 @@ impl RelayStream {
         Ok(arrived)
     }
 
+    /// Hears by which roots the relay goes, and those below it.
+    ///
+    /// # Errors
+    /// [`Misspoken`]; the stream has to end then.
+    pub(crate) fn trusts(&self, trusts: Trusts) -> Result<(), Misspoken> {
+        if trusts.relays.len() > RELAYS_MAX {
+            return Err(Misspoken::TooMany(RELAYS_MAX, "relays"));
+        }
+        // That it is here is known, whatever it says.
+        let mut known: Trust = [(self.relay.clone(), BTreeSet::new())].into();
+        for RelayTrusts { relay, roots } in trusts.relays {
+            if roots.len() > RELAY_ROOTS_MAX {
+                return Err(Misspoken::TooMany(RELAY_ROOTS_MAX, "roots"));
+            }
+            known.insert(relay.parse()?, roots.into_iter().collect());
+        }
+        if let Some(relay) = self.agents.lock().relays.get_mut(&self.id) {
+            relay.trust = known;
+        }
+        Ok(())
+    }
+
     fn wants(&self, behind: &Behind, wants: &Wants) -> Result<(), Misspoken> {
         let node = behind.node(wants.node)?;
         let (from_now, no_longer) = (behind.subjects(&wants.from_now)?, behind.subjects(&wants.no_longer)?);
@@ -218,7 +265,7 @@ impl RelayStream {
             return;
         }
         let mut state = self.agents.lock();
-        if let Some(notices) = state.relays.get_mut(&self.id) {
+        if let Some(OfRelay { notices, .. }) = state.relays.get_mut(&self.id) {
             nodes.into_iter().for_each(|node| notices.remind(node));
         }
         state.fleet.remind(self.id);

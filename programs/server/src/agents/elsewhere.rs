@@ -28,7 +28,9 @@ impl Agents {
             if wakers.len() == max {
                 break;
             }
-            let Some(attached) = state.attached.get_mut(&id).filter(|attached| !attached.told_leaving) else { continue };
+            let Some(attached) = state.attached.get_mut(&id).filter(|attached| !attached.told_leaving) else {
+                continue;
+            };
             if let Some(waker) = attached.notify(&leaving) {
                 attached.told_leaving = true;
                 wakers.push(waker);

@@ -95,8 +95,8 @@ impl CatalogPort for Catalog {
             AuthorityChange::Proceed => {
                 let gone_on = self.server.proceed_with_rotation().await;
                 gone_on.map(|(root, waits, revision)| {
-                    let RotationWaits { nodes, unnamed, .. } = waits;
-                    AuthorityChanged::GivenUp { root, nodes, unnamed, revision }
+                    let RotationWaits { nodes, unnamed, relays, servers: _ } = waits;
+                    AuthorityChanged::GivenUp { root, nodes, unnamed, relays, revision }
                 })
             }
             AuthorityChange::Reseal => self.server.reseal_authority().await.map(AuthorityChanged::Resealed),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use starling_e2e::etcd::Etcd;
-use starling_e2e::{Instance, Mesh, MeshOptions, Plane, Program, Workload, eventually};
+use starling_e2e::{Instance, Mesh, MeshOptions, Plane, Program, Seal, Traffic, Workload, eventually, new_seal_key};
 
 use crate::apart::{answered, connected, token};
 use crate::streams::{is_attached, metric, until_metric};
@@ -260,4 +260,93 @@ async fn a_store_that_is_set_back_below_what_a_relay_has_heard_begins_it_anew() 
 fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
     let status = std::process::Command::new("cp").arg("-r").args([from, to]).status().expect("cp runs");
     assert!(status.success(), "{} is copied", from.display());
+}
+
+/// What a relay shows itself by, as it is on its disk.
+fn certificate(relay: &Mesh) -> String {
+    let path = relay.data_dir().join("agent/identity/cert.pem");
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// How far a rotation is.
+async fn rotation(server: &Mesh) -> Value {
+    server.cli(&["ca", "status", "-o", "json"]).await.success().json()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rotation_waits_until_every_relay_of_a_tree_trusts_the_root_and_nothing_fails_across_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let seal = folder.path().join("seal");
+    new_seal_key(&seal);
+    let program = Program::Server(String::new());
+    let server = Mesh::start(MeshOptions { program, seal: Seal::File(seal), ..MeshOptions::default() }).await;
+    let above = relay("above", &server, &[&server]).await;
+    let below = relay("below", &server, &[&above]).await;
+    let pair = pair(&server, &[&below]).await;
+    connected(&server, "n1", true).await;
+    connected(&server, "n2", true).await;
+    let traffic = Traffic::start(&pair.web.upstream("api"), "/");
+    // The relay below can keep no other roots than it has, so it goes by none: agents that had a leaf under the new one could not
+    // come back to it.
+    let in_its_way = below.data_dir().join("agent/identity.partial");
+    std::fs::write(&in_its_way, "").expect("a file where it writes");
+    let before = [certificate(&above), certificate(&below)];
+    let root = server.cli(&["ca", "rotate", "--renew-within", "1s"]).await.success().stdout.trim().to_owned();
+    eventually("it waits for the relay below, and for nobody else", async || {
+        let status = rotation(&server).await;
+        anyhow::ensure!(status["pending_relays"] == json!(["below"]) && status["pending"] == json!([]), "{status}");
+        Ok(())
+    })
+    .await;
+    let shown = server.cli(&["ca", "status"]).await.success().stdout;
+    assert!(shown.contains("waits for relays: below"), "{shown}");
+    std::fs::remove_file(&in_its_way).expect("it is there");
+    eventually("it signs", async || {
+        let roots = server.get("/v1/connect/ca/roots").await.success().json();
+        anyhow::ensure!(roots["ActiveRootID"] == json!(root), "{roots}");
+        Ok(())
+    })
+    .await;
+    for (relay, before) in [&above, &below].into_iter().zip(before) {
+        eventually("the relay has a certificate under the new root", async || {
+            anyhow::ensure!(certificate(relay) != before, "it is the same");
+            Ok(())
+        })
+        .await;
+    }
+    traffic.requests(100).await;
+    traffic.stop_without_failure().await;
+    // Whoever knows the new root alone, and whoever joins now, comes in by way of the relays.
+    let third = agent("n3", &server, &[&below]).await;
+    connected(&server, "n3", true).await;
+    change(&server, "after", 1).await;
+    drop((third, pair));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_goes_on_with_a_rotation_without_a_relay_and_is_told_which() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let seal = folder.path().join("seal");
+    new_seal_key(&seal);
+    let program = Program::Server(String::new());
+    let server = Mesh::start(MeshOptions { program, seal: Seal::File(seal), ..MeshOptions::default() }).await;
+    let relay = relay("r1", &server, &[&server]).await;
+    let in_its_way = relay.data_dir().join("agent/identity.partial");
+    std::fs::write(&in_its_way, "").expect("a file where it writes");
+    let root = server.cli(&["ca", "rotate"]).await.success().stdout.trim().to_owned();
+    eventually("it waits for the relay", async || {
+        let status = rotation(&server).await;
+        anyhow::ensure!(status["pending_relays"] == json!(["r1"]), "{status}");
+        Ok(())
+    })
+    .await;
+    let given_up = server.cli(&["ca", "proceed"]).await.success().stdout;
+    assert_eq!(given_up.trim(), "relay r1");
+    eventually("it signs", async || {
+        let roots = server.get("/v1/connect/ca/roots").await.success().json();
+        anyhow::ensure!(roots["ActiveRootID"] == json!(root), "{roots}");
+        Ok(())
+    })
+    .await;
+    std::fs::remove_file(&in_its_way).expect("it is there");
 }

@@ -125,7 +125,8 @@ fn asked(stream: &Stream) -> (usize, usize) {
             | AgentSays::Rejected(_)
             | AgentSays::Here(_)
             | AgentSays::Promote(_)
-            | AgentSays::Relayed(_) => {}
+            | AgentSays::Relayed(_)
+            | AgentSays::Trusts(_) => {}
         }
     }
     counts
@@ -304,6 +305,7 @@ fn told_now(stream: &Stream) -> Vec<String> {
         | AgentSays::Subscribe(_)
         | AgentSays::Unsubscribe(_)
         | AgentSays::Relayed(_)
+        | AgentSays::Trusts(_)
         | AgentSays::Here(_)
         | AgentSays::Promote(_) => None,
     })
