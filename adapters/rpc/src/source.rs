@@ -25,7 +25,7 @@ pub trait ProxySource: Send + Sync + 'static {
 /// One proxy's resources and reports, for as long as its stream lives: the feed is dropped when the stream ends.
 pub struct ProxyFeed {
     /// The newest set. It may change as often as it likes; sets that nobody saw are skipped. When the sender is gone,
-    /// the stream ends and the proxy comes back.
+    /// the stream ends and the proxy comes back; so it does when a set is of a lower revision than the one before.
     pub resources: watch::Receiver<Arc<ResourceSet>>,
     /// Called with every report, in order; must not block. Whatever it owns is dropped when the stream ends.
     pub on_report: Box<dyn FnMut(Report) + Send>,

@@ -97,6 +97,7 @@ pub(crate) async fn run<V: Variant>(
     tracing::debug!(id = node.id, user_agent = node.user_agent, ?peer, "proxy attaches");
     let mut feed = source.attach(node, peer).await?;
     let resources = Arc::clone(&feed.resources.borrow_and_update());
+    let mut newest = resources.revision;
     let mut session = AdsSession::new(V::FLAVOUR, resources);
     let mut input = Input::Request(first);
     loop {
@@ -104,7 +105,15 @@ pub(crate) async fn run<V: Variant>(
             Input::Request(request) => {
                 V::handle(&mut session, request).map_err(|error| Status::invalid_argument(error.to_string()))?;
             }
-            Input::Resources => session.handle_resources(Arc::clone(&feed.resources.borrow_and_update())),
+            Input::Resources => {
+                let resources = Arc::clone(&feed.resources.borrow_and_update());
+                // Of another count of revisions, by which this stream's say nothing: the proxy comes back, and is told what differs.
+                if resources.revision < newest {
+                    return Err(Status::unavailable("the catalog was set back; attach again"));
+                }
+                newest = resources.revision;
+                session.handle_resources(resources);
+            }
             Input::Closed => return Ok(()),
         }
         while let Some(response) = session.poll_response() {

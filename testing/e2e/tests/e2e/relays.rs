@@ -224,8 +224,8 @@ async fn a_store_that_is_set_back_below_what_a_relay_has_heard_begins_it_anew() 
     let relay = relay("r1", &server, &[&server]).await;
     let first = agent("n1", &server, &[&relay]).await;
     let second = agent("n2", &server, &[&relay]).await;
-    let _api = Workload::new("api").start_on(&first, Plane::Native).await;
-    let web = Workload::new("web").calls("api").start_on(&second, Plane::Native).await;
+    let _api = Workload::new("api").start_on(&first, Plane::Envoy).await;
+    let web = Workload::new("web").calls("api").start_on(&second, Plane::Envoy).await;
     server.protocol("api", "http").await;
     answered(&web, "api", 200, "nothing says otherwise").await;
     server.kill9();
