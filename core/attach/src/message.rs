@@ -53,14 +53,19 @@ pub enum MessageError {
 
 /// What either end understands, told in the first frame of each. 1 adds that a server says of how many ended subscriptions it
 /// has heard, where an agent's stream should go, and that it is leaving; and that an agent has a second stream in reserve. 2
-/// adds relays: a server knows the nodes behind them, and agents that what they are attached to is one.
-pub const LEVEL: u32 = 2;
+/// adds relays: a server knows the nodes behind them, and agents that what they are attached to is one. 3 adds that a relay
+/// says by which roots it goes, and is told of nodes that have attached elsewhere; and requests in parts, which a server of
+/// before answers part by part.
+pub const LEVEL: u32 = 3;
 
 /// From this level on either end understands ends of subscriptions, moves and servers that leave.
 pub const LEVEL_OF_MOVES: u32 = 1;
 
 /// From this level on a server understands relays.
 pub const LEVEL_OF_RELAYS: u32 = 2;
+
+/// From this level on a server hears by which roots relays go, and a relay of nodes that have attached elsewhere.
+pub const LEVEL_OF_TRUSTS: u32 = 3;
 
 /// A frame from an agent, or from a relay.
 #[derive(Clone, PartialEq, Message)]

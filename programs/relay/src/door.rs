@@ -61,8 +61,8 @@ impl AgentDoor for Door {
         Ok(Arc::new(self.streams.attach(node, &hello)?))
     }
 
-    fn relay(&self, relay: NodeName, _: Hello) -> Result<Arc<dyn AgentStream>, CallError> {
-        Ok(Arc::new(self.streams.attach_relay(relay)?))
+    fn relay(&self, relay: NodeName, hello: Hello) -> Result<Arc<dyn AgentStream>, CallError> {
+        Ok(Arc::new(self.streams.attach_relay(relay, hello.level)?))
     }
 
     async fn commit(&self, node: &NodeName, changes: Vec<Change>) -> Result<Revision, CallError> {

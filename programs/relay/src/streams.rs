@@ -13,7 +13,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use bytes::Bytes;
-use starling_attach::message::{AgentSays, LEVEL, Leaving, MessageError, ServerSays, Subscribe, Welcome};
+use starling_attach::message::{
+    AgentSays, LEVEL, LEVEL_OF_TRUSTS, Leaving, MessageError, ServerSays, Subscribe, Welcome,
+};
 use starling_attach::relay::{Crowded, LineId, NodeNumber, Relay};
 use starling_attach::relayed::Notices;
 use starling_attach::{FromServer, Parts, ReplicaError, StreamId, SubscribeError};
@@ -63,6 +65,8 @@ struct Line {
     waker: Arc<Notify>,
     /// What streams are told first once what this server tells is what they are told.
     welcome: Option<Bytes>,
+    /// Whether the server has said that it hears by which roots relays go.
+    hears_trusts: bool,
 }
 
 struct Attached {
@@ -214,6 +218,7 @@ impl Streams {
         if let Some(kept) = state.lines.get_mut(&line) {
             if let ServerSays::Welcome(welcome) = says {
                 kept.welcome = Some(self.welcome(welcome));
+                kept.hears_trusts = welcome.level >= LEVEL_OF_TRUSTS;
             }
             if let Some(welcome) = kept.welcome.take_if(|_| heard.handed_over) {
                 state.welcome = Some(welcome);
@@ -343,7 +348,7 @@ impl Streams {
         let mut state = self.lock();
         let mut says = state.relay.requests(line);
         // Nothing more is said on one that is over.
-        if state.lines.contains_key(&line) {
+        if state.lines.get(&line).is_some_and(|line| line.hears_trusts) {
             says.extend(state.trust.tell(line, &self.name).map(AgentSays::Trusts));
         }
         says

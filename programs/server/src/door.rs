@@ -105,9 +105,9 @@ impl AgentDoor for Door {
     }
 
     fn relay(&self, relay: NodeName, hello: Hello) -> Result<Arc<dyn AgentStream>, CallError> {
-        let Hello { version, standby, .. } = hello;
+        let Hello { version, standby, level, .. } = hello;
         tracing::info!(%relay, version, standby, "relay attached");
-        let stream = self.server.agents().attach_relay(relay).map_err(CallError::unavailable)?;
+        let stream = self.server.agents().attach_relay(relay, level).map_err(CallError::unavailable)?;
         let server = Arc::clone(&self.server);
         let (parts, welcome) = (Mutex::default(), OnceLock::new());
         Ok(Arc::new(Relayed { server, stream, parts, welcome, first: self.welcome.clone() }))

@@ -55,7 +55,8 @@ struct State {
 #[derive(Clone, Copy)]
 struct Away {
     lost_at: Instant,
-    /// Since when it is known to be away, if that is not its own doing: a server has ended, this one or another.
+    /// Since when it is known to be away, if that is not its own doing: a server has ended, this one or another, or a relay is
+    /// gone with all nodes behind it.
     server_ended_at: Option<Instant>,
 }
 
@@ -85,6 +86,18 @@ impl Liveness {
     pub(crate) fn is_away(&self, node: &NodeName) {
         let away = Away { lost_at: Instant::now() + self.grace, server_ended_at: None };
         self.lock().away.insert(node.clone(), away);
+        self.changed.notify_one();
+    }
+
+    /// A node is away with the relay that it was behind; it is on its way here, or elsewhere, with many others.
+    pub(crate) fn is_away_with_its_relay(&self, node: &NodeName) {
+        let now = Instant::now();
+        let away = Away { lost_at: now + self.grace, server_ended_at: Some(now) };
+        let mut state = self.lock();
+        state.away.insert(node.clone(), away);
+        // None of them has had the time to come yet.
+        state.last_return = now;
+        drop(state);
         self.changed.notify_one();
     }
 
@@ -191,7 +204,8 @@ pub(crate) async fn write(server: Weak<Server>, liveness: Arc<Liveness>) {
             let _ = done.send(());
         }
         drop(server);
-        if nodes.len() > 1 {
+        // After a full one the next has waited already.
+        if (2..LIVENESS_NODES_MAX).contains(&nodes.len()) {
             tokio::time::sleep(GATHER).await;
         }
     }

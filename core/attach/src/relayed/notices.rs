@@ -7,20 +7,28 @@ use bytes::Bytes;
 use starling_model::NodeName;
 
 use super::{Gone, Remind, Superseded};
-use crate::message::{FromServer, ServerSays};
+use crate::message::{FromServer, LEVEL_OF_TRUSTS, ServerSays};
 
 /// Nodes in one frame: at most some 550 KB with the longest names.
 pub const NODES_PER_NOTICE: usize = 4_096;
 
 /// What there is to say, by the relay's numbers. It holds no more of them than there are nodes behind the relay, if whoever keeps it says
 /// when a number is nobody's any more.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Notices {
     remind: BTreeSet<u32>,
     superseded: BTreeMap<u32, NodeName>,
+    hears_of_superseded: bool,
 }
 
 impl Notices {
+    /// Nothing yet, for a relay of this level.
+    #[must_use]
+    pub fn to(level: u32) -> Self {
+        let hears_of_superseded = level >= LEVEL_OF_TRUSTS;
+        Self { remind: BTreeSet::new(), superseded: BTreeMap::new(), hears_of_superseded }
+    }
+
     /// A node owes a report on what it may never be sent.
     pub fn remind(&mut self, node: u32) {
         self.remind.insert(node);
@@ -28,7 +36,9 @@ impl Notices {
 
     /// A node has attached elsewhere.
     pub fn superseded(&mut self, node: u32, name: NodeName) {
-        self.superseded.insert(node, name);
+        if self.hears_of_superseded {
+            self.superseded.insert(node, name);
+        }
     }
 
     /// The relay has said that a node is away, or has given its number to another.
@@ -53,6 +63,7 @@ impl Notices {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::LEVEL;
 
     fn taken(notices: &mut Notices) -> Vec<ServerSays> {
         notices.take().into_iter().map(|frame| FromServer::from_bytes(frame).expect("readable")).collect()
@@ -60,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_node_is_named_once_and_one_that_is_away_not_at_all() {
-        let (mut notices, name) = (Notices::default(), "n1".parse::<NodeName>().expect("a name"));
+        let (mut notices, name) = (Notices::to(LEVEL), "n1".parse::<NodeName>().expect("a name"));
         for _ in 0..1_000 {
             notices.remind(1);
             notices.remind(2);
@@ -75,8 +86,16 @@ mod tests {
     }
 
     #[test]
+    fn a_relay_of_before_is_told_nothing_that_it_would_not_understand() {
+        let mut notices = Notices::to(LEVEL_OF_TRUSTS - 1);
+        notices.superseded(1, "n1".parse().expect("a name"));
+        notices.remind(2);
+        assert_eq!(taken(&mut notices), [ServerSays::Remind(Remind { nodes: vec![2] })]);
+    }
+
+    #[test]
     fn many_nodes_are_named_in_several_frames() {
-        let mut notices = Notices::default();
+        let mut notices = Notices::to(LEVEL);
         (0..10_000).for_each(|node| notices.remind(node));
         let counts = taken(&mut notices).into_iter().map(|says| {
             let ServerSays::Remind(remind) = says else { panic!("{says:?}") };

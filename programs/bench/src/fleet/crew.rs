@@ -17,8 +17,12 @@ use super::servers::Servers;
 use crate::mesh::{Child, Pipes, command, own_program};
 use crate::progress::Phase;
 
-/// Nodes of one process: each has a connection and a journal open, and 20,000 descriptors are all that is had everywhere.
-const NODES_PER_PROCESS_MAX: u32 = 9_000;
+/// Descriptors that the nodes of one process use: 20,000 are all that is had everywhere, and some more are open for a moment
+/// while nodes come up.
+const DESCRIPTORS_PER_PROCESS_MAX: u32 = 18_000;
+
+/// What a node has open: a connection, its journal, and up to where that was acknowledged.
+const DESCRIPTORS_PER_NODE: u32 = 3;
 
 /// Beyond its own deadline a process has this long to tell what came of a change.
 const TELLING: Duration = Duration::from_secs(30);
@@ -87,7 +91,7 @@ impl Crew {
         let mut crew = Self { posts: Vec::new() };
         // A node has a stream in reserve, and so two connections, where there is somebody to have it with.
         let has_reserve = places.iter().any(|place| place.len() > 1);
-        let each_max = if has_reserve { NODES_PER_PROCESS_MAX / 2 } else { NODES_PER_PROCESS_MAX };
+        let each_max = DESCRIPTORS_PER_PROCESS_MAX / (DESCRIPTORS_PER_NODE + u32::from(has_reserve));
         // As many for each place.
         let places_count = u32::try_from(places.len())?.max(1);
         let processes = nodes.div_ceil(each_max).max(1).next_multiple_of(places_count);

@@ -21,9 +21,12 @@ use super::orders::{Among, Collect, Collected, Muster, Order, Word};
 use super::slow::{self, Relay};
 use crate::shape;
 
-/// Nodes of a process that take a step of coming up at the same time: enough to keep a server busy, and few enough that
-/// none waits for long.
+/// Nodes of a fleet that take a step of coming up at the same time: enough to keep a server busy, and few enough that none
+/// waits for long, and that those who are up already are heard.
 const STEPS_AT_ONCE: usize = 64;
+
+/// The same for one process of it, at least.
+const STEPS_AT_ONCE_MIN: usize = 4;
 
 /// Nodes of a process that write to their disks at the same time. With as many threads as nodes the writers would take
 /// the cores from those who listen to the server.
@@ -86,6 +89,8 @@ struct Post {
     ledger: Arc<Ledger>,
     specs: Vec<NodeSpec>,
     nodes: Vec<SimulatedNode>,
+    /// How many of them come up at the same time.
+    at_once: usize,
     /// How many nodes are to be there.
     part: usize,
     /// How many have come up, the first of them.
@@ -108,17 +113,17 @@ impl Post {
             }
             Order::Join => {
                 let specs = self.specs.drain(..self.part.saturating_sub(self.nodes.len())).collect();
-                self.nodes.extend(each(specs, NodeSpec::start).await?);
+                self.nodes.extend(each(specs, self.at_once, NodeSpec::start).await?);
             }
             Order::Register => {
                 let register = |node: SimulatedNode| async move { node.register().await.map(|()| node) };
                 let coming = self.nodes.split_off(self.up);
-                self.nodes.extend(each(coming, register).await?);
+                self.nodes.extend(each(coming, self.at_once, register).await?);
             }
             Order::Certify => {
                 let certify = |mut node: SimulatedNode| async move { node.certify().await.map(|()| node) };
                 let coming = self.nodes.split_off(self.up);
-                self.nodes.extend(each(coming, certify).await?);
+                self.nodes.extend(each(coming, self.at_once, certify).await?);
                 self.up = self.nodes.len();
             }
             Order::Watch => self.ledger.watch(),
@@ -173,6 +178,8 @@ impl Post {
             });
         }
         self.part = self.specs.len();
+        let share = STEPS_AT_ONCE * self.part / usize::try_from(*nodes)?.max(1);
+        self.at_once = share.max(STEPS_AT_ONCE_MIN);
         Ok(())
     }
 
@@ -218,7 +225,7 @@ fn count(reached: &[(super::Moment, u32)]) -> u32 {
 }
 
 /// Takes a step with each, several at once and on every core, and tells how far it is. The order stays.
-async fn each<N: Send + 'static, F, R>(nodes: Vec<N>, step: impl Fn(N) -> F) -> anyhow::Result<Vec<R>>
+async fn each<N: Send + 'static, F, R>(nodes: Vec<N>, at_once: usize, step: impl Fn(N) -> F) -> anyhow::Result<Vec<R>>
 where
     F: Future<Output = anyhow::Result<R>> + Send + 'static,
     R: Send + 'static,
@@ -228,7 +235,7 @@ where
         let step = step(node);
         async move { tokio::spawn(step).await.map_err(anyhow::Error::from).flatten() }
     });
-    let mut steps = stream::iter(steps).buffered(STEPS_AT_ONCE);
+    let mut steps = stream::iter(steps).buffered(at_once);
     let mut untold = 0;
     while let Some(outcome) = steps.next().await {
         done.push(outcome?);

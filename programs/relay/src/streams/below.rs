@@ -50,12 +50,12 @@ fn unnamed(what: &str, number: u32) -> CallError {
 
 impl Streams {
     /// Attaches a relay.
-    pub(crate) fn attach_relay(self: &Arc<Self>, relay: NodeName) -> Result<OfRelay, CallError> {
+    pub(crate) fn attach_relay(self: &Arc<Self>, relay: NodeName, level: u32) -> Result<OfRelay, CallError> {
         let mut state = self.lock();
         let welcome = self.admit(&state)?;
         let id = state.relay.attach_relay();
         state.attached.insert(id, Attached { what: What::Relay, waker: None, leaving: Leave::Stays });
-        state.below.insert(id, Notices::default());
+        state.below.insert(id, Notices::to(level));
         state.trust.attached(id, relay.clone());
         state.wake_lines();
         let life = state.life;

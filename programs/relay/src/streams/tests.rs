@@ -97,7 +97,7 @@ fn nobody_comes_between_the_word_of_another_epoch_and_its_content_and_who_is_the
 fn a_node_that_has_attached_elsewhere_is_told_so_here_and_below() {
     let streams = attached();
     let here = streams.attach(node("n1"), &hello("n1")).expect("it is let in");
-    let below = streams.attach_relay(node("below")).expect("it is let in");
+    let below = streams.attach_relay(node("below"), LEVEL).expect("it is let in");
     drop((said(&here), said(&below)));
     let come = vec![Come { node: 3, name: "n2".to_owned() }];
     below.handle(AgentSays::Relayed(Relayed { come, ..Relayed::default() })).expect("heard");
@@ -124,7 +124,7 @@ fn a_node_that_has_attached_elsewhere_is_told_so_here_and_below() {
 #[test]
 fn a_relay_below_that_does_not_read_is_reminded_of_each_node_once() {
     let streams = attached();
-    let below = streams.attach_relay(node("below")).expect("it is let in");
+    let below = streams.attach_relay(node("below"), LEVEL).expect("it is let in");
     drop(said(&below));
     let come = vec![Come { node: 3, name: "n1".to_owned() }, Come { node: 4, name: "n2".to_owned() }];
     below.handle(AgentSays::Relayed(Relayed { come, ..Relayed::default() })).expect("heard");

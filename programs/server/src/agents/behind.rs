@@ -17,6 +17,7 @@ use starling_model::{NameError, NodeName, Revision};
 
 use super::{Agents, Attached, IsLeaving, Superseded, wake};
 use crate::hub::AttachedNode;
+use crate::liveness::Liveness;
 
 /// Why what a relay says cannot be heard; its stream has to end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -91,7 +92,7 @@ impl Agents {
     ///
     /// # Errors
     /// [`IsLeaving`] if the server is.
-    pub(crate) fn attach_relay(self: &Arc<Self>, relay: NodeName) -> Result<RelayStream, IsLeaving> {
+    pub(crate) fn attach_relay(self: &Arc<Self>, relay: NodeName, level: u32) -> Result<RelayStream, IsLeaving> {
         let mut state = self.lock();
         if state.leaving {
             return Err(IsLeaving);
@@ -100,7 +101,7 @@ impl Agents {
         state.fleet.tell_endings(id);
         // It has yet to say by which roots it goes.
         let trust = [(relay.clone(), BTreeSet::new())].into();
-        state.relays.insert(id, OfRelay { trust, notices: Notices::default() });
+        state.relays.insert(id, OfRelay { trust, notices: Notices::to(level) });
         state.attached.insert(id, Attached { notices: Some(Vec::new()), ..Attached::new(relay.clone()) });
         self.metrics.relays.inc();
         Ok(RelayStream { agents: Arc::clone(self), id, relay, behind: Mutex::default() })
@@ -123,14 +124,15 @@ impl Agents {
         Node { id, receipts: self.is_primary(&mut state, id, node), arrives: Some(node.clone()) }
     }
 
-    /// A node behind a relay is away, unless it has come elsewhere since; the relay's number for it may be another's from now on.
-    fn left_behind(&self, relay: StreamId, number: u32, id: StreamId) {
+    /// A node behind a relay is away, and it is said how, unless it has come elsewhere since; the relay's number for it may be
+    /// another's from now on.
+    fn left_behind(&self, relay: StreamId, number: u32, id: StreamId, say_how: impl Fn(&Liveness, &NodeName)) {
         self.metrics.behind.dec();
         let mut state = self.lock();
         state.relays.get_mut(&relay).into_iter().for_each(|relay| relay.notices.forget(number));
         let Some(attached) = state.attached.get_mut(&id) else { return };
         attached.away = true;
-        self.liveness.is_away(&attached.node);
+        say_how(&self.liveness, &attached.node);
         self.metrics.attached.dec();
     }
 }
@@ -172,7 +174,7 @@ impl RelayStream {
         let mut behind = self.lock();
         for number in relayed.away {
             let node = behind.nodes.remove(&number).ok_or(Misspoken::Unnamed("node", number))?;
-            self.agents.left_behind(self.id, number, node.id);
+            self.agents.left_behind(self.id, number, node.id, Liveness::is_away);
         }
         for named in relayed.names {
             if named.number as usize >= RELAY_SUBJECTS_MAX {
@@ -187,7 +189,7 @@ impl RelayStream {
             }
             let name: NodeName = node.name.parse()?;
             if let Some(earlier) = behind.nodes.remove(&node.node) {
-                self.agents.left_behind(self.id, node.node, earlier.id);
+                self.agents.left_behind(self.id, node.node, earlier.id, Liveness::is_away);
             }
             behind.nodes.insert(node.node, self.agents.attach_behind(self.id, node.node, &name));
         }
@@ -288,7 +290,7 @@ impl Drop for RelayStream {
             tracing::info!(relay = %self.relay, nodes = nodes.len(), "a relay is gone, and the nodes behind it are away");
         }
         for (number, node) in nodes {
-            self.agents.left_behind(self.id, number, node.id);
+            self.agents.left_behind(self.id, number, node.id, Liveness::is_away_with_its_relay);
         }
         let mut state = self.agents.lock();
         state.attached.remove(&self.id);

@@ -244,3 +244,19 @@ async fn a_node_is_written_as_lost_as_soon_as_its_grace_is_over_and_not_before()
 fn assert_soon_after(due: Duration, was: Duration) {
     assert!(due <= was && was <= due + Duration::from_millis(10), "{was:?} instead of {due:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn those_who_are_away_with_their_relay_are_waited_for_while_others_of_them_come() {
+    let node = |name: &str| name.parse::<NodeName>().expect("a name");
+    let liveness = Liveness::new(GRACE_DEFAULT, std::iter::empty());
+    liveness.is_away_with_its_relay(&node("n1"));
+    liveness.is_away_with_its_relay(&node("n2"));
+    liveness.is_away(&node("n3"));
+    tokio::time::advance(GRACE_DEFAULT * 8 / 10).await;
+    liveness.has_come_back();
+    liveness.is_here(&node("n1"));
+    tokio::time::advance(GRACE_DEFAULT * 9 / 10).await;
+    assert_eq!(liveness.take_lost().0, [node("n3")], "it is away by itself");
+    tokio::time::advance(GRACE_DEFAULT * 2 / 10).await;
+    assert_eq!(liveness.take_lost().0, [node("n2")]);
+}

@@ -222,6 +222,7 @@ impl Keeper {
         let server = &*line.address;
         self.config.servers.failed(server);
         let (Ended::Lost(reason) | Ended::Anew(reason)) = ended;
+        let is_all_there_is = line.purpose == Purpose::Successor && self.find(Purpose::Primary).is_none();
         match line.purpose {
             Purpose::Standby => {
                 let pause = self.standby.ended(line.heard_at);
@@ -230,13 +231,14 @@ impl Keeper {
                 }
                 tracing::debug!(server, reason, ?pause, "the stream in reserve ended");
             }
-            Purpose::Successor => {
+            Purpose::Successor if !is_all_there_is => {
                 let pause = self.standby.ended(line.heard_at);
                 self.uplink.count(|figures| figures.moves_failed += 1);
                 tracing::info!(server, reason, ?pause, "the stream stays where it is");
             }
-            Purpose::Primary => {
-                self.without_primary_since = line.client.is_some().then(Instant::now).or(self.without_primary_since);
+            Purpose::Primary | Purpose::Successor => {
+                let lost_now = || line.client.is_some().then(Instant::now);
+                self.without_primary_since = self.without_primary_since.or_else(lost_now);
                 if let Some(standby) = self.heard(Purpose::Standby) {
                     tracing::info!(
                         server,
@@ -281,7 +283,7 @@ impl Keeper {
         };
         line.purpose = Purpose::Successor;
         let (address, client) = (line.address.clone(), line.client.clone());
-        client.into_iter().for_each(|client| self.is_attached(&address, client));
+        client.into_iter().for_each(|client| self.calls_go_over(&address, client));
     }
 
     /// A line that has told everything becomes the primary; what was it until now is closed.
@@ -297,11 +299,15 @@ impl Keeper {
     }
 
     fn is_attached(&mut self, address: &str, client: ServerClient) {
-        self.config.servers.set_primary(Some(address));
-        self.uplink.goes_over(Some(client));
+        self.calls_go_over(address, client);
         if let Some(since) = self.without_primary_since.take() {
             self.uplink.count(|figures| figures.gap(since.elapsed()));
         }
+    }
+
+    fn calls_go_over(&self, address: &str, client: ServerClient) {
+        self.config.servers.set_primary(Some(address));
+        self.uplink.goes_over(Some(client));
     }
 
     fn move_to(&mut self, number: LineNumber, to: MoveTo) {

@@ -187,4 +187,8 @@ async fn calls_go_over_a_stream_that_is_open_and_has_yet_to_tell_everything() {
     };
     tokio::time::timeout(DEADLINE, answered).await.expect("calls go to the other");
     assert_eq!(*scripts[1 - primary].asked.lock().expect("whole"), [None]);
+    // When that one goes before it has told everything, there is none.
+    serving[1 - primary].abort();
+    let none = tokio::time::timeout(DEADLINE, clients.wait_for(Option::is_none)).await;
+    drop(none.expect("it is seen to be gone").expect("it runs"));
 }
