@@ -20,7 +20,7 @@ pub const REFUSAL_TEXT_BYTES_MAX: usize = 4 * 1024;
 /// Resources named in a refusal; more are left out.
 pub const REFUSAL_RESOURCES_MAX: usize = 64;
 
-/// Bytes of a resource's name, and of a type's, in a refusal: twice the longest identifier. The rest is cut.
+/// Bytes of a proxy's name, of a resource's and of a type's, in a refusal: twice the longest identifier. The rest is cut.
 pub const REFUSAL_NAME_BYTES_MAX: usize = 512;
 
 /// Why bytes are no message.
@@ -434,6 +434,7 @@ impl Rejected {
     pub fn bounded(mut self) -> Self {
         self.resources.truncate(REFUSAL_RESOURCES_MAX);
         self.resources.iter_mut().for_each(|name| cut(name, REFUSAL_NAME_BYTES_MAX));
+        cut(&mut self.proxy, REFUSAL_NAME_BYTES_MAX);
         cut(&mut self.type_url, REFUSAL_NAME_BYTES_MAX);
         cut(&mut self.text, REFUSAL_TEXT_BYTES_MAX);
         self
@@ -509,7 +510,9 @@ mod tests {
         // Three bytes each, so that no limit falls between two of them.
         let long = "€".repeat(REFUSAL_TEXT_BYTES_MAX);
         let resources = vec![long.clone(); REFUSAL_RESOURCES_MAX + 1];
-        let rejected = Rejected { type_url: long.clone(), resources, text: long, ..Rejected::default() }.bounded();
+        let (proxy, type_url) = (long.clone(), long.clone());
+        let rejected = Rejected { proxy, type_url, resources, text: long, ..Rejected::default() }.bounded();
+        assert_eq!(rejected.proxy, "€".repeat(REFUSAL_NAME_BYTES_MAX / 3));
         assert_eq!(rejected.type_url, "€".repeat(REFUSAL_NAME_BYTES_MAX / 3));
         assert_eq!(rejected.resources, vec!["€".repeat(REFUSAL_NAME_BYTES_MAX / 3); REFUSAL_RESOURCES_MAX]);
         assert_eq!(rejected.text, "€".repeat(REFUSAL_TEXT_BYTES_MAX / 3));

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use starling_attach::message::{AgentSays, Hello, SUBJECTS_MAX, Subjects, decode_subject};
 use starling_attach::{Parts, StreamId};
 use starling_catalog::Subject;
-use starling_model::{NodeName, Revision};
+use starling_model::{InstanceId, NodeName, Revision};
 use starling_rpc::{AgentStream, CallError};
 
 use super::{Attached, Leave, Place, Streams, What, whole};
@@ -132,7 +132,11 @@ impl AgentStream for OfAgent {
                 let through = Revision(applied.through).min(self.streams.revision());
                 self.report(|roll, number| roll.applied(number, through, applied.refusals_stand, since_us));
             }
-            AgentSays::Rejected(rejected) => self.report(|roll, number| roll.rejected(number, rejected.bounded())),
+            AgentSays::Rejected(rejected) => {
+                let rejected = rejected.bounded();
+                rejected.proxy.parse::<InstanceId>().map_err(CallError::refused)?;
+                self.report(|roll, number| roll.rejected(number, rejected));
+            }
             AgentSays::Promote(promote) => self.promote(Revision(promote.through))?,
             AgentSays::Here(_) => {}
             AgentSays::Relayed(_) | AgentSays::Trusts(_) => {

@@ -2,9 +2,10 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use starling_attach::message::{
-    AgentSays, Hello, LEVEL, Resume, ServerSays, Subscribe, Through, Welcome, Whole, encode_subject,
+    AgentSays, Hello, LEVEL, REFUSAL_NAME_BYTES_MAX, Rejected, Resume, ServerSays, Subscribe, Through, Welcome, Whole,
+    encode_subject,
 };
-use starling_attach::relayed::{Come, Gone, RELAY_NODES_MAX, Relayed, Remind, Superseded, WireEpoch};
+use starling_attach::relayed::{Come, Gone, NodeRejected, RELAY_NODES_MAX, Relayed, Remind, Superseded, WireEpoch};
 use starling_rpc::AgentStream;
 
 use super::*;
@@ -134,6 +135,27 @@ fn a_relay_below_that_does_not_read_is_reminded_of_each_node_once() {
     }
     below.handle(AgentSays::Relayed(Relayed { away: vec![4], ..Relayed::default() })).expect("heard");
     assert_eq!(said(&below), [ServerSays::Remind(Remind { nodes: vec![3] }), through(999)]);
+}
+
+#[test]
+fn a_refusal_of_what_can_be_no_proxy_ends_the_stream_that_says_so_and_no_other() {
+    let streams = attached();
+    let rejected = |proxy: &str| Rejected { proxy: proxy.to_owned(), revision: 5, ..Rejected::default() };
+    for proxy in ["", "a/b", &"x".repeat(1 << 20)] {
+        let agent = streams.attach(node("n1"), &hello("n1")).expect("it is let in");
+        let refused = agent.handle(AgentSays::Rejected(rejected(proxy))).expect_err("nothing is called so");
+        assert!(matches!(refused, CallError::Refused { .. }), "{refused}");
+    }
+    drop(streams.tell(1));
+
+    // What a relay below has let in is told as a refusal all the same, and is not long.
+    let below = streams.attach_relay(node("below")).expect("it is let in");
+    let rejected = vec![NodeRejected { node: 3, rejected: Some(rejected(&"x".repeat(1 << 20))) }];
+    let come = vec![Come { node: 3, name: "n2".to_owned() }];
+    below.handle(AgentSays::Relayed(Relayed { come, rejected, ..Relayed::default() })).expect("heard");
+    let Some(AgentSays::Relayed(told)) = streams.tell(1) else { panic!("the server is told") };
+    let told = told.rejected[0].rejected.as_ref().expect("what was refused");
+    assert_eq!(told.proxy.len(), REFUSAL_NAME_BYTES_MAX);
 }
 
 #[test]

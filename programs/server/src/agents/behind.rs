@@ -203,7 +203,8 @@ impl RelayStream {
             behind.node(said.node)?.receipts.rejected(Refused {
                 revision: Revision(rejected.revision),
                 since: Revision(rejected.since),
-                proxy: Some(rejected.proxy.parse()?),
+                // It counts also if nothing can be called so: one node is not to cost the others behind the relay.
+                proxy: rejected.proxy.parse().ok(),
                 type_url: rejected.type_url,
                 resources: rejected.resources,
                 text: rejected.text,

@@ -139,3 +139,36 @@ async fn receipts_speak_of_nodes_behind_a_relay_as_if_they_were_attached() {
     };
     tokio::time::timeout(DEADLINE, away).await.expect("both nodes are away");
 }
+
+#[tokio::test]
+async fn a_refusal_by_what_can_be_no_proxy_is_one_and_costs_the_relay_nothing() {
+    let mut mesh = Mesh::start().await;
+    mesh.change().await;
+    let relay = mesh.connect_relay("r1").await;
+    let (sender, _frames) = relay.relay(hello("r1")).await.expect("a stream");
+    let at = mesh.server.snapshot().revision().0;
+    let told = Relayed {
+        names: vec![Named { number: 5, subject: endpoints("web") }],
+        come: vec![come(0, "n1"), come(1, "n2")],
+        wants: (0..2).map(|node| Wants { node, as_of: at, from_now: vec![5], no_longer: Vec::new() }).collect(),
+        ..Relayed::default()
+    };
+    sender.send(AgentSays::Relayed(told)).expect("said");
+    is_attached(&mesh, "n2").await;
+    let revision = mesh.change().await;
+    let rejected = |node, proxy: &str| {
+        let (proxy, text) = (proxy.to_owned(), format!("of {node}"));
+        let rejected = Rejected { proxy, revision: revision.0, since: at, text, ..Rejected::default() };
+        NodeRejected { node, rejected: Some(rejected) }
+    };
+    let told = Relayed {
+        rejected: vec![rejected(0, "a/b"), rejected(1, "web")],
+        in_force: vec![InForce { through: revision.0, refusals_stand: true, nodes: vec![0, 1], held_us: Vec::new() }],
+        ..Relayed::default()
+    };
+    sender.send(AgentSays::Relayed(told)).expect("said");
+    let report = mesh.server.change(revision, DEADLINE, 9).await.expect("a receipt");
+    assert_eq!((report.counts.applied, report.counts.rejected), (0, 2), "{report:?}");
+    let said: Vec<_> = report.rejected.iter().map(|(_, refused)| refused.text.as_str()).collect();
+    assert_eq!(said, ["of 0", "of 1"]);
+}
