@@ -42,6 +42,15 @@ impl Behind {
         let named = |number| self.subjects.get(number).ok_or_else(|| unnamed("subject", *number));
         numbers.iter().map(named).collect()
     }
+
+    fn name(&self, number: u32) -> Option<&NodeName> {
+        self.nodes.get(&number).map(|(name, _)| name)
+    }
+}
+
+/// Whether a subject is of a node, and of another than this one.
+fn is_of_another(subject: &Subject, node: Option<&NodeName>) -> bool {
+    matches!(subject, Subject::Node(whose) if Some(whose) != node)
 }
 
 fn unnamed(what: &str, number: u32) -> CallError {
@@ -97,8 +106,12 @@ impl OfRelay {
             let from_now = behind.subjects(&wants.from_now)?;
             let no_longer = behind.subjects(&wants.no_longer)?;
             let Some(own) = self.own(&state, &behind, wants.node)? else { continue };
-            state.relay.roll.wants(own, Revision(wants.as_of), from_now.into_iter());
+            if let Some(foreign) = from_now.iter().find(|subject| is_of_another(subject, behind.name(wants.node))) {
+                self.end_below(&mut state, wants.node, own, foreign);
+                continue;
+            }
             state.relay.roll.wants_no_longer(own, no_longer.into_iter());
+            state.relay.roll.wants(own, Revision(wants.as_of), from_now.into_iter());
         }
         for said in relayed.rejected {
             let rejected = said.rejected.ok_or_else(|| unnamed("refusal of node", said.node))?;
@@ -123,6 +136,15 @@ impl OfRelay {
     fn own(&self, state: &State, behind: &Behind, number: u32) -> Result<Option<NodeNumber>, CallError> {
         let (_, own) = behind.nodes.get(&number).ok_or_else(|| unnamed("node", number))?;
         Ok((state.places.get(own) == Some(&Place::Below(self.id, number))).then_some(*own))
+    }
+
+    /// A node wants what it may not have: its stream ends, and no other.
+    fn end_below(&self, state: &mut State, number: u32, own: NodeNumber, foreign: &Subject) {
+        let Some(node) = state.relay.roll.name(own).cloned() else { return };
+        tracing::warn!(relay = %self.relay, %node, "a node below has to attach anew: {foreign} is not of its node");
+        let waker = state.is_superseded_below(self.id, number, node.clone());
+        self.streams.is_away(state, &node, own);
+        waker.into_iter().for_each(Waker::wake);
     }
 
     fn is_away(&self, state: &mut State, name: &NodeName, number: u32, own: NodeNumber) {

@@ -5,7 +5,9 @@ use starling_attach::message::{
     AgentSays, Hello, LEVEL, REFUSAL_NAME_BYTES_MAX, Rejected, Resume, ServerSays, Subscribe, Through, Welcome, Whole,
     encode_subject,
 };
-use starling_attach::relayed::{Come, Gone, NodeRejected, RELAY_NODES_MAX, Relayed, Remind, Superseded, WireEpoch};
+use starling_attach::relayed::{
+    Come, Gone, InForce, Named, NodeRejected, RELAY_NODES_MAX, Relayed, Remind, Superseded, Wants, WireEpoch,
+};
 use starling_rpc::AgentStream;
 
 use super::*;
@@ -178,6 +180,30 @@ fn a_relay_that_is_full_loses_no_place_by_refusing() {
     }
     assert_eq!(next(&streams), before);
     assert_eq!(streams.open(), 0);
+}
+
+#[test]
+fn a_node_below_that_wants_what_is_anothers_costs_itself_alone() {
+    let streams = attached();
+    let below = streams.attach_relay(node("below")).expect("it is let in");
+    drop(said(&below));
+    let named = |number, of: &str| Named { number, subject: encode_subject(&Subject::Node(node(of))) };
+    let wants = |node, subject| Wants { node, as_of: 5, from_now: vec![subject], no_longer: Vec::new() };
+    let told = Relayed {
+        come: vec![Come { node: 3, name: "n1".to_owned() }, Come { node: 4, name: "n2".to_owned() }],
+        names: vec![named(0, "n1"), named(1, "n2")],
+        wants: vec![wants(3, 1), wants(4, 1)],
+        in_force: vec![InForce { through: 5, nodes: vec![3, 4], ..InForce::default() }],
+        ..Relayed::default()
+    };
+    below.handle(AgentSays::Relayed(told)).expect("heard");
+    let gone = Gone { node: 3, name: "n1".to_owned() };
+    assert_eq!(said(&below), [ServerSays::Superseded(Superseded { nodes: vec![gone] })]);
+    let Some(AgentSays::Relayed(told)) = streams.tell(1) else { panic!("the server is told") };
+    assert_eq!(told.come.iter().map(|come| come.name.as_str()).collect::<Vec<_>>(), ["n2"]);
+    assert_eq!((told.wants.len(), told.in_force[0].nodes.len()), (1, 1));
+    below.handle(AgentSays::Relayed(Relayed { away: vec![3], ..Relayed::default() })).expect("heard");
+    assert!(streams.tell(1).is_none());
 }
 
 #[test]

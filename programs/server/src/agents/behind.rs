@@ -15,7 +15,7 @@ use starling_attach::{StreamId, SubscribeError};
 use starling_catalog::{Refused, Subject};
 use starling_model::{NameError, NodeName, Revision};
 
-use super::{Agents, Attached, IsLeaving, Superseded, wake};
+use super::{Agents, Attached, IsLeaving, State, Superseded, wake};
 use crate::hub::AttachedNode;
 use crate::liveness::Liveness;
 
@@ -34,9 +34,6 @@ pub(crate) enum Misspoken {
     /// A subject that cannot be subscribed to.
     #[error(transparent)]
     Subject(#[from] MessageError),
-    /// A node may not have it.
-    #[error(transparent)]
-    Subscribe(#[from] SubscribeError),
 }
 
 /// A relay's stream; when dropped the nodes behind it are away.
@@ -195,8 +192,9 @@ impl RelayStream {
         }
         let mut arrived = Vec::with_capacity(relayed.wants.len());
         for wants in &relayed.wants {
-            self.wants(&behind, wants)?;
-            arrived.extend(behind.nodes.get_mut(&wants.node).and_then(|node| node.arrives.take()));
+            if self.wants(&behind, wants)? {
+                arrived.extend(behind.nodes.get_mut(&wants.node).and_then(|node| node.arrives.take()));
+            }
         }
         for said in relayed.rejected {
             let rejected = said.rejected.ok_or(Misspoken::Unnamed("refusal of node", said.node))?.bounded();
@@ -247,19 +245,36 @@ impl RelayStream {
         Ok(())
     }
 
-    fn wants(&self, behind: &Behind, wants: &Wants) -> Result<(), Misspoken> {
+    /// A node wants other subjects than before; answers whether it may have them. If not its stream ends, as it would if it were
+    /// attached here, and no other.
+    fn wants(&self, behind: &Behind, wants: &Wants) -> Result<bool, Misspoken> {
         let node = behind.node(wants.node)?;
         let (from_now, no_longer) = (behind.subjects(&wants.from_now)?, behind.subjects(&wants.no_longer)?);
         let as_of = Revision(wants.as_of);
         let mut state = self.agents.lock();
-        let resumes: Vec<_> = from_now.iter().map(|subject| (subject.clone(), as_of)).collect();
-        state.fleet.subscribe(node.id, &resumes)?;
+        // First, since it may have as much as it may in the place of as much.
         if !no_longer.is_empty() {
             state.fleet.unsubscribe(node.id, &no_longer.into_iter().collect::<Vec<_>>());
         }
+        let resumes: Vec<_> = from_now.iter().map(|subject| (subject.clone(), as_of)).collect();
+        if let Err(refused) = state.fleet.subscribe(node.id, &resumes) {
+            self.end_behind(&mut state, wants.node, node.id, &refused);
+            return Ok(false);
+        }
         // Under the lock, so that a commit finds the node subscribed or is found by what is said here.
         node.receipts.subscribed(as_of, &from_now);
-        Ok(())
+        Ok(true)
+    }
+
+    /// The relay is to end the stream of a node, and says then that it is away.
+    fn end_behind(&self, state: &mut State, number: u32, id: StreamId, refused: &SubscribeError) {
+        // One that has come elsewhere since is told so already.
+        let Some(node) = state.attached.get(&id).map(|attached| attached.node.clone()) else { return };
+        tracing::warn!(relay = %self.relay, %node, "a node behind a relay has to attach anew: {refused}");
+        if let Some(OfRelay { notices, .. }) = state.relays.get_mut(&self.id) {
+            notices.superseded(number, node);
+        }
+        wake(state, self.id);
     }
 
     /// These owe a report on what has happened before they were subscribed here; nothing may be on its way to them.

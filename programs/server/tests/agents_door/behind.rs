@@ -172,3 +172,34 @@ async fn a_refusal_by_what_can_be_no_proxy_is_one_and_costs_the_relay_nothing() 
     let said: Vec<_> = report.rejected.iter().map(|(_, refused)| refused.text.as_str()).collect();
     assert_eq!(said, ["of 0", "of 1"]);
 }
+
+#[tokio::test]
+async fn a_node_takes_as_many_subjects_as_it_drops_and_too_many_cost_it_alone() {
+    let mesh = Mesh::start().await;
+    let relay = mesh.connect_relay("r1").await;
+    let (sender, mut frames) = relay.relay(hello("r1")).await.expect("a stream");
+    let tell = |told| sender.send(AgentSays::Relayed(told)).expect("said");
+    let named = |number| Named { number, subject: endpoints(&format!("s{number}")) };
+    let wants = |node, from_now, no_longer| Wants { node, as_of: 1, from_now, no_longer };
+    let (some, others): (Vec<u32>, Vec<u32>) = ((0..10_000).collect(), (10_000..20_000).collect());
+    let all: Vec<u32> = (0..20_000).collect();
+    tell(Relayed {
+        names: all.iter().copied().map(named).collect(),
+        come: vec![come(0, "n1"), come(1, "n2")],
+        wants: vec![wants(0, some.clone(), Vec::new())],
+        ..Relayed::default()
+    });
+    tell(Relayed { wants: vec![wants(0, others, some), wants(1, all, Vec::new())], ..Relayed::default() });
+    let told = async {
+        loop {
+            if let (_, ServerSays::Superseded(superseded)) = frames.next().await.expect("open").expect("open") {
+                return superseded;
+            }
+        }
+    };
+    let told = tokio::time::timeout(DEADLINE, told).await.expect("the relay is told");
+    assert_eq!(told.nodes, [Gone { node: 1, name: "n2".to_owned() }]);
+    tell(Relayed { away: vec![1], come: vec![come(2, "n3")], ..Relayed::default() });
+    is_attached(&mesh, "n3").await;
+    assert!(mesh.server.is_attached(&"n1".parse().expect("a name")));
+}
