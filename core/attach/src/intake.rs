@@ -165,9 +165,9 @@ impl<I, W> Intake<I, W> {
 
     /// The replica holds a new subject, of which nothing is there.
     pub fn want(&mut self, subject: &Subject) {
+        // One that waits to be unsubscribed is told so first, in however many endings there will be by then.
         let after = self.endings_said + u64::from(!self.unsubscribe.is_empty());
         self.awaited.insert(subject.clone(), Awaited { after, answered: false });
-        // One that waits to be unsubscribed is told so first.
         self.subscribe.insert(subject.clone());
     }
 
@@ -192,10 +192,17 @@ impl<I, W> Intake<I, W> {
         let mut says = Vec::new();
         let leave = std::mem::take(&mut self.unsubscribe);
         if !leave.is_empty() {
-            self.endings_said += 1;
-            says.push(AgentSays::Unsubscribe(Subjects { subjects: leave.iter().filter_map(encode_subject).collect() }));
+            let subjects = leave.iter().filter_map(encode_subject).collect();
+            says = AgentSays::Unsubscribe(Subjects { subjects }).in_parts();
+            // Each part is one to the server.
+            self.endings_said += says.len() as u64;
         }
         let join = std::mem::take(&mut self.subscribe);
+        for subject in &join {
+            if let Some(awaited) = self.awaited.get_mut(subject) {
+                awaited.after = self.endings_said;
+            }
+        }
         if !join.is_empty() {
             let resumes = join.into_iter().filter_map(|subject| resume(&(subject, Revision(0)))).collect();
             says.push(AgentSays::Subscribe(Subscribe { resumes, reached: None, more: false }));

@@ -2,27 +2,51 @@
 //!
 //! Only the whole of it says what is wanted. If a part were answered by itself, the `Through` after it would speak for subjects that
 //! the server has not been asked for yet, and what has happened to these meanwhile would be missed.
+//!
+//! The end of many subscriptions goes in parts, too. Each of them is an end by itself, and is counted as one at both ends.
 
 use crate::fleet::SubscribeError;
-use crate::message::{AgentSays, Reached, Resume, Subscribe};
+use crate::message::{AgentSays, Reached, Resume, Subjects, Subscribe};
 
 /// Subjects in one part: with the longest names some 1.2 MB, and a server reads 2 MiB at once.
 pub const SUBJECTS_PER_PART: usize = 8_192;
 
 impl AgentSays {
-    /// The same, in parts if it is a request for more than [`SUBJECTS_PER_PART`] subjects; they are said one right after the other.
+    /// The same, in parts if it is a request for more than [`SUBJECTS_PER_PART`] subjects, or the end of more subscriptions; they are
+    /// said one right after the other.
     #[must_use]
     pub fn in_parts(self) -> Vec<Self> {
-        let Self::Subscribe(Subscribe { mut resumes, reached, more }) = self else { return vec![self] };
-        let mut parts = Vec::with_capacity(resumes.len() / SUBJECTS_PER_PART + 1);
-        while resumes.len() > SUBJECTS_PER_PART {
-            let rest = resumes.split_off(SUBJECTS_PER_PART);
-            let resumes = std::mem::replace(&mut resumes, rest);
-            parts.push(Self::Subscribe(Subscribe { resumes, reached, more: true }));
+        match self {
+            Self::Subscribe(Subscribe { resumes, reached, more }) => {
+                let (parts, last) = parts(resumes);
+                let part = |resumes, more| Self::Subscribe(Subscribe { resumes, reached, more });
+                let parts = parts.into_iter().map(|resumes| part(resumes, true));
+                parts.chain([part(last, more)]).collect()
+            }
+            Self::Unsubscribe(Subjects { subjects }) => {
+                let (parts, last) = parts(subjects);
+                let part = |subjects| Self::Unsubscribe(Subjects { subjects });
+                parts.into_iter().chain([last]).map(part).collect()
+            }
+            Self::Hello(_)
+            | Self::Applied(_)
+            | Self::Rejected(_)
+            | Self::Here(_)
+            | Self::Promote(_)
+            | Self::Relayed(_)
+            | Self::Trusts(_) => vec![self],
         }
-        parts.push(Self::Subscribe(Subscribe { resumes, reached, more }));
-        parts
     }
+}
+
+/// Parts of [`SUBJECTS_PER_PART`], and the last one, which may be of fewer.
+fn parts<T>(mut all: Vec<T>) -> (Vec<Vec<T>>, Vec<T>) {
+    let mut parts = Vec::with_capacity(all.len() / SUBJECTS_PER_PART);
+    while all.len() > SUBJECTS_PER_PART {
+        let rest = all.split_off(SUBJECTS_PER_PART);
+        parts.push(std::mem::replace(&mut all, rest));
+    }
+    (parts, all)
 }
 
 /// The parts of a request that have come, until the last one has.
@@ -59,6 +83,7 @@ impl Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::WireSubject;
 
     fn request(count: usize) -> Subscribe {
         let resume = |number| Resume { subject: None, have: u64::try_from(number).expect("small") };
@@ -79,6 +104,22 @@ mod tests {
             };
             assert!(said.all(|part| add(part) == Ok(None)), "of {count}");
             assert_eq!(last.map(add), Some(Ok(Some(request(count)))));
+        }
+    }
+
+    #[test]
+    fn the_end_of_many_subscriptions_goes_in_parts_that_are_ends_by_themselves() {
+        for (count, parts) in [(0, 1), (1, 1), (SUBJECTS_PER_PART, 1), (SUBJECTS_PER_PART + 1, 2)] {
+            let subject = |number: usize| WireSubject { kind: 1, name: number.to_string() };
+            let subjects: Vec<_> = (0..count).map(subject).collect();
+            let said = AgentSays::Unsubscribe(Subjects { subjects: subjects.clone() }).in_parts();
+            assert_eq!(said.len(), parts, "of {count}");
+            let heard = said.into_iter().flat_map(|says| {
+                let AgentSays::Unsubscribe(part) = says else { panic!("{says:?} is no end") };
+                assert!(part.subjects.len() <= SUBJECTS_PER_PART);
+                part.subjects
+            });
+            assert_eq!(heard.collect::<Vec<_>>(), subjects);
         }
     }
 

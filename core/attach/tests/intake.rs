@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use starling_attach::message::{AgentSays, LEVEL, ServerSays, Through, Unsubscribed, Welcome, Whole, encode_subject};
+use starling_attach::request::SUBJECTS_PER_PART;
 use starling_attach::{Intake, Replica, ReplicaError};
 use starling_catalog::Subject;
 use starling_model::Revision;
@@ -59,6 +60,38 @@ fn the_answer_to_a_subscription_that_has_ended_is_none_to_the_next() {
     let told = [ServerSays::Unsubscribed(Unsubscribed { count: 1 }), whole(&wanted, 10), through(10)];
     assert!(hears(&mut intake, &mut replica, &told));
     assert!(replica.knows(&wanted));
+}
+
+#[test]
+fn the_answer_to_a_subscription_counts_after_every_part_of_the_end_before_it() {
+    let (mut replica, mut intake) = heard();
+    let subject = |number| Subject::Endpoints(format!("s{number:05}").parse().unwrap());
+    let many: Vec<_> = (0..=SUBJECTS_PER_PART).map(subject).collect();
+    for subject in &many {
+        replica.want(subject);
+        intake.want(subject);
+    }
+    drop(intake.requests());
+    // The last is wanted again before so many others are forgotten that its end goes in the second part.
+    let (last, others) = many.split_last().unwrap();
+    replica.forget(last);
+    intake.forget(last);
+    replica.want(last);
+    intake.want(last);
+    for subject in others {
+        replica.forget(subject);
+        intake.forget(subject);
+    }
+    let says = intake.requests();
+    assert!(
+        matches!(says[..], [AgentSays::Unsubscribe(_), AgentSays::Unsubscribe(_), AgentSays::Subscribe(_)]),
+        "{says:?}"
+    );
+    let unsubscribed = |count| ServerSays::Unsubscribed(Unsubscribed { count });
+    hears(&mut intake, &mut replica, &[unsubscribed(1), whole(last, 6), through(9)]);
+    assert!(!replica.knows(last), "it is of the subscription that has ended");
+    assert!(hears(&mut intake, &mut replica, &[unsubscribed(2), whole(last, 10), through(10)]));
+    assert!(replica.knows(last));
 }
 
 #[test]
