@@ -13,7 +13,7 @@ use starling_model::{NodeName, Revision};
 use crate::message::{Rejected, encode_subject};
 use crate::relayed::{Come, InForce, Named, NodeRejected, RELAY_NODES_MAX, RELAYED_BYTES_MAX, Relayed, Wants};
 
-/// Refusals of one node that are remembered while they stand; older ones are left out.
+/// Refusals of one node that are remembered while they stand. Past this one that was told is left out, or else one is told with the next.
 const REFUSALS_MAX: usize = 8;
 
 /// Names a node that is behind this relay, as long as it is.
@@ -55,6 +55,8 @@ struct Node {
 struct Refusal {
     rejected: Rejected,
     is_told: bool,
+    /// Whether it stands for another as well, of an earlier revision: nothing that it refuses is in force until it is told.
+    is_widened: bool,
 }
 
 /// What is in force at a node.
@@ -259,11 +261,9 @@ impl Roll {
     /// A proxy of a node has refused something.
     pub fn rejected(&mut self, number: NodeNumber, rejected: Rejected) {
         let Some(node) = self.node(number) else { return };
-        if node.refusals.len() == REFUSALS_MAX {
-            node.refusals.pop_front();
-        }
         node.standing.refusals_stand = true;
-        node.refusals.push_back(Refusal { rejected, is_told: false });
+        node.refusals.push_back(Refusal { rejected, is_told: false, is_widened: false });
+        node.bound_refusals();
         self.is_untold(number);
     }
 
@@ -357,7 +357,7 @@ impl Roll {
             ahead.insert(number);
         }
         let Standing { through, refusals_stand, since_us } = node.standing;
-        let known = through.min(said);
+        let known = node.in_force_to(said);
         if known > Revision(0) && node.told.standing != Some((known, refusals_stand)) {
             node.told.standing = Some((known, refusals_stand));
             let group = in_force.entry((known, refusals_stand)).or_insert_with(|| InForce {
@@ -369,7 +369,7 @@ impl Roll {
             group.held_us.push(since_us.map_or(0, |since_us| now_us.saturating_sub(since_us)));
             bytes += 6;
         }
-        if through > said {
+        if through > known {
             node.standing.since_us = None;
         }
         bytes
@@ -398,6 +398,34 @@ impl Node {
     /// There is something to tell of it to a server that has said `Through` for more than `said`.
     fn is_ahead_of(&self, said: Revision) -> bool {
         self.standing.through > said || self.refusals.iter().any(|refusal| !refusal.is_told)
+    }
+
+    /// Up to where a server that has said `Through` for `said` is told that everything is in force.
+    fn in_force_to(&self, said: Revision) -> Revision {
+        let waits = self.refusals.iter().filter(|refusal| refusal.is_widened && !refusal.is_told);
+        let before = waits.map(|refusal| Revision(refusal.rejected.since)).min();
+        let told = self.told.standing.map_or(Revision(0), |(through, _)| through);
+        let known = self.standing.through.min(said);
+        before.map_or(known, |before| known.min(before).max(told))
+    }
+
+    /// Leaves out a refusal if there are too many: one that the server was told of, or else the one of the earliest revision, for which
+    /// the next stands then. Were it dropped, what it is about would count as applied.
+    fn bound_refusals(&mut self) {
+        if self.refusals.len() <= REFUSALS_MAX {
+            return;
+        }
+        if let Some(told) = self.refusals.iter().position(|refusal| refusal.is_told) {
+            self.refusals.remove(told);
+            return;
+        }
+        let places = self.refusals.iter().enumerate();
+        let earliest = places.min_by_key(|(_, refusal)| refusal.rejected.revision).map(|(place, _)| place);
+        let Some(gone) = earliest.and_then(|place| self.refusals.remove(place)) else { return };
+        if let Some(next) = self.refusals.iter_mut().min_by_key(|refusal| refusal.rejected.revision) {
+            next.rejected.since = next.rejected.since.min(gone.rejected.since);
+            next.is_widened = true;
+        }
     }
 
     /// What it has refused of what the server has said `Through` for, and the server has not been told.

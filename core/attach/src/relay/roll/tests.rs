@@ -78,6 +78,37 @@ fn refusals_are_told_once_and_again_to_another_while_they_stand() {
 }
 
 #[test]
+fn of_more_refusals_than_are_remembered_none_is_lost_before_it_was_told() {
+    let mut roll = Roll::default();
+    let a = roll.come(node("a")).unwrap();
+    let refuse = |roll: &mut Roll, revisions: std::ops::RangeInclusive<u64>| {
+        for revision in revisions {
+            roll.rejected(a, Rejected { revision, since: revision - 1, ..Rejected::default() });
+            roll.applied(a, Revision(revision), true, 0);
+        }
+    };
+    let told = |relayed: &Relayed| {
+        let refusals = relayed.rejected.iter().filter_map(|said| said.rejected.as_ref());
+        refusals.map(|refusal| (refusal.since, refusal.revision)).collect::<Vec<_>>()
+    };
+    refuse(&mut roll, 11..=13);
+    assert_eq!(told(&roll.tell(ALL, 0)), [(10, 11), (11, 12), (12, 13)]);
+    refuse(&mut roll, 14..=21);
+    let all = (14..=21).map(|revision| (revision - 1, revision)).collect::<Vec<_>>();
+    assert_eq!(told(&roll.tell(ALL, 0)), all, "those that were told have made room");
+
+    // None of these is told yet: the earliest go with the next, and nothing of theirs counts as in force before.
+    refuse(&mut roll, 31..=40);
+    let behind = roll.tell(Revision(32), 0);
+    assert_eq!((told(&behind), behind.in_force[0].through), (vec![], 30));
+    roll.server_is_further();
+    let further = roll.tell(Revision(40), 0);
+    let all = [(30, 33)].into_iter().chain((34..=40).map(|revision| (revision - 1, revision)));
+    assert_eq!(told(&further), all.collect::<Vec<_>>());
+    assert_eq!((further.in_force[0].through, further.in_force[0].refusals_stand), (40, true));
+}
+
+#[test]
 fn much_is_told_in_parts() {
     let mut roll = Roll::default();
     for number in 0..20_000 {
