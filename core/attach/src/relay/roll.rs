@@ -26,8 +26,10 @@ pub struct Roll {
     count: usize,
     free: Vec<NodeNumber>,
     subjects: Subjects,
-    /// Nodes of which something is to be told, each once.
-    untold: VecDeque<NodeNumber>,
+    /// Nodes of which something is to be told, each once, by their turns.
+    untold: BTreeSet<(u64, NodeNumber)>,
+    /// Counts the turns that were given.
+    turns: u64,
     /// Nodes that were told of, and are away.
     away: Vec<NodeNumber>,
     /// Nodes of which the server is told more when it has said `Through` for more.
@@ -47,7 +49,8 @@ struct Node {
     /// Those that stand, and those that are yet to be told.
     refusals: VecDeque<Refusal>,
     is_here: bool,
-    is_queued: bool,
+    /// When it is told of, if something is to be.
+    turn: Option<u64>,
     told: Told,
 }
 
@@ -173,7 +176,7 @@ impl Roll {
             standing: Standing::default(),
             refusals: VecDeque::new(),
             is_here: true,
-            is_queued: false,
+            turn: None,
             told: Told::default(),
         });
         let number = match self.free.pop() {
@@ -203,7 +206,11 @@ impl Roll {
         let Some(node) = self.node(number) else { return };
         node.is_here = false;
         let (wants, told) = (std::mem::take(&mut node.wants), std::mem::take(&mut node.told));
+        let turn = node.turn.take();
         self.count -= 1;
+        if let Some(turn) = turn {
+            self.untold.remove(&(turn, number));
+        }
         wants.into_iter().chain(told.wants).for_each(|subject| self.subjects.let_go(subject));
         if told.came {
             self.away.push(number);
@@ -279,7 +286,7 @@ impl Roll {
         }
         for number in 0..self.nodes.len() {
             let Some(node) = self.nodes[number].as_mut() else { continue };
-            node.is_queued = false;
+            node.turn = None;
             let stand = node.standing.refusals_stand;
             node.refusals.retain_mut(|refusal| !std::mem::take(&mut refusal.is_told) || stand);
             let told = std::mem::take(&mut node.told);
@@ -310,7 +317,7 @@ impl Roll {
         let mut in_force: BTreeMap<(Revision, bool), InForce> = BTreeMap::new();
         let mut bytes = 0;
         while bytes < RELAYED_BYTES_MAX {
-            let Some(number) = self.untold.pop_front() else { break };
+            let Some((_, number)) = self.untold.pop_first() else { break };
             let told = Telling { said, now_us, relayed: &mut relayed, in_force: &mut in_force };
             bytes += self.tell_node(number, told);
         }
@@ -327,7 +334,7 @@ impl Roll {
             return 0;
         };
         let Telling { said, now_us, relayed, in_force } = telling;
-        node.is_queued = false;
+        node.turn = None;
         let mut bytes = 0;
         let came_before = std::mem::replace(&mut node.told.came, true);
         if !came_before {
@@ -380,15 +387,15 @@ impl Roll {
     }
 
     fn is_untold(&mut self, number: NodeNumber) {
-        if let Some(node) = self.node(number)
-            && !std::mem::replace(&mut node.is_queued, true)
-        {
-            self.untold.push_back(number);
+        let turn = self.turns;
+        if let Some(node) = self.node(number).filter(|node| node.turn.is_none()) {
+            node.turn = Some(turn);
+            self.turns += 1;
+            self.untold.insert((turn, number));
         }
     }
 
     fn vacate(&mut self, number: NodeNumber) {
-        self.untold.retain(|untold| *untold != number);
         self.nodes[number as usize] = None;
         self.free.push(number);
     }

@@ -61,6 +61,27 @@ fn a_node_that_goes_before_it_is_told_of_is_not_told_of() {
 }
 
 #[test]
+fn nodes_that_go_before_they_are_told_of_leave_the_turns_of_others_as_they_are() {
+    let mut roll = Roll::default();
+    let stays = roll.come(node("first")).unwrap();
+    // Were each looked for among all that wait this would take minutes.
+    let passing: Vec<_> = (0..100_000).map(|number| roll.come(node(&format!("n{number}"))).unwrap()).collect();
+    let last = roll.come(node("last")).unwrap();
+    passing.into_iter().rev().for_each(|number| roll.away(number));
+    assert_eq!(roll.untold.len(), 2);
+    let come = |told: Relayed| told.come.iter().map(|come| come.node).collect::<Vec<_>>();
+    assert_eq!(come(roll.tell(ALL, 0)), [stays, last]);
+
+    // One that was told of, and goes while something of it is to be told, waits for nothing but that.
+    roll.applied(stays, Revision(1), false, 0);
+    roll.applied(last, Revision(1), false, 0);
+    roll.away(stays);
+    let told = roll.tell(ALL, 0);
+    assert_eq!((told.away, told.in_force[0].nodes.as_slice()), (vec![stays], &[last][..]));
+    assert!(!roll.has_untold());
+}
+
+#[test]
 fn refusals_are_told_once_and_again_to_another_while_they_stand() {
     let mut roll = Roll::default();
     let a = roll.come(node("a")).unwrap();
