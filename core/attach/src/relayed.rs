@@ -137,6 +137,13 @@ pub const RELAYS_MAX: usize = 4_096;
 /// Roots that one relay goes by: those of some rotations that overlap.
 pub const RELAY_ROOTS_MAX: usize = 64;
 
+/// Bytes of a root's identifier: twice a SHA-1 in hex pairs with colons.
+pub const ROOT_ID_BYTES_MAX: usize = 118;
+
+/// Bytes of one [`Trusts`], about: [`RELAYS_MAX`] relays with the longest names and three roots each, and well below the 2 MiB that are
+/// read at once.
+pub const TRUSTS_BYTES_MAX: usize = 1536 * 1024;
+
 /// Nodes that owe a report on what may have come and gone before they were known here: each is told the next `Through`.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Remind {

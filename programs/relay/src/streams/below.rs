@@ -62,6 +62,7 @@ impl Streams {
     pub(crate) fn attach_relay(self: &Arc<Self>, relay: NodeName, level: u32) -> Result<OfRelay, CallError> {
         let mut state = self.lock();
         let welcome = self.admit(&state)?;
+        state.trust.admit(&self.name, &relay)?;
         let id = state.relay.attach_relay();
         state.attached.insert(id, Attached { what: What::Relay, waker: None, leaving: Leave::Stays });
         state.below.insert(id, Notices::to(level));

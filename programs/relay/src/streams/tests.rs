@@ -6,7 +6,8 @@ use starling_attach::message::{
     encode_subject,
 };
 use starling_attach::relayed::{
-    Come, Gone, InForce, Named, NodeRejected, RELAY_NODES_MAX, Relayed, Remind, Superseded, Wants, WireEpoch,
+    Come, Gone, InForce, Named, NodeRejected, RELAY_NODES_MAX, RELAYS_MAX, ROOT_ID_BYTES_MAX, RelayTrusts, Relayed,
+    Remind, Superseded, Trusts, Wants, WireEpoch,
 };
 use starling_rpc::AgentStream;
 
@@ -220,6 +221,25 @@ fn an_agent_asks_in_parts_and_is_answered_when_all_of_it_is_there() {
     agent.handle(part(&OWN[1], false)).expect("heard");
     let said = said(&agent);
     assert!(matches!(said[..], [ServerSays::Whole(_), ServerSays::Whole(_), ServerSays::Through(_)]), "{said:?}");
+}
+
+#[test]
+fn a_relay_below_that_says_more_of_relays_than_servers_hear_ends_and_no_other() {
+    let streams = attached();
+    let below = streams.attach_relay(node("below")).expect("it is let in");
+    let other = streams.attach_relay(node("other")).expect("it is let in");
+    let trusts = |count: usize, root: &str| {
+        let relay = |number| RelayTrusts { relay: format!("n{number}"), roots: vec![root.to_owned()] };
+        AgentSays::Trusts(Trusts { relays: (0..count).map(relay).collect() })
+    };
+    other.handle(trusts(3_000, "aa")).expect("heard");
+    let refused = below.handle(trusts(1, &"a".repeat(ROOT_ID_BYTES_MAX + 1))).expect_err("no root is called so");
+    assert!(matches!(refused, CallError::Refused { .. }), "{refused}");
+    let refused = below.handle(trusts(RELAYS_MAX, "aa")).expect_err("with those who say so they are more");
+    assert!(matches!(refused, CallError::Unavailable { .. }), "{refused}");
+    drop(below);
+    let Some(AgentSays::Trusts(told)) = streams.requests(1).pop() else { panic!("the server is told") };
+    assert_eq!(told.relays.len(), 3_000 + 2, "those below, who said so and this relay");
 }
 
 #[test]
