@@ -152,7 +152,7 @@ fn a_refusal_of_what_can_be_no_proxy_ends_the_stream_that_says_so_and_no_other()
     drop(streams.tell(1));
 
     // What a relay below has let in is told as a refusal all the same, and is not long.
-    let below = streams.attach_relay(node("below")).expect("it is let in");
+    let below = streams.attach_relay(node("below"), LEVEL).expect("it is let in");
     let rejected = vec![NodeRejected { node: 3, rejected: Some(rejected(&"x".repeat(1 << 20))) }];
     let come = vec![Come { node: 3, name: "n2".to_owned() }];
     below.handle(AgentSays::Relayed(Relayed { come, rejected, ..Relayed::default() })).expect("heard");
@@ -186,7 +186,7 @@ fn a_relay_that_is_full_loses_no_place_by_refusing() {
 #[test]
 fn a_node_below_that_wants_what_is_anothers_costs_itself_alone() {
     let streams = attached();
-    let below = streams.attach_relay(node("below")).expect("it is let in");
+    let below = streams.attach_relay(node("below"), LEVEL).expect("it is let in");
     drop(said(&below));
     let named = |number, of: &str| Named { number, subject: encode_subject(&Subject::Node(node(of))) };
     let wants = |node, subject| Wants { node, as_of: 5, from_now: vec![subject], no_longer: Vec::new() };
@@ -226,8 +226,8 @@ fn an_agent_asks_in_parts_and_is_answered_when_all_of_it_is_there() {
 #[test]
 fn a_relay_below_that_says_more_of_relays_than_servers_hear_ends_and_no_other() {
     let streams = attached();
-    let below = streams.attach_relay(node("below")).expect("it is let in");
-    let other = streams.attach_relay(node("other")).expect("it is let in");
+    let below = streams.attach_relay(node("below"), LEVEL).expect("it is let in");
+    let other = streams.attach_relay(node("other"), LEVEL).expect("it is let in");
     let trusts = |count: usize, root: &str| {
         let relay = |number| RelayTrusts { relay: format!("n{number}"), roots: vec![root.to_owned()] };
         AgentSays::Trusts(Trusts { relays: (0..count).map(relay).collect() })
