@@ -226,12 +226,6 @@ pub(super) async fn look(
 ) -> Result<(u64, Option<Description>), EtcdOpenError> {
     // The description sorts before the records, but others may have keys before it.
     let one = RangeRequest { key: space.meta.clone(), ..RangeRequest::default() };
-    let found: RangeResponse = connections.read(RANGE, one).await?;
-    let cluster = found.header.unwrap_or_default().cluster_id;
-    connections.expect_cluster(cluster);
-    if let Some(kv) = found.kvs.into_iter().next() {
-        return Ok((cluster, Some(Description::read(prefix, kv)?)));
-    }
     let any = RangeRequest {
         key: space.all.clone(),
         range_end: space.end.clone(),
@@ -239,15 +233,23 @@ pub(super) async fn look(
         keys_only: true,
         ..RangeRequest::default()
     };
-    let found: RangeResponse = connections.read(RANGE, any).await?;
-    match found.kvs.first() {
-        // It may have been made between the two looks.
-        Some(kv) if kv.key == space.meta => Err(EtcdOpenError::JustMade { prefix: prefix.clone() }),
-        Some(kv) => {
-            let key = String::from_utf8_lossy(&kv.key).into_owned();
-            Err(EtcdOpenError::Foreign { prefix: prefix.clone(), key })
+    loop {
+        let found: RangeResponse = connections.read(RANGE, one.clone()).await?;
+        let cluster = found.header.unwrap_or_default().cluster_id;
+        connections.expect_cluster(cluster);
+        if let Some(kv) = found.kvs.into_iter().next() {
+            return Ok((cluster, Some(Description::read(prefix, kv)?)));
         }
-        None => Ok((cluster, None)),
+        let found: RangeResponse = connections.read(RANGE, any.clone()).await?;
+        match found.kvs.first() {
+            // It has been made between the two looks.
+            Some(kv) if kv.key == space.meta => {}
+            Some(kv) => {
+                let key = String::from_utf8_lossy(&kv.key).into_owned();
+                return Err(EtcdOpenError::Foreign { prefix: prefix.clone(), key });
+            }
+            None => return Ok((cluster, None)),
+        }
     }
 }
 
