@@ -150,7 +150,7 @@ async fn a_snapshot_is_its_owners_alone_and_one_that_is_damaged_changes_nothing(
 async fn a_restore_while_another_is_at_work_is_put_off() {
     let server = Mesh::start(server_options(None)).await;
     let mut slow = TcpStream::connect(&server.addresses.http).await.expect("a connection");
-    let begun = b"PUT /v1/snapshot HTTP/1.1\r\nhost: mesh\r\ncontent-length: 1000\r\n\r\nthe first of it";
+    let begun = b"PUT /v1/snapshot HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n";
     slow.write_all(begun).await.expect("sent");
     let restore = async || server.call(starling_e2e::http::Method::PUT, "/v1/snapshot", "no snapshot").await;
     let put_off = eventually("the first is at work", async || {
