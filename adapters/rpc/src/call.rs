@@ -1,8 +1,11 @@
 //! Why a call was not answered, as both ends of it understand it.
 
 use std::error::Error;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use starling_attach::message::Subscribe;
+use starling_attach::{Parts, SubscribeError};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
@@ -72,6 +75,31 @@ impl From<CallError> for Status {
             }
         }
     }
+}
+
+impl From<SubscribeError> for CallError {
+    fn from(error: SubscribeError) -> Self {
+        match error {
+            SubscribeError::Future { .. } | SubscribeError::OtherPast { .. } => {
+                Self::BeginAnew { reason: error.to_string() }
+            }
+            SubscribeError::NotSent(_) | SubscribeError::TooMany | SubscribeError::Foreign(_) => Self::refused(error),
+        }
+    }
+}
+
+/// The request of which this is the last part; `None` if more are to come.
+///
+/// # Errors
+/// [`CallError::Refused`] if it is for more than `subjects_max`.
+pub fn whole_request(
+    parts: &Mutex<Parts>,
+    part: Subscribe,
+    subjects_max: usize,
+) -> Result<Option<Subscribe>, CallError> {
+    // A panic while holding the lock leaves some of the parts, of a stream that ends.
+    let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(parts.add(part, subjects_max)?)
 }
 
 impl From<Status> for CallError {

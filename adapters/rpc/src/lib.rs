@@ -27,7 +27,7 @@ mod stream;
 
 pub use agents::{AgentDoor, AgentStream, AliasView, JoinAnswer, JoinRequest, LeafRequest, OwnRecords};
 pub use api::Api;
-pub use call::CallError;
+pub use call::{CallError, whole_request};
 pub use client::{
     AgentSender, ApiBody, ConnectError, Follows, Framed, NATIVE_PROXY, PROCESS, PlanMirror, PlanStream,
     PlanStreamError, ServerClient, ServerFrames,

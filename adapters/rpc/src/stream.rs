@@ -97,7 +97,6 @@ pub(crate) async fn run<V: Variant>(
     tracing::debug!(id = node.id, user_agent = node.user_agent, ?peer, "proxy attaches");
     let mut feed = source.attach(node, peer).await?;
     let resources = Arc::clone(&feed.resources.borrow_and_update());
-    let mut newest = resources.revision;
     let mut session = AdsSession::new(V::FLAVOUR, resources);
     let mut input = Input::Request(first);
     loop {
@@ -108,10 +107,9 @@ pub(crate) async fn run<V: Variant>(
             Input::Resources => {
                 let resources = Arc::clone(&feed.resources.borrow_and_update());
                 // Of another count of revisions, by which this stream's say nothing: the proxy comes back, and is told what differs.
-                if resources.revision < newest {
+                if resources.revision < session.revision() {
                     return Err(Status::unavailable("the catalog was set back; attach again"));
                 }
-                newest = resources.revision;
                 session.handle_resources(resources);
             }
             Input::Closed => return Ok(()),

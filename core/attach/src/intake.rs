@@ -186,7 +186,7 @@ impl<I, W> Intake<I, W> {
         }
     }
 
-    /// What there is to say to the server about what is wanted.
+    /// What there is to say to the server about what is wanted, in parts.
     #[must_use]
     pub fn requests(&mut self) -> Vec<AgentSays> {
         let mut says = Vec::new();
@@ -205,7 +205,7 @@ impl<I, W> Intake<I, W> {
         }
         if !join.is_empty() {
             let resumes = join.into_iter().filter_map(|subject| resume(&(subject, Revision(0)))).collect();
-            says.push(AgentSays::Subscribe(Subscribe { resumes, reached: None, more: false }));
+            says.extend(AgentSays::Subscribe(Subscribe { resumes, reached: None, more: false }).in_parts());
         }
         says
     }

@@ -202,8 +202,7 @@ impl Relay {
     /// What there is to say to a server about what is wanted.
     #[must_use]
     pub fn requests(&mut self, line: LineId) -> Vec<AgentSays> {
-        let says = self.lines.get_mut(&line).map(|line| line.intake.requests()).unwrap_or_default();
-        says.into_iter().flat_map(AgentSays::in_parts).collect()
+        self.lines.get_mut(&line).map(|line| line.intake.requests()).unwrap_or_default()
     }
 
     /// What there is to tell the server of the nodes, on the line that is told: nothing of what this server has not said `Through`

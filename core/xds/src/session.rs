@@ -179,6 +179,12 @@ impl AdsSession {
         }
     }
 
+    /// Of the newest set.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.target.revision
+    }
+
     /// Takes a newer set; an older one than it has is ignored.
     pub fn handle_resources(&mut self, resources: Arc<ResourceSet>) {
         if resources.revision < self.target.revision {

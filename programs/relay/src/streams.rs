@@ -18,7 +18,7 @@ use starling_attach::message::{
 };
 use starling_attach::relay::{Crowded, LineId, NodeNumber, Relay};
 use starling_attach::relayed::Notices;
-use starling_attach::{FromServer, Parts, ReplicaError, StreamId, SubscribeError};
+use starling_attach::{FromServer, ReplicaError, StreamId};
 use starling_catalog::Subject;
 use starling_model::{NodeName, Revision};
 use starling_rpc::CallError;
@@ -463,25 +463,9 @@ impl State {
             Ok((subject, Revision(resume.have)))
         };
         let resumes = subscribe.resumes.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-        let resumed = self.relay.subscribe(id, resumes, subscribe.reached.as_ref()).map_err(not_subscribed)?;
+        let resumed = self.relay.subscribe(id, resumes, subscribe.reached.as_ref())?;
         self.wake_lines();
         Ok(resumed)
-    }
-}
-
-/// The request of which this is the last part; `None` if more are to come.
-fn whole(parts: &Mutex<Parts>, part: Subscribe, subjects_max: usize) -> Result<Option<Subscribe>, CallError> {
-    // A panic while holding the lock leaves some of the parts, of a stream that ends.
-    let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
-    parts.add(part, subjects_max).map_err(not_subscribed)
-}
-
-fn not_subscribed(error: SubscribeError) -> CallError {
-    match error {
-        SubscribeError::Future { .. } | SubscribeError::OtherPast { .. } => {
-            CallError::BeginAnew { reason: error.to_string() }
-        }
-        SubscribeError::NotSent(_) | SubscribeError::TooMany | SubscribeError::Foreign(_) => CallError::refused(error),
     }
 }
 

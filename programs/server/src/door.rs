@@ -9,17 +9,17 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
-use starling_attach::message::{
-    AgentSays, Hello, LEVEL, Resume, SUBJECTS_MAX, Subjects, Subscribe, Welcome, decode_subject,
-};
+use starling_attach::message::{AgentSays, Hello, LEVEL, Resume, SUBJECTS_MAX, Subjects, Welcome, decode_subject};
 use starling_attach::relayed::{RELAY_SUBJECTS_MAX, WireEpoch};
-use starling_attach::{Epoch, FromServer, Parts, SubscribeError};
+use starling_attach::{Epoch, FromServer, Parts};
 use starling_catalog::{
     Charge, Command, JoinTokenCommand, JoinTokenRefusal, NameHolder, Refusal, Refused, Snapshot, Subject,
 };
 use starling_identity::JoinToken;
 use starling_model::{Change, InstanceId, InstanceKey, NodeName, Record, Revision};
-use starling_rpc::{AgentDoor, AgentStream, AliasView, CallError, JoinAnswer, JoinRequest, LeafRequest, OwnRecords};
+use starling_rpc::{
+    AgentDoor, AgentStream, AliasView, CallError, JoinAnswer, JoinRequest, LeafRequest, OwnRecords, whole_request,
+};
 use starling_tls::IssuedLeaf;
 
 use crate::agents::{self, StreamKind, Superseded};
@@ -285,9 +285,9 @@ impl AgentStream for Stream {
         match says {
             AgentSays::Hello(_) => return Err(CallError::refused("a second hello")),
             AgentSays::Subscribe(part) => {
-                let Some(subscribe) = whole(&self.parts, part, SUBJECTS_MAX)? else { return Ok(()) };
+                let Some(subscribe) = whole_request(&self.parts, part, SUBJECTS_MAX)? else { return Ok(()) };
                 let resumes = subscribe.resumes.iter().map(resume).collect::<Result<Vec<_>, _>>()?;
-                self.stream.subscribe(resumes, subscribe.reached.as_ref()).map_err(not_subscribed)?;
+                self.stream.subscribe(resumes, subscribe.reached.as_ref())?;
                 // A panic while holding the lock leaves a name or none.
                 let arrived = self.arrives.lock().unwrap_or_else(PoisonError::into_inner).take();
                 arrived.into_iter().for_each(|node| is_here(&self.server, node));
@@ -342,24 +342,8 @@ fn resume(resume: &Resume) -> Result<(Subject, Revision), CallError> {
     Ok((decode_subject(subject).map_err(CallError::refused)?, Revision(resume.have)))
 }
 
-/// The request of which this is the last part; `None` if more are to come.
-fn whole(parts: &Mutex<Parts>, part: Subscribe, subjects_max: usize) -> Result<Option<Subscribe>, CallError> {
-    // A panic while holding the lock leaves some of the parts, of a stream that ends.
-    let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
-    parts.add(part, subjects_max).map_err(not_subscribed)
-}
-
 fn wire_epoch(epoch: &Epoch) -> WireEpoch {
     WireEpoch { id: epoch.id, after: epoch.after.0 }
-}
-
-fn not_subscribed(error: SubscribeError) -> CallError {
-    match error {
-        SubscribeError::Future { .. } | SubscribeError::OtherPast { .. } => {
-            CallError::BeginAnew { reason: error.to_string() }
-        }
-        SubscribeError::NotSent(_) | SubscribeError::TooMany | SubscribeError::Foreign(_) => CallError::refused(error),
-    }
 }
 
 /// A relay's stream as the transport sees it.
@@ -377,9 +361,9 @@ impl AgentStream for Relayed {
     fn handle(&self, says: AgentSays) -> Result<(), CallError> {
         match says {
             AgentSays::Subscribe(part) => {
-                let Some(subscribe) = whole(&self.parts, part, RELAY_SUBJECTS_MAX)? else { return Ok(()) };
+                let Some(subscribe) = whole_request(&self.parts, part, RELAY_SUBJECTS_MAX)? else { return Ok(()) };
                 let resumes = subscribe.resumes.iter().map(resume).collect::<Result<Vec<_>, _>>()?;
-                self.stream.subscribe(resumes, subscribe.reached.as_ref()).map_err(not_subscribed)
+                Ok(self.stream.subscribe(resumes, subscribe.reached.as_ref())?)
             }
             AgentSays::Unsubscribe(Subjects { subjects }) => {
                 let subjects = subjects.iter().map(decode_subject).collect::<Result<Vec<_>, _>>();

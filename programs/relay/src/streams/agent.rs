@@ -9,9 +9,9 @@ use starling_attach::message::{AgentSays, Hello, SUBJECTS_MAX, Subjects, decode_
 use starling_attach::{Parts, StreamId};
 use starling_catalog::Subject;
 use starling_model::{InstanceId, NodeName, Revision};
-use starling_rpc::{AgentStream, CallError};
+use starling_rpc::{AgentStream, CallError, whole_request};
 
-use super::{Attached, Leave, Place, Streams, What, whole};
+use super::{Attached, Leave, Place, Streams, What};
 
 /// One agent's stream as the transport sees it; when a primary is dropped the node is away.
 pub(crate) struct OfAgent {
@@ -98,7 +98,7 @@ impl AgentStream for OfAgent {
         match says {
             AgentSays::Hello(_) => return Err(CallError::refused("a second hello")),
             AgentSays::Subscribe(part) => {
-                let Some(subscribe) = whole(&self.parts, part, SUBJECTS_MAX)? else { return Ok(()) };
+                let Some(subscribe) = whole_request(&self.parts, part, SUBJECTS_MAX)? else { return Ok(()) };
                 let mut state = self.streams.lock();
                 let Some(what) = state.attached.get(&self.id).map(|attached| attached.what.clone()) else {
                     return Ok(());

@@ -11,9 +11,9 @@ use starling_attach::relayed::{InForce, Notices, RELAY_SUBJECTS_MAX, Relayed};
 use starling_attach::{Parts, StreamId};
 use starling_catalog::Subject;
 use starling_model::{NodeName, Revision};
-use starling_rpc::{AgentStream, CallError};
+use starling_rpc::{AgentStream, CallError, whole_request};
 
-use super::{Attached, Leave, Place, State, Streams, What, whole};
+use super::{Attached, Leave, Place, State, Streams, What};
 
 /// A relay's stream as the transport sees it; when it is dropped the nodes behind it are away.
 pub(crate) struct OfRelay {
@@ -161,7 +161,7 @@ impl AgentStream for OfRelay {
     fn handle(&self, says: AgentSays) -> Result<(), CallError> {
         match says {
             AgentSays::Subscribe(part) => {
-                let Some(subscribe) = whole(&self.parts, part, RELAY_SUBJECTS_MAX)? else { return Ok(()) };
+                let Some(subscribe) = whole_request(&self.parts, part, RELAY_SUBJECTS_MAX)? else { return Ok(()) };
                 let mut state = self.streams.lock();
                 if !state.attached.contains_key(&self.id) {
                     return Ok(());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use starling_attach::ReplicaError;
-use starling_attach::message::{AgentSays, Hello, LEVEL, MoveTo, ServerSays, Through, Welcome};
+use starling_attach::message::{Hello, LEVEL, MoveTo, ServerSays, Through, Welcome};
 use starling_model::NodeName;
 use starling_rpc::{AgentSender, CallError, ConnectError, ServerClient, ServerFrames};
 use tokio::sync::{Notify, mpsc};
@@ -108,7 +108,7 @@ impl Line {
                 },
             }
             let outgoing = stream.take_outgoing(Instant::now());
-            for says in outgoing.says.into_iter().flat_map(AgentSays::in_parts) {
+            for says in outgoing.says {
                 if let Err(error) = sender.send(says) {
                     return error.into();
                 }
