@@ -83,6 +83,7 @@ impl From<SubscribeError> for CallError {
             SubscribeError::Future { .. } | SubscribeError::OtherPast { .. } => {
                 Self::BeginAnew { reason: error.to_string() }
             }
+            SubscribeError::Crowded => Self::unavailable(error),
             SubscribeError::NotSent(_) | SubscribeError::TooMany | SubscribeError::Foreign(_) => Self::refused(error),
         }
     }

@@ -17,6 +17,7 @@ use starling_model::{Change, NodeName, Revision};
 
 use crate::message::{FromServer, SUBJECTS_MAX, ServerSays, Update, encode_subject, through, unsubscribed};
 use crate::projection::{ItemChange, Urgency, difference, encode_item};
+use crate::relay::RELAY_HELD_MAX;
 use crate::relayed::RELAY_SUBJECTS_MAX;
 use crate::window::{Frame, Window};
 use stream::{Endings, Stream, Whose};
@@ -80,6 +81,9 @@ pub enum SubscribeError {
     /// Over [`SUBJECTS_MAX`], or over [`RELAY_SUBJECTS_MAX`] on a relay's.
     #[error("more than {SUBJECTS_MAX} subjects on one stream, or {RELAY_SUBJECTS_MAX} on a relay's")]
     TooMany,
+    /// This relay holds [`RELAY_HELD_MAX`].
+    #[error("this relay holds {RELAY_HELD_MAX} subjects, and no more may be; attach to another")]
+    Crowded,
     /// Another node's own things.
     #[error("{0} is not of the agent's node")]
     Foreign(Subject),

@@ -20,11 +20,17 @@ use crate::fleet::{Fleet, Published, StreamId, SubscribeError};
 use crate::intake::Hearer as _;
 use crate::lineage::{Epoch, Lineage};
 use crate::message::{AgentSays, Reached, ServerSays, Welcome};
-use crate::relayed::{Gone, Relayed};
+use crate::relayed::{Gone, RELAY_SUBJECTS_MAX, Relayed};
 use crate::replica::ReplicaError;
 
 pub use holding::{HeldItem, HeldWhole, Holding, HoldingIntake, News};
 pub use roll::{Crowded, NodeNumber, Roll};
+
+/// Subjects that a relay holds at most. Half of what it may name to a server, which may know as many besides that no node wants any more.
+pub const RELAY_HELD_MAX: usize = RELAY_SUBJECTS_MAX / 2;
+
+/// Of these, the unwanted for which it is worth looking through all: fewer of them are no room.
+const UNWANTED_MIN: usize = RELAY_HELD_MAX / 16;
 
 /// Names a stream from a server.
 pub type LineId = u64;
@@ -246,6 +252,7 @@ impl Relay {
     ) -> Result<Vec<(Subject, Revision)>, SubscribeError> {
         let at = self.fleet.revision();
         self.lineage.admit(&mut resumes, reached, at)?;
+        self.make_room(&resumes)?;
         self.fleet.subscribe(id, &resumes)?;
         for (subject, _) in &resumes {
             self.idle.remove(subject);
@@ -277,19 +284,58 @@ impl Relay {
         self.fleet.take(id, now_ms)
     }
 
-    /// Forgets what nobody has wanted since before the last sweep, unless a server would not say when it has heard of it.
+    /// Forgets what nobody has wanted since before the last sweep, unless a server would not say when it has heard of it. While no server
+    /// is reached all is kept: it could not be had again.
     pub fn sweep(&mut self) {
-        if self.lines.is_empty() || !self.lines.values().all(|line| line.intake.may_forget()) {
+        if self.lines.is_empty() || !self.may_forget() {
             return;
         }
-        let is_idle = |subject: &&Subject| !self.own.contains(*subject) && !self.fleet.is_subscribed(subject);
-        let idle: BTreeSet<_> = self.fleet.source().subjects().filter(is_idle).cloned().collect();
-        for subject in std::mem::replace(&mut self.idle, idle) {
+        let unwanted = self.unwanted();
+        for subject in std::mem::replace(&mut self.idle, unwanted) {
             if self.idle.remove(&subject) {
-                self.fleet.forget(&subject);
-                self.lines.values_mut().for_each(|line| line.intake.forget(&subject));
+                self.forget(&subject);
             }
         }
+    }
+
+    /// Makes room for what is new of `resumes`, if there is none, by forgetting what nobody wants, servers or not.
+    fn make_room(&mut self, resumes: &[(Subject, Revision)]) -> Result<(), SubscribeError> {
+        let held = self.holding().subjects().len();
+        if held + resumes.len() <= RELAY_HELD_MAX {
+            return Ok(());
+        }
+        let new: BTreeSet<_> =
+            resumes.iter().map(|(subject, _)| subject).filter(|it| !self.holding().wants(it)).collect();
+        if held + new.len() <= RELAY_HELD_MAX {
+            return Ok(());
+        }
+        let unwanted_max = held.saturating_sub(self.fleet.subjects_wanted());
+        if unwanted_max < UNWANTED_MIN.max(held + new.len() - RELAY_HELD_MAX) || !self.may_forget() {
+            return Err(SubscribeError::Crowded);
+        }
+        let coming: BTreeSet<_> = resumes.iter().map(|(subject, _)| subject).collect();
+        for subject in self.unwanted() {
+            if !coming.contains(&subject) {
+                self.idle.remove(&subject);
+                self.forget(&subject);
+            }
+        }
+        let is_room = self.holding().subjects().len() + new.len() <= RELAY_HELD_MAX;
+        if is_room { Ok(()) } else { Err(SubscribeError::Crowded) }
+    }
+
+    fn may_forget(&self) -> bool {
+        self.lines.values().all(|line| line.intake.may_forget())
+    }
+
+    fn unwanted(&self) -> BTreeSet<Subject> {
+        let is_unwanted = |subject: &&Subject| !self.own.contains(*subject) && !self.fleet.is_subscribed(subject);
+        self.holding().subjects().filter(is_unwanted).cloned().collect()
+    }
+
+    fn forget(&mut self, subject: &Subject) {
+        self.fleet.forget(subject);
+        self.lines.values_mut().for_each(|line| line.intake.forget(subject));
     }
 }
 

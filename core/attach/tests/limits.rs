@@ -8,6 +8,7 @@ mod world;
 use records::{key, node, sidecar};
 use starling_attach::fleet::TAKE_BYTES_MAX;
 use starling_attach::message::{SUBJECTS_MAX, ServerSays, Whole};
+use starling_attach::relay::{RELAY_HELD_MAX, Relay};
 use starling_attach::{FromServer, SubscribeError};
 use starling_catalog::Subject;
 use starling_model::{Change, Record, RecordKey, Revision};
@@ -207,4 +208,26 @@ fn the_more_are_told_the_longer_they_have_to_report_and_a_few_report_at_once() {
     world.now_ms = 2_000;
     world.commit(&[register("db", 2)]);
     assert_eq!(reports_within(&mut world, streams[0]), 0);
+}
+
+/// One who has wanted a great deal keeps nobody out once it no longer does, also while no server is reached.
+#[test]
+fn a_relay_holds_so_many_subjects_and_forgets_what_nobody_wants_before_it_refuses() {
+    let mut relay = Relay::new([Subject::Roots]);
+    let some = |from: usize, to: usize| -> Vec<_> {
+        (from..to).map(|number| (subject(&format!("endpoints/s{number}")), Revision(0))).collect()
+    };
+    // The relay's own is one of them.
+    let all = RELAY_HELD_MAX - 1;
+    let greedy = relay.attach_relay();
+    relay.subscribe(greedy, some(0, all), None).unwrap();
+    let modest = relay.attach("modest".parse().unwrap());
+    assert_eq!(relay.subscribe(modest, some(all, all + 1), None), Err(SubscribeError::Crowded));
+    relay.subscribe(modest, some(0, 1), None).unwrap();
+    relay.unsubscribe(greedy, &some(0, 10).into_iter().map(|(subject, _)| subject).collect::<Vec<_>>());
+    // What is kept for those who come back is looked through only if that makes room worth the while.
+    assert_eq!(relay.subscribe(modest, some(all, all + 1), None), Err(SubscribeError::Crowded));
+    relay.remove(greedy);
+    relay.subscribe(modest, some(all, all + 1), None).unwrap();
+    assert_eq!(relay.holding().subjects().len(), 3);
 }

@@ -81,15 +81,24 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             args.relays
         );
     }
-    let mut rows = Vec::new();
-    for nodes in &args.nodes {
+    let runs = args.nodes.iter().flat_map(|nodes| {
         let direct = (!args.relays_only && *nodes <= SERVER_NODES_MAX).then_some(Way::Direct);
-        for way in direct.into_iter().chain([Way::Relays(args.relays)]) {
-            progress.say(&format!("{nodes} nodes, {way}"));
-            rows.push(measure(&args, *nodes, way, &progress).await?);
+        direct.into_iter().chain([Way::Relays(args.relays)]).map(|way| (*nodes, way))
+    });
+    let (mut rows, mut broken) = (Vec::new(), None);
+    for (nodes, way) in runs {
+        progress.say(&format!("{nodes} nodes, {way}"));
+        match measure(&args, nodes, way, &progress).await {
+            Ok(row) => rows.push(row),
+            // What the runs before it found took a quarter of an hour: it is reported.
+            Err(error) if !rows.is_empty() => {
+                broken = Some(format!("{nodes} nodes, {way}: {error:#}"));
+                break;
+            }
+            Err(error) => return Err(error),
         }
     }
-    let findings = Findings::new(rows, args.changes, args.workloads_per_node, Versions::of(None));
+    let findings = Findings::new(rows, broken, args.changes, args.workloads_per_node, Versions::of(None));
     findings.deliver(&args.output)
 }
 

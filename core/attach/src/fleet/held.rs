@@ -55,6 +55,11 @@ impl Fleet<Holding> {
         topic.is_some_and(|topic| !topic.subscribers.is_empty())
     }
 
+    /// How many subjects somebody is subscribed to.
+    pub(crate) fn subjects_wanted(&self) -> usize {
+        self.topics.len() - self.idle
+    }
+
     /// Forgets a subject that nobody is subscribed to.
     pub(crate) fn forget(&mut self, subject: &Subject) {
         self.source.forget(subject);

@@ -84,7 +84,7 @@ impl Holding {
     }
 
     /// What is held.
-    pub fn subjects(&self) -> impl Iterator<Item = &Subject> {
+    pub fn subjects(&self) -> impl ExactSizeIterator<Item = &Subject> {
         self.topics.keys()
     }
 

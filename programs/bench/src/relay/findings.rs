@@ -27,6 +27,7 @@ Report (--json, --report, -o json; memory in bytes):
                       (over all workloads and changes), slowest_ms (each change's max, in order),
                       receipt_ms (the mean of the receipts' own maxima), server_cpu_ms and relays_cpu_ms
                       (per change), server_rss_bytes, relay_rss_bytes (all relays), complete
+  broken              the run that could not be ended, after which there were no others, and why; or null
   growth[]            in words, from the smallest fleet to the largest of each way
   machine             cpu, model, cores, memory (bytes), kernel, date
   versions            starling, build";
@@ -109,6 +110,7 @@ pub(super) struct Findings {
     changes: u32,
     workloads_per_node: u32,
     runs: Vec<Run>,
+    broken: Option<String>,
     growth: Vec<String>,
     machine: Machine,
     versions: Versions,
@@ -137,10 +139,25 @@ struct ChangeMs {
 }
 
 impl Findings {
-    pub(super) fn new(rows: Vec<Row>, changes: u32, workloads_per_node: u32, versions: Versions) -> Self {
+    pub(super) fn new(
+        rows: Vec<Row>,
+        broken: Option<String>,
+        changes: u32,
+        workloads_per_node: u32,
+        versions: Versions,
+    ) -> Self {
         let runs: Vec<_> = rows.iter().map(Row::run).collect();
         let growth = growth(&runs);
-        Self { scenario: "relay", changes, workloads_per_node, runs, growth, machine: Machine::read(), versions }
+        Self {
+            scenario: "relay",
+            changes,
+            workloads_per_node,
+            runs,
+            broken,
+            growth,
+            machine: Machine::read(),
+            versions,
+        }
     }
 
     /// Writes the report where it is wanted.
@@ -150,7 +167,8 @@ impl Findings {
     pub(super) fn deliver(&self, output: &OutputArgs) -> anyhow::Result<ExitCode> {
         output.write_page(|| self.page())?;
         let code = output.deliver(self, &[], || self.table())?;
-        Ok(if self.runs.iter().all(|run| run.complete) { code } else { ExitCode::FAILURE })
+        let is_whole = self.broken.is_none() && self.runs.iter().all(|run| run.complete);
+        Ok(if is_whole { code } else { ExitCode::FAILURE })
     }
 
     /// The report for people.
@@ -190,6 +208,9 @@ impl Findings {
         for line in &self.growth {
             text.push_str(line);
             text.push('\n');
+        }
+        if let Some(broken) = &self.broken {
+            text.push_str(&format!("\nNOT MEASURED, as it broke, nor what was to come after it: {broken}\n"));
         }
         text.push_str(&format!("\n{}\n{}", self.versions.line(), self.machine.line()));
         text
@@ -290,7 +311,8 @@ mod tests {
     #[test]
     fn growth_is_told_for_each_way_and_what_was_missed_makes_a_run_incomplete() {
         let rows = vec![row(Way::Direct, 1_000, 10), row(Way::Relays(2), 1_000, 10), row(Way::Relays(2), 3_000, 30)];
-        let findings = Findings::new(rows, 2, 1, Versions::of(None));
+        let broken = Some("9000 nodes, direct: the fleet is gone".to_owned());
+        let findings = Findings::new(rows, broken, 2, 1, Versions::of(None));
         assert!(findings.runs.iter().all(|run| run.complete));
         assert_eq!((findings.runs[2].change_ms.p50, findings.runs[2].change_ms.max), (2.0, 30.0));
         assert!((findings.runs[0].receipt_ms - 6.0).abs() < 1e-9);
@@ -299,6 +321,7 @@ mod tests {
         assert_eq!(findings.growth[0], line);
         let text = findings.table();
         assert!(text.contains("2 relays") && text.contains("1000"), "{text}");
+        assert!(text.contains("it broke") && text.contains("9000 nodes, direct: the fleet is gone"), "{text}");
 
         let mut missed = row(Way::Direct, 1_000, 10);
         missed.measured[0].workloads = 4;

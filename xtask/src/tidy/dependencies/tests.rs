@@ -118,6 +118,8 @@ fn the_table_keeps_to_the_layers() {
                 "programs" if row.folder == "programs/starling" => true,
                 // An agent serves the sidecars of its node itself.
                 "programs" if (row.folder, *used) == ("programs/agent", "programs/proxy") => true,
+                // A relay reaches servers as an agent does: its list of them, its way in, its identity.
+                "programs" if (row.folder, *used) == ("programs/relay", "programs/agent") => true,
                 // A simulated node is the real agent.
                 "programs" if (row.folder, *used) == ("programs/bench", "programs/agent") => true,
                 "programs" => used.starts_with("core/") || used.starts_with("adapters/"),
