@@ -246,7 +246,11 @@ impl<I, W> Intake<I, W> {
             ServerSays::Whole(whole) => self.whole(replica, whole, frame)?,
             ServerSays::Unsubscribed(unsubscribed) => self.endings_heard = unsubscribed.count,
             ServerSays::Through(through) => return self.complete(replica, Revision(through.revision)),
-            ServerSays::MoveTo(_) | ServerSays::Leaving(_) | ServerSays::Remind(_) | ServerSays::Superseded(_) => {}
+            ServerSays::MoveTo(_)
+            | ServerSays::Leaving(_)
+            | ServerSays::Remind(_)
+            | ServerSays::Superseded(_)
+            | ServerSays::Reach(_) => {}
         }
         Ok(false)
     }

@@ -55,8 +55,8 @@ pub enum MessageError {
 /// has heard, where an agent's stream should go, and that it is leaving; and that an agent has a second stream in reserve. 2
 /// adds relays: a server knows the nodes behind them, and agents that what they are attached to is one. 3 adds that a relay
 /// says by which roots it goes, and is told of nodes that have attached elsewhere; and requests in parts, which a server of
-/// before answers part by part.
-pub const LEVEL: u32 = 3;
+/// before answers part by part. 4 adds that a relay says whether it reaches a server.
+pub const LEVEL: u32 = 4;
 
 /// From this level on either end understands ends of subscriptions, moves and servers that leave.
 pub const LEVEL_OF_MOVES: u32 = 1;
@@ -66,6 +66,9 @@ pub const LEVEL_OF_RELAYS: u32 = 2;
 
 /// From this level on a server hears by which roots relays go, and a relay of nodes that have attached elsewhere.
 pub const LEVEL_OF_TRUSTS: u32 = 3;
+
+/// From this level on agents and relays hear whether the relay that they are attached to reaches a server.
+pub const LEVEL_OF_REACH: u32 = 4;
 
 /// A frame from an agent, or from a relay.
 #[derive(Clone, PartialEq, Message)]
@@ -243,7 +246,7 @@ pub struct Here {}
 #[derive(Clone, PartialEq, Message)]
 pub struct FromServer {
     /// What it says.
-    #[prost(oneof = "ServerSays", tags = "1, 2, 3, 4, 6, 7, 8, 9, 10")]
+    #[prost(oneof = "ServerSays", tags = "1, 2, 3, 4, 6, 7, 8, 9, 10, 11")]
     pub says: Option<ServerSays>,
 }
 
@@ -277,6 +280,9 @@ pub enum ServerSays {
     /// Nodes behind a relay have attached elsewhere.
     #[prost(message, tag = "10")]
     Superseded(Superseded),
+    /// The relay reaches no server, or does again.
+    #[prost(message, tag = "11")]
+    Reach(Reach),
 }
 
 /// Which mesh this is: what holds for all of it and is no part of the catalog.
@@ -336,6 +342,14 @@ pub struct MoveTo {
 /// The server is leaving.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Leaving {}
+
+/// How it stands between a relay and the servers, after a while in which that did not change.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Reach {
+    /// It reaches none: nobody speaks for the nodes behind it.
+    #[prost(bool, tag = "1")]
+    pub cut_off: bool,
+}
 
 /// One item of one subject, new, changed or gone.
 #[derive(Clone, PartialEq, Eq, Message)]

@@ -186,7 +186,8 @@ impl Relay {
             | ServerSays::Whole(_)
             | ServerSays::Unsubscribed(_)
             | ServerSays::MoveTo(_)
-            | ServerSays::Leaving(_) => {}
+            | ServerSays::Leaving(_)
+            | ServerSays::Reach(_) => {}
         }
         let at = self.fleet.revision();
         self.reminded.retain(|node, until| {

@@ -239,7 +239,8 @@ fn heard(says: &ServerSays, touched: Option<BTreeSet<Subject>>) -> String {
         | ServerSays::MoveTo(_)
         | ServerSays::Leaving(_)
         | ServerSays::Remind(_)
-        | ServerSays::Superseded(_) => {
+        | ServerSays::Superseded(_)
+        | ServerSays::Reach(_) => {
             panic!("a fleet does not say so")
         }
     }

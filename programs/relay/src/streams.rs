@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use starling_attach::message::{
-    AgentSays, LEVEL, LEVEL_OF_TRUSTS, Leaving, MessageError, ServerSays, Subscribe, Welcome,
+    AgentSays, LEVEL, LEVEL_OF_REACH, LEVEL_OF_TRUSTS, Leaving, MessageError, Reach, ServerSays, Subscribe, Welcome,
 };
 use starling_attach::relay::{Crowded, LineId, NodeNumber, Relay};
 use starling_attach::relayed::Notices;
@@ -53,6 +53,8 @@ struct State {
     /// What streams are told first; `None` before a server has told everything.
     welcome: Option<Bytes>,
     leaving: bool,
+    /// Whether no server is reached, as streams are told.
+    cut_off: bool,
     /// Counts how often every stream was ended.
     life: u64,
     trust: trust::Trust,
@@ -74,6 +76,15 @@ struct Attached {
     waker: Option<Waker>,
     /// Whether it is told that this relay is leaving, or was.
     leaving: Leave,
+    /// Whether it was told that no server is reached; `None` if it would not understand.
+    told_cut_off: Option<bool>,
+}
+
+impl Attached {
+    /// A stream to one who understands `level`.
+    fn new(what: What, level: u32) -> Self {
+        Self { what, waker: None, leaving: Leave::Stays, told_cut_off: (level >= LEVEL_OF_REACH).then_some(false) }
+    }
 }
 
 /// How far a stream is with the word that the relay is leaving.
@@ -133,6 +144,7 @@ impl Streams {
             lines: BTreeMap::new(),
             welcome: None,
             leaving: false,
+            cut_off: false,
             life: 0,
             trust: trust::Trust::default(),
         };
@@ -382,6 +394,18 @@ impl Streams {
         wakers.into_iter().for_each(Waker::wake);
     }
 
+    /// Tells every stream whether servers are reached.
+    pub(crate) fn tell_reach(&self, servers: bool) {
+        let mut state = self.lock();
+        if std::mem::replace(&mut state.cut_off, !servers) != servers {
+            return;
+        }
+        let hearing = state.attached.values_mut().filter(|attached| attached.told_cut_off.is_some());
+        let wakers: Vec<_> = hearing.filter_map(|attached| attached.waker.take()).collect();
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
     fn admit(&self, state: &State) -> Result<Bytes, CallError> {
         if state.leaving {
             return Err(CallError::unavailable("this relay is leaving; attach to another"));
@@ -395,7 +419,7 @@ impl Streams {
     /// What a stream that began in `life` is sent next.
     fn poll_take(&self, id: StreamId, life: u64, context: &mut Context<'_>) -> Poll<Result<Vec<Bytes>, CallError>> {
         let mut state = self.lock();
-        let is_of_now = state.life == life;
+        let (is_of_now, cut_off) = (state.life == life, state.cut_off);
         let Some(attached) = state.attached.get_mut(&id) else {
             return Poll::Ready(Err(CallError::unavailable(if is_of_now {
                 "a later stream of this node has taken over"
@@ -408,6 +432,10 @@ impl Streams {
         if attached.leaving == Leave::ToBeTold {
             attached.leaving = Leave::Told;
             notices.push(FromServer::from(ServerSays::Leaving(Leaving {})).to_bytes());
+        }
+        if let Some(told) = attached.told_cut_off.as_mut().filter(|told| **told != cut_off) {
+            *told = cut_off;
+            notices.push(FromServer::from(ServerSays::Reach(Reach { cut_off })).to_bytes());
         }
         notices.extend(state.below.get_mut(&id).into_iter().flat_map(Notices::take));
         if !notices.is_empty() {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use starling_agent::remote::servers::{Member, Servers};
-use starling_agent::remote::uplink::{Attempts, Ended};
+use starling_agent::remote::uplink::{Attempts, CutOff, Ended};
 use starling_attach::message::decode_subject;
 use starling_attach::projection::{Item, decode_item};
 use starling_attach::relay::LineId;
@@ -30,6 +30,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Between two sweeps of what nobody wants any more.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Time without a server after which those who are attached are told so: one that restarts is back before.
+const CUT_OFF_AFTER: Duration = Duration::from_secs(2);
 
 /// How it stands with the streams from servers.
 #[derive(Clone, Default)]
@@ -100,6 +103,7 @@ struct Kept {
     server: String,
     is_relay: bool,
     is_leaving: bool,
+    cut_off: CutOff,
     heard_at: Option<Instant>,
     /// Ends with this.
     _task: JoinSet<()>,
@@ -112,6 +116,8 @@ struct Keeper {
     lines: BTreeMap<LineId, Kept>,
     primary: Attempts,
     standby: Attempts,
+    /// Since when no server is reached, not by way of relays above either.
+    cut_off_since: Option<Instant>,
 }
 
 /// Keeps the streams until dropped.
@@ -125,11 +131,13 @@ pub(crate) async fn run(upstream: Upstream) {
         lines: BTreeMap::new(),
         primary: Attempts::default(),
         standby: Attempts::default(),
+        cut_off_since: None,
     };
     let mut sweeps = tokio::time::interval(SWEEP_INTERVAL);
     sweeps.tick().await;
     loop {
-        let due = keeper.seek();
+        let leave_at = keeper.leave_cut_off();
+        let due = [keeper.seek(), leave_at, keeper.tell_reach()].into_iter().flatten().min();
         keeper.tell();
         let due = async {
             match due {
@@ -189,8 +197,9 @@ impl Keeper {
         let mut task = JoinSet::new();
         task.spawn(line.run());
         let (server, heard_at) = (String::new(), None);
-        let (is_relay, is_leaving) = (false, false);
-        self.lines.insert(self.begun, Kept { purpose, address, server, is_relay, is_leaving, heard_at, _task: task });
+        let (is_relay, is_leaving, cut_off) = (false, false, CutOff::default());
+        let kept = Kept { purpose, address, server, is_relay, is_leaving, cut_off, heard_at, _task: task };
+        self.lines.insert(self.begun, kept);
     }
 
     fn find(&self, purpose: Purpose) -> Option<LineId> {
@@ -226,6 +235,7 @@ impl Keeper {
                 }
             }
             Report::Servers => self.follow_servers(),
+            Report::Reach { cut_off } => line.cut_off.said(cut_off),
             Report::Leaving => {
                 line.is_leaving = true;
                 let (address, purpose) = (line.address.clone(), line.purpose);
@@ -316,6 +326,32 @@ impl Keeper {
         });
         tracing::info!(address = line.address, "this relay is attached");
         self.upstream.streams.promote(number);
+    }
+
+    /// Lets the stream in reserve take over from a relay that reaches no server, if its own does; answers with when, if that is to be.
+    fn leave_cut_off(&mut self) -> Option<Instant> {
+        let (primary, standby) = (self.heard(Purpose::Primary)?, self.heard(Purpose::Standby)?);
+        let leave_at = self.lines[&primary].cut_off.leave_at(&self.lines[&standby].cut_off)?;
+        if leave_at > Instant::now() {
+            return Some(leave_at);
+        }
+        self.ended(primary, &Ended::Lost("the relay reaches no server".to_owned()));
+        None
+    }
+
+    /// Tells those who are attached whether a server is reached; answers with when, if that is to be.
+    fn tell_reach(&mut self) -> Option<Instant> {
+        if self.heard(Purpose::Primary).is_some_and(|primary| !self.lines[&primary].cut_off.is()) {
+            self.cut_off_since = None;
+            self.upstream.streams.tell_reach(true);
+            return None;
+        }
+        let tell_at = *self.cut_off_since.get_or_insert_with(Instant::now) + CUT_OFF_AFTER;
+        if tell_at > Instant::now() {
+            return Some(tell_at);
+        }
+        self.upstream.streams.tell_reach(false);
+        None
     }
 
     fn tell(&self) {

@@ -249,7 +249,8 @@ impl Agent {
             | ServerSays::MoveTo(_)
             | ServerSays::Leaving(_)
             | ServerSays::Remind(_)
-            | ServerSays::Superseded(_) => None,
+            | ServerSays::Superseded(_)
+            | ServerSays::Reach(_) => None,
         });
         wholes.collect()
     }

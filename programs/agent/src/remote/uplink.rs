@@ -31,7 +31,7 @@ use crate::remote::servers::Servers;
 pub use ended::Ended;
 pub use figures::{Figures, GAP_BUCKETS_S};
 pub use keeper::run;
-pub use retries::Attempts;
+pub use retries::{Attempts, CutOff};
 
 /// Time for a connection, its handshake included; and for a stream on it to be opened.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

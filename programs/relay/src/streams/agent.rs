@@ -11,7 +11,7 @@ use starling_catalog::Subject;
 use starling_model::{InstanceId, NodeName, Revision};
 use starling_rpc::{AgentStream, CallError, whole_request};
 
-use super::{Attached, Leave, Place, Streams, What};
+use super::{Attached, Place, Streams, What};
 
 /// One agent's stream as the transport sees it; when a primary is dropped the node is away.
 pub(crate) struct OfAgent {
@@ -49,7 +49,7 @@ impl Streams {
             self.metrics.agents.inc();
             What::Primary(node, number)
         };
-        state.attached.insert(id, Attached { what, waker: None, leaving: Leave::Stays });
+        state.attached.insert(id, Attached::new(what, hello.level));
         let (life, parts, welcomed) = (state.life, Mutex::default(), OnceLock::new());
         Ok(OfAgent { streams: Arc::clone(self), id, life, parts, welcomed, welcome })
     }

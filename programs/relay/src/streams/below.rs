@@ -13,7 +13,7 @@ use starling_catalog::Subject;
 use starling_model::{NodeName, Revision};
 use starling_rpc::{AgentStream, CallError, whole_request};
 
-use super::{Attached, Leave, Place, State, Streams, What};
+use super::{Attached, Place, State, Streams, What};
 
 /// A relay's stream as the transport sees it; when it is dropped the nodes behind it are away.
 pub(crate) struct OfRelay {
@@ -64,7 +64,7 @@ impl Streams {
         let welcome = self.admit(&state)?;
         state.trust.admit(&self.name, &relay)?;
         let id = state.relay.attach_relay();
-        state.attached.insert(id, Attached { what: What::Relay, waker: None, leaving: Leave::Stays });
+        state.attached.insert(id, Attached::new(What::Relay, level));
         state.below.insert(id, Notices::to(level));
         state.trust.attached(id, relay.clone());
         state.wake_lines();

@@ -2,8 +2,8 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use starling_attach::message::{
-    AgentSays, Hello, LEVEL, REFUSAL_NAME_BYTES_MAX, Rejected, Resume, ServerSays, Subscribe, Through, Welcome, Whole,
-    encode_subject,
+    AgentSays, Hello, LEVEL, LEVEL_OF_REACH, REFUSAL_NAME_BYTES_MAX, Rejected, Resume, ServerSays, Subscribe, Through,
+    Welcome, Whole, encode_subject,
 };
 use starling_attach::relayed::{
     Come, Gone, InForce, Named, NodeRejected, RELAY_NODES_MAX, RELAYS_MAX, ROOT_ID_BYTES_MAX, RelayTrusts, Relayed,
@@ -56,12 +56,12 @@ fn attached() -> Arc<Streams> {
     streams
 }
 
-fn take(stream: &impl AgentStream) -> Poll<Result<Vec<Bytes>, CallError>> {
+fn take(stream: &(impl AgentStream + ?Sized)) -> Poll<Result<Vec<Bytes>, CallError>> {
     stream.poll_take(&mut Context::from_waker(Waker::noop()))
 }
 
 /// What there is to say on a stream now.
-fn said(stream: &impl AgentStream) -> Vec<ServerSays> {
+fn said(stream: &(impl AgentStream + ?Sized)) -> Vec<ServerSays> {
     let frames = std::iter::from_fn(|| match take(stream) {
         Poll::Ready(taken) => Some(taken.expect("it is open")),
         Poll::Pending => None,
@@ -240,6 +240,34 @@ fn a_relay_below_that_says_more_of_relays_than_servers_hear_ends_and_no_other() 
     drop(below);
     let Some(AgentSays::Trusts(told)) = streams.requests(1).pop() else { panic!("the server is told") };
     assert_eq!(told.relays.len(), 3_000 + 2, "those below, who said so and this relay");
+}
+
+#[test]
+fn streams_are_told_once_that_no_server_is_reached_and_that_one_is_again() {
+    let streams = attached();
+    let there = streams.attach(node("n1"), &hello("n1")).expect("it is let in");
+    let of_before =
+        streams.attach(node("n2"), &Hello { level: LEVEL_OF_REACH - 1, ..hello("n2") }).expect("it is let in");
+    let below = streams.attach_relay(node("below"), LEVEL).expect("it is let in");
+    let reach = |stream: &dyn AgentStream| -> Vec<bool> {
+        let says = said(stream).into_iter().filter_map(|says| match says {
+            ServerSays::Reach(reach) => Some(reach.cut_off),
+            _ => None,
+        });
+        says.collect()
+    };
+    streams.tell_reach(true);
+    assert_eq!([reach(&there), reach(&of_before), reach(&below)], [const { Vec::<bool>::new() }; 3]);
+    streams.tell_reach(false);
+    streams.tell_reach(false);
+    assert_eq!([reach(&there), reach(&of_before), reach(&below)], [vec![true], vec![], vec![true]]);
+    let late = streams.attach(node("n3"), &hello("n3")).expect("it is let in");
+    assert_eq!(reach(&late), [true], "who comes is told as well");
+    streams.tell_reach(true);
+    assert_eq!(
+        [reach(&there), reach(&of_before), reach(&below), reach(&late)],
+        [vec![false], vec![], vec![false], vec![false]]
+    );
 }
 
 #[test]

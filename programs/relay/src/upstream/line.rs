@@ -31,6 +31,8 @@ pub(super) enum Report {
     Servers,
     /// The server is leaving, or wishes the relay elsewhere.
     Leaving,
+    /// The relay above reaches no server, or does again.
+    Reach { cut_off: bool },
     /// It is over.
     Ended(Ended),
 }
@@ -150,6 +152,7 @@ impl Line {
             }
             // Where it goes then is the relay's own business: it has a stream in reserve, or begins one.
             ServerSays::Leaving(_) | ServerSays::MoveTo(_) => self.report(Report::Leaving),
+            ServerSays::Reach(reach) => self.report(Report::Reach { cut_off: reach.cut_off }),
             ServerSays::Update(update) => *servers |= is_of_servers(update.subject.as_ref()),
             ServerSays::Whole(whole) => *servers |= is_of_servers(whole.subject.as_ref()),
             // What was said of servers counts from here on.

@@ -50,6 +50,19 @@ async fn pair(server: &Mesh, relays: &[&Mesh]) -> Pair {
     Pair { first, second, web, _api: api }
 }
 
+impl Pair {
+    async fn have_reserves(&self) {
+        eventually("each agent has a stream in reserve", async || {
+            for agent in [&self.first, &self.second] {
+                let text = agent.get("/metrics").await.success().text();
+                anyhow::ensure!(text.contains("starling_agent_streams{role=\"standby\"} 1"), "{text}");
+            }
+            Ok(())
+        })
+        .await;
+    }
+}
+
 /// A change that concerns both nodes, written at the server; every one of `nodes` has it in force.
 async fn change(server: &Mesh, source: &str, nodes: u64) -> Value {
     let revision = server.intention(source, "api", "allow").await.index();
@@ -170,14 +183,7 @@ async fn a_tree_of_relays_passes_everything_on_and_a_second_relay_takes_over_at_
     connected(&server, "n1", true).await;
     connected(&server, "n2", true).await;
     change(&server, "before", 1).await;
-    eventually("each agent has a stream in reserve", async || {
-        for agent in [&pair.first, &pair.second] {
-            let text = agent.get("/metrics").await.success().text();
-            anyhow::ensure!(text.contains("starling_agent_streams{role=\"standby\"} 1"), "{text}");
-        }
-        Ok(())
-    })
-    .await;
+    pair.have_reserves().await;
     left.kill9();
     change(&server, "after", 1).await;
     connected(&server, "n1", true).await;
@@ -187,6 +193,30 @@ async fn a_tree_of_relays_passes_everything_on_and_a_second_relay_takes_over_at_
     left.restart().await;
     drop(above);
     change(&server, "alone", 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_that_alone_reaches_no_server_is_left_before_its_nodes_count_as_lost() {
+    let server = Mesh::start(MeshOptions { program: Program::Server(String::new()), ..MeshOptions::default() }).await;
+    let mut above = relay("above", &server, &[&server]).await;
+    let left = relay("left", &server, &[&above]).await;
+    let mut right = relay("right", &server, &[&server]).await;
+    right.kill9();
+    let pair = pair(&server, &[&left, &right]).await;
+    right.restart().await;
+    pair.have_reserves().await;
+    let attached = "starling_relay_agents_attached";
+    until_metric(&left, attached, 2.0).await;
+    let alive_since = server.get("/v1/health/node/n1").await.success().index();
+    above.kill9();
+    until_metric(&right, attached, 2.0).await;
+    change(&server, "after", 1).await;
+    let alive = server.get("/v1/health/node/n1").await.success();
+    assert_eq!(alive.index(), alive_since, "within the grace nothing is written: {}", alive.text());
+    // With nobody left who reaches a server they stay where they are, and are served.
+    right.kill9();
+    until_metric(&left, attached, 2.0).await;
+    pair.web.served_by("api", &["api"], "no server is reached").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

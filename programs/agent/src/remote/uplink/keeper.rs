@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::line::{Line, LineNumber, Report};
-use super::retries::Attempts;
+use super::retries::{Attempts, CutOff};
 use super::{Ended, Listener, Uplink, UplinkConfig};
 use crate::remote::mirror::{Mirror, Role};
 
@@ -40,7 +40,8 @@ pub async fn run(config: UplinkConfig, uplink: Arc<Uplink>, mirror: Arc<Mirror>,
     let mut sweeps = tokio::time::interval(SWEEP_INTERVAL.mul_f64(0.75 + fastrand::f64() / 2.0));
     sweeps.tick().await;
     loop {
-        let due = keeper.seek();
+        let leave_at = keeper.leave_cut_off();
+        let due = keeper.seek().into_iter().chain(leave_at).min();
         keeper.tell();
         tokio::select! {
             report = reported.recv() => match report {
@@ -98,6 +99,7 @@ struct Kept {
     client: Option<ServerClient>,
     heard_at: Option<Instant>,
     is_leaving: bool,
+    cut_off: CutOff,
     promote: Arc<Notify>,
     /// Ends with this.
     _task: JoinSet<()>,
@@ -156,6 +158,7 @@ impl Keeper {
             client: None,
             heard_at: None,
             is_leaving: false,
+            cut_off: CutOff::default(),
             promote,
             _task: task,
         };
@@ -203,6 +206,7 @@ impl Keeper {
             }
             Report::MoveTo(to) => self.move_to(number, to),
             Report::Leaving => self.is_leaving(number),
+            Report::Reach { cut_off } => line.cut_off.said(cut_off),
             Report::Ended(ended) => self.ended(number, &ended),
         }
     }
@@ -346,6 +350,25 @@ impl Keeper {
             let standby = self.find(Purpose::Standby).and_then(|standby| self.lines.get_mut(&standby));
             standby.into_iter().for_each(|standby| standby.purpose = Purpose::Successor);
         }
+    }
+
+    /// Lets the stream in reserve take over from a relay that reaches no server, if its own does; answers with when, if that is to be.
+    fn leave_cut_off(&mut self) -> Option<Instant> {
+        let (primary, standby) = (self.heard(Purpose::Primary)?, self.heard(Purpose::Standby)?);
+        let (line, reserve) = (&self.lines[&primary], &self.lines[&standby]);
+        let leave_at = line.cut_off.leave_at(&reserve.cut_off)?;
+        if leave_at > Instant::now() {
+            return Some(leave_at);
+        }
+        tracing::info!(
+            relay = line.address,
+            to = reserve.address,
+            "the relay reaches no server, and the stream in reserve takes over"
+        );
+        self.config.servers.failed(&line.address);
+        self.promote(standby);
+        self.uplink.count(|figures| figures.moves += 1);
+        None
     }
 
     fn tell(&self) {

@@ -30,6 +30,8 @@ pub(super) enum Report {
     MoveTo(MoveTo),
     /// The server is leaving.
     Leaving,
+    /// The relay reaches no server, or does again.
+    Reach { cut_off: bool },
     /// It is over.
     Ended(Ended),
 }
@@ -128,6 +130,7 @@ impl Line {
             ServerSays::Welcome(welcome) => self.welcomed(welcome),
             ServerSays::MoveTo(to) => self.report(Report::MoveTo(to.clone())),
             ServerSays::Leaving(_) => self.report(Report::Leaving),
+            ServerSays::Reach(reach) => self.report(Report::Reach { cut_off: reach.cut_off }),
             ServerSays::Through(Through { report_within_ms: within @ 1.., .. }) => {
                 let within = Duration::from_millis(u64::from(*within));
                 let now = Instant::now();

@@ -20,6 +20,35 @@ const GOOD_AFTER: Duration = Duration::from_secs(5);
 const RESERVE_AFTER: Duration = Duration::from_secs(1);
 const RESERVE_WITHIN: Duration = Duration::from_secs(10);
 
+/// Time after which a relay that reaches no server is left for one that does, and within which, at a random moment. Where several relays
+/// have lost the same server, all have said so by then, and nobody goes round.
+const LEAVE_AFTER: Duration = Duration::from_millis(500);
+const LEAVE_WITHIN: Duration = Duration::from_millis(1_500);
+
+/// Whether the other end, a relay, reaches no server, and when it is left for one that does.
+#[derive(Debug, Default)]
+pub struct CutOff(Option<Instant>);
+
+impl CutOff {
+    /// It has said so.
+    pub fn said(&mut self, cut_off: bool) {
+        let leave_at = || Instant::now() + LEAVE_AFTER + (LEAVE_WITHIN - LEAVE_AFTER).mul_f64(fastrand::f64());
+        self.0 = cut_off.then(|| self.0.unwrap_or_else(leave_at));
+    }
+
+    /// Whether it is.
+    #[must_use]
+    pub fn is(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// When a primary stream to it ends for the sake of one in reserve; `None` for never, as both are alike.
+    #[must_use]
+    pub fn leave_at(&self, reserve: &Self) -> Option<Instant> {
+        self.0.filter(|_| !reserve.is())
+    }
+}
+
 /// When a stream for one purpose may be made, and how often it was in vain.
 #[derive(Debug, Default)]
 pub struct Attempts {
@@ -117,5 +146,23 @@ mod tests {
         returns.sort_unstable();
         assert!(returns[199] <= JITTER, "{:?}", returns[199]);
         assert!(returns[199] - returns[0] > JITTER / 2, "{:?} to {:?}", returns[0], returns[199]);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn a_relay_without_servers_is_left_for_one_with_and_for_no_other() {
+        let (mut primary, mut reserve) = (CutOff::default(), CutOff::default());
+        assert_eq!(primary.leave_at(&reserve), None);
+        let before = Instant::now();
+        primary.said(true);
+        let due = primary.leave_at(&reserve).expect("a moment");
+        assert!((LEAVE_AFTER..=LEAVE_WITHIN).contains(&(due - before)), "{:?}", due - before);
+        tokio::time::advance(LEAVE_AFTER).await;
+        primary.said(true);
+        assert_eq!(primary.leave_at(&reserve), Some(due), "what is said again puts nothing off");
+        reserve.said(true);
+        assert_eq!(primary.leave_at(&reserve), None);
+        reserve.said(false);
+        assert_eq!(primary.leave_at(&reserve), Some(due));
+        primary.said(false);
+        assert_eq!(primary.leave_at(&reserve), None);
     }
 }
