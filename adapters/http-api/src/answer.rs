@@ -9,6 +9,7 @@ use starling_model::{Action, Revision};
 use crate::barrier::Standing;
 use crate::call::Query;
 use crate::error::ApiError;
+use crate::filter::ListFilter;
 use crate::ports::{CatalogPort, Currency};
 
 pub(crate) mod forms;
@@ -26,6 +27,7 @@ enum Body {
     Empty,
     Json(Value),
     Text { content_type: &'static str, text: String },
+    Octets(Vec<u8>),
     Stream(axum::body::Body),
 }
 
@@ -74,6 +76,11 @@ impl Answer {
         Self::new(Body::Text { content_type: OPEN_METRICS, text })
     }
 
+    /// Bytes of somebody's own.
+    pub(crate) fn octets(bytes: Vec<u8>) -> Self {
+        Self::new(Body::Octets(bytes))
+    }
+
     /// Bytes of a form of their own, as they come.
     pub(crate) fn stream(body: axum::body::Body) -> Self {
         Self::new(Body::Stream(body))
@@ -102,6 +109,17 @@ impl Answer {
             Index::Written(revision) => Some(revision),
             Index::None | Index::Read(_) => None,
         }
+    }
+
+    /// With those elements of its list alone that a filter admits; of the list in a field, if one is named.
+    pub(crate) fn filtered(mut self, filter: &ListFilter, field: Option<&str>) -> Self {
+        if let Body::Json(value) = &mut self.body {
+            match field {
+                None => filter.keep(value),
+                Some(field) => value.get_mut(field).into_iter().for_each(|list| filter.keep(list)),
+            }
+        }
+        self
     }
 
     /// With how it stands with what was waited for.
@@ -142,13 +160,20 @@ impl Rendering {
     }
 
     pub(crate) fn answer(&self, answer: Answer) -> Response<axum::body::Body> {
+        let is_foreign = matches!(answer.body, Body::Octets(_));
         let (content_type, text) = match answer.body {
             Body::Empty => (None, axum::body::Body::empty()),
             Body::Json(value) => (Some(JSON), self.json_text(&value).into()),
             Body::Text { content_type, text } => (Some(content_type), text.into()),
+            Body::Octets(bytes) => (Some(OCTETS), bytes.into()),
             Body::Stream(body) => (Some(OCTETS), body),
         };
         let mut response = self.response(answer.status, content_type, text);
+        if is_foreign {
+            // Whoever wrote it may have written a page, which a browser is not to take for one of ours.
+            set(&mut response, "x-content-type-options", "nosniff");
+            set(&mut response, "content-security-policy", "sandbox");
+        }
         match answer.index {
             Index::None => {}
             Index::Read(index) => self.read_headers(&mut response, index),

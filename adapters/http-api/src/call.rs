@@ -1,6 +1,6 @@
 //! A request as handlers see it: authorised, its body read, its query taken apart.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,6 +10,7 @@ use starling_model::{CheckId, Datacenter, InstanceId, NodeName, Revision, Servic
 
 use crate::blocking::Stopping;
 use crate::error::ApiError;
+use crate::filter::ListFilter;
 use crate::limits::{WAIT_DEFAULT, WAIT_MAX};
 use crate::parse::{Context, Dialect, Fields, parse_duration, parse_json};
 use crate::ports::MeshFacts;
@@ -105,6 +106,8 @@ pub(crate) struct Call {
     pub(crate) body: Bytes,
     /// The body of a route that reads it piece by piece.
     pub(crate) stream: Mutex<axum::body::Body>,
+    /// Which elements are wanted; the router applies it unless the route does.
+    pub(crate) filter: Option<Arc<ListFilter>>,
     pub(crate) stopping: Stopping,
 }
 

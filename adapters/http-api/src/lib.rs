@@ -9,6 +9,7 @@ mod barrier;
 mod blocking;
 mod call;
 mod error;
+mod filter;
 pub mod limits;
 pub mod parse;
 pub mod ports;
@@ -21,9 +22,9 @@ mod site;
 pub use axum::Router;
 pub use axum::body::Body;
 pub use ports::{
-    AgentFailure, AgentPort, AuthorityChange, AuthorityChanged, CatalogPort, CommitFailure, Currency, DiagnosticRow,
-    IncomingSnapshot, Leaf, Leaving, MeshFacts, NewJoinToken, OthersSay, OutgoingSnapshot, PrivateKeyText,
-    RestoreReport, SnapshotFailure,
+    AgentFailure, AgentPort, AuthorityChange, AuthorityChanged, CatalogPort, CommitFailure, Committed, Currency,
+    DiagnosticRow, IncomingSnapshot, Leaf, Leaving, MeshFacts, NewJoinToken, OthersSay, OutgoingSnapshot,
+    PrivateKeyText, RestoreReport, SnapshotFailure,
 };
 pub use relay::{ServersPort, Unreached};
 pub use router::{AllowEverything, Authoriser, Permission, Ports, Route, router};

@@ -50,7 +50,15 @@ pub trait CatalogPort: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`CommitFailure`] if it is refused, or cannot be stored.
-    async fn commit(&self, command: Command) -> Result<Revision, CommitFailure>;
+    async fn transact(&self, command: Command) -> Result<Committed, CommitFailure>;
+
+    /// The same, for who needs no more than the revision.
+    ///
+    /// # Errors
+    /// As [`CatalogPort::transact`].
+    async fn commit(&self, command: Command) -> Result<Revision, CommitFailure> {
+        Ok(self.transact(command).await?.revision)
+    }
 
     /// Makes a join token; with it, when it expires. Its text is given out once, from what this answers.
     ///
@@ -132,6 +140,15 @@ pub trait CatalogPort: Send + Sync + 'static {
 
     /// How far this server is with leaving, which it begins with if it is to; `None` if it is none of several.
     fn leaving(&self, begin: bool) -> Option<Leaving>;
+}
+
+/// A command that was committed.
+#[derive(Debug, Clone)]
+pub struct Committed {
+    /// When.
+    pub revision: Revision,
+    /// On what it was decided: nothing that it depends on was changed between the two.
+    pub decided_on: Arc<Snapshot>,
 }
 
 /// How far a server is with leaving.

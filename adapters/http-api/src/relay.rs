@@ -5,7 +5,9 @@
 use async_trait::async_trait;
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+
+use starling_model::NodeName;
 
 use crate::blocking::Stopping;
 use crate::error::ApiError;
@@ -65,14 +67,26 @@ const OF_ONE_CONNECTION: [HeaderName; 7] = [
     HeaderName::from_static("keep-alive"),
 ];
 
+/// Says for which node's programs an agent asks: what they leave out is theirs. It gives no right.
+pub(crate) const ASKING_NODE: &str = "x-starling-node";
+
 /// The request as a server is to see it.
-pub(crate) fn passed_on(method: &Method, target: &http::Uri, headers: &HeaderMap, body: Bytes) -> Request<Bytes> {
+pub(crate) fn passed_on(
+    method: &Method,
+    target: &http::Uri,
+    headers: &HeaderMap,
+    body: Bytes,
+    node: &NodeName,
+) -> Request<Bytes> {
     let mut request = Request::new(body);
     *request.method_mut() = method.clone();
     *request.uri_mut() = target.path_and_query().cloned().map_or_else(http::Uri::default, http::Uri::from);
     *request.headers_mut() = headers.clone();
     for name in OF_ONE_CONNECTION {
         request.headers_mut().remove(name);
+    }
+    if let Ok(node) = HeaderValue::from_str(node.as_str()) {
+        request.headers_mut().insert(HeaderName::from_static(ASKING_NODE), node);
     }
     request
 }
@@ -125,8 +139,10 @@ mod tests {
         headers.insert("content-length", "2".parse().unwrap());
         headers.insert("x-consul-token", "secret".parse().unwrap());
         let target = "http://127.0.0.1:8500/v1/config?cas=1".parse().unwrap();
-        let request = passed_on(&Method::PUT, &target, &headers, Bytes::from_static(b"{}"));
+        let request =
+            passed_on(&Method::PUT, &target, &headers, Bytes::from_static(b"{}"), &"n1".parse().expect("a name"));
+        assert_eq!(request.headers()[ASKING_NODE], "n1", "whoever else may have asked for it");
         assert_eq!(request.uri(), "/v1/config?cas=1");
-        assert_eq!(request.headers().keys().collect::<Vec<_>>(), ["x-consul-token"]);
+        assert_eq!(request.headers().keys().collect::<Vec<_>>(), ["x-consul-token", ASKING_NODE]);
     }
 }

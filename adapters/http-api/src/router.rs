@@ -19,6 +19,7 @@ use crate::barrier::Wanted;
 use crate::blocking::Stopping;
 use crate::call::{Call, Query};
 use crate::error::ApiError;
+use crate::filter::{ListFilter, Shape};
 use crate::limits::{BODY_TIMEOUT, BodyLimit, URI_BYTES_MAX};
 use crate::ports::{AgentPort, CatalogPort};
 use crate::relay::{self, Answerer, ServersPort};
@@ -49,6 +50,14 @@ pub enum Permission {
     ConfigRead,
     /// Write config entries.
     ConfigWrite,
+    /// Read entries of the key-value store.
+    KeyRead,
+    /// Write entries of the key-value store.
+    KeyWrite,
+    /// Read sessions.
+    SessionRead,
+    /// Make, renew and end sessions.
+    SessionWrite,
     /// Read the state of the mesh itself.
     OperatorRead,
     /// Say who may join the mesh.
@@ -69,6 +78,10 @@ impl fmt::Display for Permission {
             Self::IntentionsWrite => "intentions:write",
             Self::ConfigRead => "config:read",
             Self::ConfigWrite => "config:write",
+            Self::KeyRead => "key:read",
+            Self::KeyWrite => "key:write",
+            Self::SessionRead => "session:read",
+            Self::SessionWrite => "session:write",
             Self::OperatorRead => "operator:read",
             Self::OperatorWrite => "operator:write",
         })
@@ -139,6 +152,32 @@ pub struct Route {
     body: BodyLimit,
     summary: &'static str,
     handler: Handler,
+    filtered: Filtered,
+}
+
+/// What of an answer `?filter` is about.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) enum Filtered {
+    /// Nothing: it is refused.
+    #[default]
+    Nothing,
+    /// The elements of the list, or the values of the object.
+    All(Shape),
+    /// Those of its field `Services`.
+    Services(Shape),
+    /// What the answer is made from; the handler sees to it.
+    Source(Shape),
+}
+
+impl Filtered {
+    /// The filter of a request.
+    fn wanted(self, query: &Query) -> Result<Option<ListFilter>, ApiError> {
+        let Some(text) = query.text("filter") else { return Ok(None) };
+        match self {
+            Self::Nothing => Err(ApiError::bad_request("filter: is not supported here; leave it out")),
+            Self::All(shape) | Self::Services(shape) | Self::Source(shape) => ListFilter::parse(text, shape).map(Some),
+        }
+    }
 }
 
 impl Route {
@@ -151,7 +190,12 @@ impl Route {
         summary: &'static str,
         handler: Handler,
     ) -> Self {
-        Self { method, path, permission, body, summary, handler }
+        Self { method, path, permission, body, summary, handler, filtered: Filtered::Nothing }
+    }
+
+    /// With `?filter`.
+    pub(crate) const fn filtered(self, filtered: Filtered) -> Self {
+        Self { filtered, ..self }
     }
 
     /// The method.
@@ -261,6 +305,7 @@ async fn dispatch(
         return Err(ApiError::new(StatusCode::FORBIDDEN, text).into());
     }
     let wanted = Wanted::of_write(request.method(), &query)?;
+    let filter = route.filtered.wanted(&query)?;
     let params = request.extract_parts::<RawPathParams>().await;
     let params = params.map_err(|_| ApiError::bad_request("the path is no UTF-8 text"))?;
     let params = params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
@@ -279,9 +324,14 @@ async fn dispatch(
         let current = stopping.cuts_short(api.catalog.catch_up()).await;
         current.unwrap_or(Ok(())).map_err(ApiError::from)?;
     }
-    let call =
-        Call { params, query, headers: head.headers, body, stream: Mutex::new(stream), stopping: stopping.clone() };
+    let (headers, stream, filter) = (head.headers, Mutex::new(stream), filter.map(Arc::new));
+    let call = Call { params, query, headers, body, stream, filter: filter.clone(), stopping: stopping.clone() };
     let answer = (route.handler)(Arc::clone(api), call).await?;
+    let answer = match (filter, route.filtered) {
+        (Some(filter), Filtered::All(_)) => answer.filtered(&filter, None),
+        (Some(filter), Filtered::Services(_)) => answer.filtered(&filter, Some("Services")),
+        (_, _) => answer,
+    };
     match (wanted, answer.written()) {
         (Some(wanted), Some(revision)) => {
             let standing = wanted.standing(&*api.catalog, revision, &stopping).await;
@@ -304,7 +354,8 @@ async fn relayed(
     if answerer == Answerer::Agent {
         return Ok(None);
     }
-    let request = relay::passed_on(&head.method, &head.uri, &head.headers, body.clone());
+    let node = api.catalog.authority().node_name;
+    let request = relay::passed_on(&head.method, &head.uri, &head.headers, body.clone(), &node);
     match relay::ask(&**servers, request, stopping).await {
         Ok(response) => Ok(Some(response)),
         Err(_) if answerer == Answerer::ServersElseAgent => Ok(None),
@@ -329,7 +380,7 @@ fn check_scope(api: &Api, query: &Query, headers: &HeaderMap) -> Result<(), ApiE
     if query.text("dc").is_some_and(|dc| dc != api.catalog.authority().datacenter.as_str()) {
         return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "No path to datacenter"));
     }
-    for name in ["filter", "peer", "sg"] {
+    for name in ["peer", "sg"] {
         if query.text(name).is_some() {
             return Err(ApiError::bad_request(format!("{name}: is not supported in this release; leave it out")));
         }
@@ -349,7 +400,10 @@ fn token_of(query: &Query, headers: &HeaderMap) -> Option<String> {
 fn too_large(route: &Route) -> ApiError {
     let (bytes, name) = (route.body.bytes(), route.body.name());
     let of = format!("limit {name:?} of {} {}", route.method, route.path);
-    ApiError::bad_request(format!("body: is larger than {bytes} bytes, the {of}"))
+    let text = format!("body: is larger than {bytes} bytes, the {of}");
+    // Consul's for these two, and clients tell it from a mistake in what they sent.
+    let is_data = [BodyLimit::KV_VALUE, BodyLimit::TRANSACTION].contains(&route.body);
+    ApiError::new(if is_data { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST }, text)
 }
 
 /// Refuses a body that says itself that it is over the limit.

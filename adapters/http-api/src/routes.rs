@@ -8,35 +8,48 @@ mod config;
 mod connect;
 mod health;
 mod intention;
+mod kv;
 mod servers;
+mod session;
 mod snapshot;
 mod starling;
 mod status;
 mod token;
+mod txn;
 
+use std::time::SystemTime;
+
+use crate::filter::Shape;
 use crate::limits::BodyLimit;
-use crate::router::{Permission, Route};
+use crate::router::{Filtered, Permission, Route};
 
 /// Every route.
 #[must_use]
 pub fn table() -> Vec<Route> {
-    [agent_routes(), catalog_routes(), connect_routes(), own_routes()].concat()
+    [agent_routes(), catalog_routes(), connect_routes(), coordination_routes(), own_routes()].concat()
+}
+
+/// Milliseconds since 1970, by the clock of this machine.
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[rustfmt::skip]
 fn agent_routes() -> Vec<Route> {
     use BodyLimit as B;
+    use Filtered as F;
     use Permission as P;
     vec![
         Route::new("GET", "/v1/agent/self", P::AgentRead, B::NONE, "The agent: node, version, ports", |a, c| Box::pin(agent::own(a, c))),
         Route::new("GET", "/v1/agent/members", P::NodeRead, B::NONE, "This node, as the only member that an agent lists", |a, c| Box::pin(agent::members(a, c))),
-        Route::new("GET", "/v1/agent/services", P::ServiceRead, B::NONE, "Services registered with this agent", |a, c| Box::pin(agent::services(a, c))),
+        Route::new("GET", "/v1/agent/services", P::ServiceRead, B::NONE, "Services registered with this agent (`filter`)", |a, c| Box::pin(agent::services(a, c))).filtered(F::All(Shape::SERVICES)),
         Route::new("GET", "/v1/agent/service/{id}", P::ServiceRead, B::NONE, "One service registered with this agent; waits by content hash (`hash`, `wait`)", |a, c| Box::pin(agent::service(a, c))),
         Route::new("PUT", "/v1/agent/service/register", P::ServiceWrite, B::REGISTRATION, "Register a service, its sidecar and its checks (`replace-existing-checks`)", |a, c| Box::pin(agent::register(a, c))),
         Route::new("PUT", "/v1/agent/service/deregister/{id}", P::ServiceWrite, B::NONE, "Remove a service, its sidecar and its checks", |a, c| Box::pin(agent::deregister(a, c))),
         Route::new("GET", "/v1/agent/health/service/name/{service}", P::ServiceRead, B::NONE, "Health of this agent's instances of a service, also as status code", |a, c| Box::pin(agent::health_by_name(a, c))),
         Route::new("GET", "/v1/agent/health/service/id/{id}", P::ServiceRead, B::NONE, "Health of one instance of this agent, also as status code", |a, c| Box::pin(agent::health_by_id(a, c))),
-        Route::new("GET", "/v1/agent/checks", P::NodeRead, B::NONE, "Checks registered with this agent", |a, c| Box::pin(agent_check::checks(a, c))),
+        Route::new("GET", "/v1/agent/checks", P::NodeRead, B::NONE, "Checks registered with this agent (`filter`)", |a, c| Box::pin(agent_check::checks(a, c))).filtered(F::All(Shape::CHECKS)),
         Route::new("PUT", "/v1/agent/check/register", P::ServiceWrite, B::REGISTRATION, "Register a check", |a, c| Box::pin(agent_check::register(a, c))),
         Route::new("PUT", "/v1/agent/check/deregister/{id}", P::ServiceWrite, B::NONE, "Remove a check", |a, c| Box::pin(agent_check::deregister(a, c))),
         Route::new("PUT", "/v1/agent/check/pass/{id}", P::ServiceWrite, B::NONE, "Report a TTL check as passing (`note`)", |a, c| Box::pin(agent_check::pass(a, c))),
@@ -53,22 +66,23 @@ fn agent_routes() -> Vec<Route> {
 #[rustfmt::skip]
 fn catalog_routes() -> Vec<Route> {
     use BodyLimit as B;
+    use Filtered as F;
     use Permission as P;
     vec![
         Route::new("PUT", "/v1/catalog/register", P::NodeWrite, B::REGISTRATION, "Register a node, a service and checks without an agent", |a, c| Box::pin(catalog::register(a, c))),
         Route::new("PUT", "/v1/catalog/deregister", P::NodeWrite, B::SMALL, "Remove a node, a service or a check without an agent", |a, c| Box::pin(catalog::deregister(a, c))),
         Route::new("GET", "/v1/catalog/datacenters", P::Public, B::NONE, "The datacentres: this one", |a, c| Box::pin(catalog::datacenters(a, c))),
-        Route::new("GET", "/v1/catalog/nodes", P::NodeRead, B::NONE, "Nodes (`node-meta`); blocking", |a, c| Box::pin(catalog::nodes(a, c))),
-        Route::new("GET", "/v1/catalog/services", P::ServiceRead, B::NONE, "Service names with their tags; blocking", |a, c| Box::pin(catalog::services(a, c))),
-        Route::new("GET", "/v1/catalog/service/{service}", P::ServiceRead, B::NONE, "Instances of a service (`tag`, `node-meta`); blocking", |a, c| Box::pin(catalog::service(a, c))),
-        Route::new("GET", "/v1/catalog/connect/{service}", P::ServiceRead, B::NONE, "Where a service is reached in the mesh: its sidecars and native instances; blocking", |a, c| Box::pin(catalog::connect(a, c))),
-        Route::new("GET", "/v1/catalog/node/{node}", P::NodeRead, B::NONE, "A node and its services, by identifier; blocking", |a, c| Box::pin(catalog::node(a, c))),
-        Route::new("GET", "/v1/catalog/node-services/{node}", P::NodeRead, B::NONE, "A node and its services, as a list; blocking", |a, c| Box::pin(catalog::node_services(a, c))),
-        Route::new("GET", "/v1/health/service/{service}", P::ServiceRead, B::NONE, "Instances of a service with their checks (`passing`, `tag`, `node-meta`); blocking", |a, c| Box::pin(health::service(a, c))),
-        Route::new("GET", "/v1/health/connect/{service}", P::ServiceRead, B::NONE, "Sidecars and native instances of a service with their checks (`passing`, `tag`, `node-meta`); blocking", |a, c| Box::pin(health::connect(a, c))),
-        Route::new("GET", "/v1/health/checks/{service}", P::ServiceRead, B::NONE, "Checks of a service's instances; blocking", |a, c| Box::pin(health::checks(a, c))),
-        Route::new("GET", "/v1/health/node/{node}", P::NodeRead, B::NONE, "Checks on a node; blocking", |a, c| Box::pin(health::node(a, c))),
-        Route::new("GET", "/v1/health/state/{state}", P::NodeRead, B::NONE, "Checks with a status, or `any`; blocking", |a, c| Box::pin(health::state(a, c))),
+        Route::new("GET", "/v1/catalog/nodes", P::NodeRead, B::NONE, "Nodes (`filter`, `node-meta`); blocking", |a, c| Box::pin(catalog::nodes(a, c))).filtered(F::All(Shape::NODES)),
+        Route::new("GET", "/v1/catalog/services", P::ServiceRead, B::NONE, "Service names with their tags (`filter`); blocking", |a, c| Box::pin(catalog::services(a, c))).filtered(F::Source(Shape::CATALOG)),
+        Route::new("GET", "/v1/catalog/service/{service}", P::ServiceRead, B::NONE, "Instances of a service (`filter`, `tag`, `node-meta`); blocking", |a, c| Box::pin(catalog::service(a, c))).filtered(F::All(Shape::CATALOG)),
+        Route::new("GET", "/v1/catalog/connect/{service}", P::ServiceRead, B::NONE, "Where a service is reached in the mesh: its sidecars and native instances (`filter`); blocking", |a, c| Box::pin(catalog::connect(a, c))).filtered(F::All(Shape::CATALOG)),
+        Route::new("GET", "/v1/catalog/node/{node}", P::NodeRead, B::NONE, "A node and its services, by identifier (`filter`); blocking", |a, c| Box::pin(catalog::node(a, c))).filtered(F::Services(Shape::SERVICES)),
+        Route::new("GET", "/v1/catalog/node-services/{node}", P::NodeRead, B::NONE, "A node and its services, as a list (`filter`); blocking", |a, c| Box::pin(catalog::node_services(a, c))).filtered(F::Services(Shape::SERVICES)),
+        Route::new("GET", "/v1/health/service/{service}", P::ServiceRead, B::NONE, "Instances of a service with their checks (`filter`, `passing`, `tag`, `node-meta`); blocking", |a, c| Box::pin(health::service(a, c))).filtered(F::All(Shape::HEALTH)),
+        Route::new("GET", "/v1/health/connect/{service}", P::ServiceRead, B::NONE, "Sidecars and native instances of a service with their checks (`filter`, `passing`, `tag`, `node-meta`); blocking", |a, c| Box::pin(health::connect(a, c))).filtered(F::All(Shape::HEALTH)),
+        Route::new("GET", "/v1/health/checks/{service}", P::ServiceRead, B::NONE, "Checks of a service's instances (`filter`); blocking", |a, c| Box::pin(health::checks(a, c))).filtered(F::All(Shape::CHECKS)),
+        Route::new("GET", "/v1/health/node/{node}", P::NodeRead, B::NONE, "Checks on a node (`filter`); blocking", |a, c| Box::pin(health::node(a, c))).filtered(F::All(Shape::CHECKS)),
+        Route::new("GET", "/v1/health/state/{state}", P::NodeRead, B::NONE, "Checks with a status, or `any` (`filter`); blocking", |a, c| Box::pin(health::state(a, c))).filtered(F::All(Shape::CHECKS)),
         Route::new("GET", "/v1/status/leader", P::Public, B::NONE, "Address of the server that writes", |a, c| Box::pin(status::leader(a, c))),
         Route::new("GET", "/v1/status/peers", P::Public, B::NONE, "Addresses of every server", |a, c| Box::pin(status::peers(a, c))),
     ]
@@ -77,10 +91,11 @@ fn catalog_routes() -> Vec<Route> {
 #[rustfmt::skip]
 fn connect_routes() -> Vec<Route> {
     use BodyLimit as B;
+    use Filtered as F;
     use Permission as P;
     vec![
         Route::new("GET", "/v1/connect/ca/roots", P::Public, B::NONE, "Root certificates that the mesh trusts (`pem`); blocking", |a, c| Box::pin(connect::roots(a, c))),
-        Route::new("GET", "/v1/connect/intentions", P::IntentionsRead, B::NONE, "Every intention; blocking", |a, c| Box::pin(intention::list(a, c))),
+        Route::new("GET", "/v1/connect/intentions", P::IntentionsRead, B::NONE, "Every intention (`filter`); blocking", |a, c| Box::pin(intention::list(a, c))).filtered(F::All(Shape::INTENTIONS)),
         Route::new("POST", "/v1/connect/intentions", P::IntentionsWrite, B::INTENTION, "Write an intention by the names in the body", |a, c| Box::pin(intention::create(a, c))),
         Route::new("GET", "/v1/connect/intentions/exact", P::IntentionsRead, B::NONE, "One intention (`source`, `destination`); blocking", |a, c| Box::pin(intention::read(a, c))),
         Route::new("PUT", "/v1/connect/intentions/exact", P::IntentionsWrite, B::INTENTION, "Write one intention (`source`, `destination`)", |a, c| Box::pin(intention::write(a, c))),
@@ -91,6 +106,26 @@ fn connect_routes() -> Vec<Route> {
         Route::new("GET", "/v1/config/{kind}", P::ConfigRead, B::NONE, "Config entries of a kind; blocking", |a, c| Box::pin(config::list(a, c))),
         Route::new("GET", "/v1/config/{kind}/{name}", P::ConfigRead, B::NONE, "One config entry; blocking", |a, c| Box::pin(config::read(a, c))),
         Route::new("DELETE", "/v1/config/{kind}/{name}", P::ConfigWrite, B::NONE, "Remove a config entry (`cas`)", |a, c| Box::pin(config::delete(a, c))),
+    ]
+}
+
+#[rustfmt::skip]
+fn coordination_routes() -> Vec<Route> {
+    use BodyLimit as B;
+    use Permission as P;
+    vec![
+        Route::new("GET", "/v1/kv/", P::KeyRead, B::NONE, "Every entry of the key-value store (`recurse`, `keys`, `separator`); blocking", |a, c| Box::pin(kv::read(a, c))),
+        Route::new("DELETE", "/v1/kv/", P::KeyWrite, B::NONE, "Remove every entry (`recurse`)", |a, c| Box::pin(kv::delete(a, c))),
+        Route::new("GET", "/v1/kv/{*key}", P::KeyRead, B::NONE, "An entry of the key-value store (`raw`), or those whose keys begin so (`recurse`, `keys`, `separator`); blocking", |a, c| Box::pin(kv::read(a, c))),
+        Route::new("PUT", "/v1/kv/{*key}", P::KeyWrite, B::KV_VALUE, "Write an entry, whose value is the body (`flags`, `cas`, `acquire`, `release`); answers whether it was", |a, c| Box::pin(kv::write(a, c))),
+        Route::new("DELETE", "/v1/kv/{*key}", P::KeyWrite, B::NONE, "Remove an entry (`cas`), or those whose keys begin so (`recurse`); answers whether it was", |a, c| Box::pin(kv::delete(a, c))),
+        Route::new("PUT", "/v1/txn", P::KeyWrite, B::TRANSACTION, "Read and write up to 128 entries, all or none; 409 with the reasons if none", |a, c| Box::pin(txn::run(a, c))),
+        Route::new("PUT", "/v1/session/create", P::SessionWrite, B::SMALL, "Make a session, of the asking agent's node unless it names one", |a, c| Box::pin(session::create(a, c))),
+        Route::new("PUT", "/v1/session/destroy/{id}", P::SessionWrite, B::NONE, "End a session, and what it has locked", |a, c| Box::pin(session::destroy(a, c))),
+        Route::new("PUT", "/v1/session/renew/{id}", P::SessionWrite, B::NONE, "Have a session with a TTL go on", |a, c| Box::pin(session::renew(a, c))),
+        Route::new("GET", "/v1/session/info/{id}", P::SessionRead, B::NONE, "A session, in a list that is empty without; blocking", |a, c| Box::pin(session::info(a, c))),
+        Route::new("GET", "/v1/session/node/{node}", P::SessionRead, B::NONE, "The sessions of a node; blocking", |a, c| Box::pin(session::of_node(a, c))),
+        Route::new("GET", "/v1/session/list", P::SessionRead, B::NONE, "Every session; blocking", |a, c| Box::pin(session::list(a, c))),
     ]
 }
 

@@ -477,7 +477,12 @@ pub fn encode_subject(subject: &Subject) -> Option<WireSubject> {
         | Subject::ServiceList
         | Subject::NodeList
         | Subject::CheckList
-        | Subject::ConfigList(_) => return None,
+        | Subject::ConfigList(_)
+        | Subject::Kv(_)
+        | Subject::KvFolder(_)
+        | Subject::Session(_)
+        | Subject::NodeSessions(_)
+        | Subject::SessionList => return None,
     };
     Some(WireSubject { kind, name })
 }

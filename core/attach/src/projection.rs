@@ -142,7 +142,12 @@ fn named(snapshot: &Snapshot, subject: &Subject, key: &ItemKey) -> Option<Item> 
         | Subject::ServiceList
         | Subject::NodeList
         | Subject::CheckList
-        | Subject::ConfigList(_) => None,
+        | Subject::ConfigList(_)
+        | Subject::Kv(_)
+        | Subject::KvFolder(_)
+        | Subject::Session(_)
+        | Subject::NodeSessions(_)
+        | Subject::SessionList => None,
     }
 }
 
@@ -256,7 +261,8 @@ impl Touched {
             | RecordKey::Fence(_)
             | RecordKey::JoinToken(_)
             | RecordKey::Leader
-            | RecordKey::Attachment(_) => {}
+            | RecordKey::Attachment(_)
+            | RecordKey::Coordination(_) => {}
         }
     }
 
@@ -415,7 +421,12 @@ pub fn decode_item(subject: &Subject, wire: &WireItem) -> Result<(ItemKey, Optio
         | Subject::ServiceList
         | Subject::NodeList
         | Subject::CheckList
-        | Subject::ConfigList(_) => Err(wrong("it is not sent to agents".to_owned())),
+        | Subject::ConfigList(_)
+        | Subject::Kv(_)
+        | Subject::KvFolder(_)
+        | Subject::Session(_)
+        | Subject::NodeSessions(_)
+        | Subject::SessionList => Err(wrong("it is not sent to agents".to_owned())),
     }
 }
 

@@ -25,8 +25,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use starling_model::{
-    Change, CheckStatus, ConfigKind, InstanceKey, LIVENESS_CHECK, LIVENESS_LOST, NodeName, OnNode, Record, RecordKey,
-    ServiceInstance, ServiceName,
+    Change, CheckStatus, ConfigKind, CoordinationKey, CoordinationRecord, InstanceKey, LIVENESS_CHECK, LIVENESS_LOST,
+    NodeName, OnNode, Record, RecordKey, ServiceInstance, ServiceName,
 };
 
 /// Records by key.
@@ -96,6 +96,11 @@ pub fn plan(now: &Records, then: &Records, is_attached: impl Fn(&NodeName) -> bo
     stages.push(Stage::putting("nodes, services and checks", runtime_puts(&puts)));
     let routes = routing_of(puts.keys()).into_iter().filter_map(|key| puts.get(&key).cloned());
     stages.push(Stage::putting("routes", routes.collect()));
+    let is_entry = |key: &&RecordKey| matches!(key, RecordKey::Coordination(_));
+    let entries = puts.iter().filter(|(key, _)| is_entry(key)).map(|(_, record)| record.clone());
+    stages.push(Stage::putting("entries of the key-value store", entries.collect()));
+    let gone = other_deletes.iter().filter(is_entry).cloned();
+    stages.push(Stage::deleting("entries that it does not know", gone.collect()));
     stages.push(Stage::deleting("what else it does not know", runtime_deletes(&other_deletes)));
     stages.retain(|stage| !stage.changes.is_empty());
     Plan { stages, left }
@@ -160,7 +165,7 @@ fn difference(
             continue;
         }
         let is_of_attached = matches!(fate(key), Fate::OfNode(node) if is_attached(&node));
-        let record = if is_of_attached { record.clone() } else { without_agent(record) };
+        let record = if is_of_attached { record.clone() } else { without_agent(&unlocked(record)) };
         if now.get(key) != Some(&record) && may_change(key, left) && is_grounded(&record, now, then) {
             puts.insert(key.clone(), record);
         }
@@ -181,6 +186,11 @@ fn fate(key: &RecordKey) -> Fate {
         RecordKey::CaRoot(_) | RecordKey::CaKey(_) => Fate::Authority,
         RecordKey::JoinToken(_) => Fate::JoinToken,
         RecordKey::VirtualAddress(_) => Fate::VirtualAddress,
+        RecordKey::Coordination(CoordinationKey::Kv(_)) => Fate::SetBack,
+        // Sessions live now: those of then have ended.
+        RecordKey::Coordination(
+            CoordinationKey::Session(_) | CoordinationKey::Renewal(_) | CoordinationKey::LockDelay(_),
+        ) => Fate::Ignored,
         RecordKey::Fence(_) | RecordKey::Server(_) | RecordKey::Leader | RecordKey::Attachment(_) => Fate::Ignored,
     }
 }
@@ -191,6 +201,15 @@ fn addressed(records: &Records) -> BTreeSet<&ServiceName> {
         if let Record::VirtualAddress(address) = record { Some(&address.service) } else { None }
     }
     records.values().filter_map(service).collect()
+}
+
+/// The record without the lock of a session that has ended since.
+fn unlocked(record: &Record) -> Record {
+    let mut record = record.clone();
+    if let Record::Coordination(CoordinationRecord::Kv(entry)) = &mut record {
+        entry.session = None;
+    }
+    record
 }
 
 /// The record as it is to be put: a node that comes back without its agent is lost until that is there.

@@ -115,6 +115,7 @@ impl Snapshot {
             Record::Server(value) => self.members.put_server(Versioned { value, created, modified }),
             Record::Leader(value) => self.members.put_leader(Versioned { value, created, modified }),
             Record::Attachment(value) => self.members.put_attachment(Versioned { value, created, modified }),
+            Record::Coordination(value) => self.coordination.insert(value, created, modified),
         }
     }
 
@@ -184,6 +185,7 @@ impl Snapshot {
             RecordKey::Server(id) => self.members.remove_server(*id),
             RecordKey::Leader => self.members.remove_leader(),
             RecordKey::Attachment(node) => self.members.remove_attachment(node),
+            RecordKey::Coordination(key) => self.coordination.remove(key),
         }
     }
 
@@ -254,7 +256,8 @@ impl Snapshot {
         }
     }
 
-    fn created(&self, key: &RecordKey) -> Option<Revision> {
+    /// The revision at which a record was made; `None` if there is none.
+    pub(crate) fn created(&self, key: &RecordKey) -> Option<Revision> {
         match key {
             RecordKey::Node(name) => self.node(name).map(|r| r.created),
             RecordKey::Instance(key) => self.instance(key).map(|r| r.created),
@@ -268,6 +271,7 @@ impl Snapshot {
             RecordKey::Server(id) => self.server(*id).map(|r| r.created),
             RecordKey::Leader => self.leader().map(|r| r.created),
             RecordKey::Attachment(node) => self.attachment(node).map(|r| r.created),
+            RecordKey::Coordination(key) => self.coordination.revisions(key).map(|(created, _)| created),
         }
     }
 
@@ -316,6 +320,7 @@ impl Snapshot {
             }
             // Nothing that a proxy does depends on any of them.
             RecordKey::CaKey(_) | RecordKey::JoinToken(_) | RecordKey::Fence(_) | RecordKey::Attachment(_) => {}
+            RecordKey::Coordination(key) => self.coordination.touch(key, subjects),
             RecordKey::VirtualAddress(address) => {
                 let entry = self.virtual_addresses.get(address);
                 subjects.extend(entry.map(|entry| Subject::Routing(entry.value.service.clone())));
@@ -341,6 +346,13 @@ impl Snapshot {
 
     fn mark(&mut self, subject: &Subject, revision: Revision) {
         if subject.instance().is_some() {
+            return;
+        }
+        if subject.kv().is_some_and(|key| self.kv(key).is_some()) {
+            // Read off the entry from now on.
+            if let Some(gone) = self.touched.remove(subject) {
+                self.gone.remove(&(gone, subject.clone()));
+            }
             return;
         }
         let last = self.touched.entry(subject.clone()).or_insert(revision);
@@ -369,7 +381,12 @@ impl Snapshot {
             | Subject::ServiceList
             | Subject::NodeList
             | Subject::CheckList
-            | Subject::ConfigList(_) => true,
+            | Subject::ConfigList(_)
+            | Subject::SessionList => true,
+            Subject::Kv(key) => self.kv(key).is_some(),
+            Subject::KvFolder(folder) => self.kv_under(folder).next().is_some(),
+            Subject::Session(id) => self.session(*id).is_some(),
+            Subject::NodeSessions(node) => self.sessions_on(node).next().is_some(),
         }
     }
 

@@ -22,11 +22,17 @@ use starling_model::{
 use crate::snapshot::Snapshot;
 
 mod authority;
+mod coordination;
+mod intention;
 mod join_token;
 mod liveness;
 mod virtual_address;
 
 pub use authority::{AuthorityCommand, AuthorityRefusal, OVERLAP_MIN, RotationWaits, reports_as};
+pub use coordination::{
+    CoordinationCommand, CoordinationRefusal, KvAnswer, KvFailure, KvOperation, KvWrite, SESSIONS_MAX,
+    TXN_OPERATIONS_MAX, kv_answers,
+};
 pub use join_token::{JOIN_TOKENS_MAX, JoinRequest, JoinTokenCommand, JoinTokenRefusal, KEPT_EXPIRED_S, NameHolder};
 pub use liveness::{Charge, LIVENESS_NODES_MAX, LivenessCommand, Said};
 
@@ -95,6 +101,8 @@ pub enum Command {
     JoinToken(JoinTokenCommand),
     /// Says of nodes whether they are alive.
     Liveness(LivenessCommand),
+    /// Reads and writes entries of the key-value store, all or none, or makes, renews or ends sessions.
+    Coordination(CoordinationCommand),
 }
 
 /// A record as it stood when a command was decided; `None` means it was not there.
@@ -200,6 +208,9 @@ pub enum Refusal {
     /// A rule about join tokens is broken.
     #[error(transparent)]
     JoinToken(#[from] JoinTokenRefusal),
+    /// A rule about entries or sessions is broken.
+    #[error(transparent)]
+    Coordination(#[from] CoordinationRefusal),
 }
 
 /// Decides a command against a snapshot.
@@ -207,6 +218,19 @@ pub enum Refusal {
 /// # Errors
 /// [`Refusal`] if the command breaks a rule; nothing is to be changed then.
 pub fn decide(snapshot: &Snapshot, command: &Command) -> Result<Decision, Refusal> {
+    decide_after(snapshot, command, None)
+}
+
+/// Decides it [again](Decision::again), as its first transaction was committed at `first`: what was made since then, by others who were
+/// told that it is there, is left.
+///
+/// # Errors
+/// As [`decide`].
+pub fn decide_again(snapshot: &Snapshot, command: &Command, first: Revision) -> Result<Decision, Refusal> {
+    decide_after(snapshot, command, Some(first))
+}
+
+fn decide_after(snapshot: &Snapshot, command: &Command, first: Option<Revision>) -> Result<Decision, Refusal> {
     let mut decision = Decision::default();
     match command {
         Command::Register { name, node, instances, checks } => {
@@ -241,33 +265,21 @@ pub fn decide(snapshot: &Snapshot, command: &Command) -> Result<Decision, Refusa
             decision.fence(snapshot, says_protocols(key.kind));
         }
         Command::PutIntention { destination, intention } => {
-            let mut entry = intentions_of(snapshot, destination);
-            entry.sources.retain(|other| other.source != intention.source);
-            entry.sources.push(intention.clone());
-            entry.sources.sort_by(|a, b| {
-                b.precedence(destination).cmp(&a.precedence(destination)).then_with(|| a.source.cmp(&b.source))
-            });
-            let entry = ConfigEntry::ServiceIntentions(entry);
-            check_entry(snapshot, &entry)?;
-            decision.see(snapshot, RecordKey::Config(entry.key()));
-            decision.put(snapshot, Record::Config(entry.clone()));
-            decision.fence(snapshot, concerns_protocols(&entry));
+            intention::decide_put(snapshot, destination, intention, &mut decision)?;
         }
         Command::DeleteIntention { destination, source } => {
-            let mut entry = intentions_of(snapshot, destination);
-            entry.sources.retain(|other| other.source != *source);
-            let key = ConfigEntry::ServiceIntentions(entry.clone()).key();
-            decision.see(snapshot, RecordKey::Config(key.clone()));
-            if entry.sources.is_empty() {
-                decision.delete(snapshot, RecordKey::Config(key));
-            } else {
-                decision.put(snapshot, Record::Config(ConfigEntry::ServiceIntentions(entry)));
-            }
+            intention::decide_delete(snapshot, destination, source, &mut decision);
         }
         Command::Authority(command) => authority::decide(snapshot, command, &mut decision)?,
         Command::JoinToken(command) => join_token::decide(snapshot, command, &mut decision)?,
         Command::Liveness(command) => liveness::decide(snapshot, command, &mut decision),
+        Command::Coordination(command) => coordination::decide(snapshot, command, &mut decision)?,
     }
+    if let Some(first) = first {
+        let is_older = |key: &RecordKey| snapshot.created(key).is_none_or(|created| created <= first);
+        decision.changes.retain(|change| !matches!(change, Change::Delete(key) if !is_older(key)));
+    }
+    coordination::end_what_hangs_on(snapshot, &mut decision);
     Ok(decision)
 }
 
@@ -326,7 +338,8 @@ fn ground(change: &Change) -> Option<RecordKey> {
             | Record::VirtualAddress(_)
             | Record::Server(_)
             | Record::Leader(_)
-            | Record::Attachment(_),
+            | Record::Attachment(_)
+            | Record::Coordination(_),
         )
         | Change::Delete(_) => None,
     }
@@ -450,18 +463,6 @@ fn decide_node(
     Ok(())
 }
 
-fn intentions_of(snapshot: &Snapshot, destination: &IntentionSubject) -> ServiceIntentions {
-    let empty = || ServiceIntentions {
-        destination: destination.clone(),
-        sources: Vec::new(),
-        meta: std::collections::BTreeMap::new(),
-    };
-    match snapshot.intentions(destination).map(|entry| &entry.value) {
-        Some(ConfigEntry::ServiceIntentions(entry)) => entry.clone(),
-        Some(_) | None => empty(),
-    }
-}
-
 fn check_cas(snapshot: &Snapshot, key: &ConfigEntryKey, cas: Option<Revision>) -> Result<(), Refusal> {
     let Some(expected) = cas else { return Ok(()) };
     let actual = snapshot.config(key).map(|entry| entry.modified).unwrap_or_default();
@@ -533,7 +534,11 @@ fn check_defaults(snapshot: &Snapshot, entry: &ServiceDefaults) -> Result<(), Re
     let protocol = entry.protocol.or(mesh_wide).unwrap_or_default();
     snapshot.routing(&entry.service).try_for_each(|other| require_requests(other, protocol))?;
     let subject = IntentionSubject::Service(entry.service.clone());
-    if has_permissions(&intentions_of(snapshot, &subject)) { require_l7(&entry.service, protocol) } else { Ok(()) }
+    if has_permissions(&intention::intentions_of(snapshot, &subject)) {
+        require_l7(&entry.service, protocol)
+    } else {
+        Ok(())
+    }
 }
 
 fn check_proxy_defaults(snapshot: &Snapshot, entry: Option<&ProxyDefaults>) -> Result<(), Refusal> {

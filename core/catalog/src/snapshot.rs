@@ -17,6 +17,7 @@ use starling_model::{
     ServiceSplitter, Versioned, VirtualAddress,
 };
 
+use crate::coordination::Coordination;
 use crate::members::Members;
 use crate::sorted::{Order, Sorted};
 use crate::subject::Subject;
@@ -37,6 +38,7 @@ pub struct Snapshot {
     /// By source, the destinations whose own intentions allow it by name.
     pub(crate) destinations: OrdMap<ServiceName, OrdSet<ServiceName>>,
     pub(crate) members: Members,
+    pub(crate) coordination: Coordination,
     /// Instances by the name they bear.
     pub(crate) by_name: OrdMap<ServiceName, Arc<Sorted<ByKey>>>,
     /// Sidecars by the service they stand in front of.
@@ -191,9 +193,14 @@ impl Snapshot {
                 // Its end touched its node.
                 None => self.touched.get(&Subject::Node(key.node.clone())).map(|touched| *touched.max(&self.floor)),
             },
-            None => self.touched.get(subject).copied(),
+            None => self.kv_revision(subject).or_else(|| self.touched.get(subject).copied()),
         };
         known.unwrap_or(self.floor).max(self.loaded)
+    }
+
+    /// When an entry that is there last changed: there may be as many as a store holds.
+    fn kv_revision(&self, subject: &Subject) -> Option<Revision> {
+        self.kv(subject.kv()?).map(|entry| entry.modified)
     }
 
     /// When a node's record last changed. While it is gone and its instances are not yet, anything there counts.
@@ -490,6 +497,7 @@ impl Snapshot {
             RecordKey::Server(id) => self.server(*id).map(|r| r.modified),
             RecordKey::Leader => self.leader().map(|r| r.modified),
             RecordKey::Attachment(node) => self.attachment(node).map(|r| r.modified),
+            RecordKey::Coordination(key) => self.coordination.revisions(key).map(|(_, modified)| modified),
         }
     }
 
@@ -511,6 +519,7 @@ impl Snapshot {
             Record::Server(value) => self.server(value.id).is_some_and(|r| r.value == *value),
             Record::Leader(value) => self.leader().is_some_and(|r| r.value == *value),
             Record::Attachment(value) => self.attachment(&value.node).is_some_and(|r| r.value == *value),
+            Record::Coordination(value) => self.coordination.holds(value),
         }
     }
 
@@ -529,7 +538,7 @@ impl Snapshot {
         let fences = self.fences.values().map(|r| wrap(r, Record::Fence));
         let addresses = self.virtual_addresses.values().map(|r| wrap(r, Record::VirtualAddress));
         let of_mesh = roots.chain(join_tokens).chain(fences).chain(addresses).chain(self.members.records());
-        nodes.chain(instances).chain(checks).chain(configs).chain(of_mesh)
+        nodes.chain(instances).chain(checks).chain(configs).chain(of_mesh).chain(self.coordination.records())
     }
 
     /// The changes that turn this state into `newer`. Costs a pass over both; for a reader that has lost its place.

@@ -1,6 +1,6 @@
 //! What one can subscribe to.
 
-use starling_model::{ConfigKind, InstanceKey, IntentionSubject, NodeName, ServiceName};
+use starling_model::{ConfigKind, InstanceKey, IntentionSubject, KvKey, NodeName, ServiceName, Uuid};
 
 /// A part of the catalog with a revision of its own. A write wakes exactly the subscribers of the subjects it touches.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,12 +34,27 @@ pub enum Subject {
     CheckList,
     /// Every config entry of a kind.
     ConfigList(ConfigKind),
+    /// An entry of the key-value store.
+    Kv(KvKey),
+    /// The entries in a folder, at whatever depth; its name ends with `/`, or is empty for all of them.
+    KvFolder(String),
+    /// A session.
+    Session(Uuid),
+    /// The sessions of a node.
+    NodeSessions(NodeName),
+    /// Every session.
+    SessionList,
 }
 
 impl Subject {
     /// The instance, if this is one.
     pub(crate) fn instance(&self) -> Option<&InstanceKey> {
         if let Self::Instance(key) = self { Some(key) } else { None }
+    }
+
+    /// The key of an entry, if this is one.
+    pub(crate) fn kv(&self) -> Option<&KvKey> {
+        if let Self::Kv(key) = self { Some(key) } else { None }
     }
 }
 
@@ -60,6 +75,11 @@ impl std::fmt::Display for Subject {
             Self::NodeList => f.write_str("nodes"),
             Self::CheckList => f.write_str("checks"),
             Self::ConfigList(kind) => write!(f, "config/{}", kind.as_str()),
+            Self::Kv(key) => write!(f, "kv/{key}"),
+            Self::KvFolder(folder) => write!(f, "kv-folder/{folder}"),
+            Self::Session(id) => write!(f, "session/{id}"),
+            Self::NodeSessions(node) => write!(f, "node-sessions/{node}"),
+            Self::SessionList => f.write_str("sessions"),
         }
     }
 }

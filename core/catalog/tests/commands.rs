@@ -5,7 +5,7 @@ mod records;
 
 use records::*;
 use starling_catalog::command::GUARDED_CHANGES_MAX;
-use starling_catalog::{Command, Decision, Refusal, Snapshot, Subject, decide};
+use starling_catalog::{Command, Decision, Refusal, Snapshot, Subject, decide, decide_again};
 use starling_model::*;
 
 fn run(snapshot: &Snapshot, command: Command) -> Result<Snapshot, Refusal> {
@@ -196,6 +196,26 @@ fn what_was_registered_while_a_removal_was_decided_goes_when_it_is_decided_again
         let settled = decide(&whole, &removal).expect("decided once more");
         assert!(settled.changes.is_empty() && !settled.again);
     }
+}
+
+/// The node has come back meanwhile, and whoever brought it was told so: a removal is done once.
+#[test]
+fn what_came_after_a_removal_stays_when_that_is_decided_again() {
+    let snapshot = registered();
+    let removal = Command::DeregisterNode(n1());
+    let removing = decide(&snapshot, &removal).expect("decided");
+    let unseen =
+        run(&snapshot, register(None, vec![instance("n1", "web-2", "web", 81)], Vec::new())).expect("registers");
+    let removed = commit(&unseen, &removing).expect("nothing that it has seen was changed");
+    let first = removed.revision();
+    let Record::Node(node) = node("n1", "10.0.0.9") else { unreachable!("a node") };
+    let back = register(Some(node), vec![instance("n1", "web-3", "web", 82)], Vec::new());
+    let back = run(&removed, back).expect("registers");
+    let again = decide_again(&back, &removal, first).expect("decided again");
+    assert_eq!(again.changes, [Change::Delete(RecordKey::Instance(key("n1", "web-2")))]);
+    let left = commit(&back, &again).expect("nothing that it has seen was changed");
+    assert!(left.node(&n1()).is_some() && left.instance(&key("n1", "web-3")).is_some());
+    assert!(decide_again(&left, &removal, first).expect("decided once more").changes.is_empty());
 }
 
 #[test]

@@ -14,6 +14,26 @@ use starling_model::*;
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 const IDS: [&str; 4] = ["i1", "i2", "i3", "i4"];
 const SERVICES: [&str; 3] = ["web", "api", "db"];
+const KEYS: [&str; 4] = ["a", "a/b", "a/b/c", "d"];
+const FOLDERS: [&str; 4] = ["", "a/", "a/b/", "d/"];
+
+fn session_id(number: u128) -> Uuid {
+    Uuid::from_random(number)
+}
+
+fn kv(key: &str, flags: u64, session: Option<u128>) -> Record {
+    Record::Coordination(CoordinationRecord::Kv(KvEntry {
+        key: key.parse().expect("a key"),
+        value: KvValue::default(),
+        flags,
+        lock_index: 0,
+        session: session.map(session_id),
+    }))
+}
+
+fn kv_key(key: &str) -> RecordKey {
+    RecordKey::Coordination(CoordinationKey::Kv(key.parse().expect("a key")))
+}
 
 fn pick(of: &'static [&'static str]) -> impl Strategy<Value = &'static str> {
     prop::sample::select(of)
@@ -44,6 +64,16 @@ fn change() -> impl Strategy<Value = Change> {
         pick(&SERVICES).prop_map(|s| Change::Put(Record::VirtualAddress(virtual_address(s)))),
         pick(&SERVICES).prop_map(|s| Change::Delete(Record::VirtualAddress(virtual_address(s)).key())),
         Just(Change::Put(Record::Fence(Fence::Protocols))),
+        coordination(),
+    ]
+}
+
+fn coordination() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        (pick(&KEYS), 0..2_u64, prop::option::of(0..2_u128)).prop_map(|(key, f, s)| Change::Put(kv(key, f, s))),
+        pick(&KEYS).prop_map(|key| Change::Delete(kv_key(key))),
+        (0..2_u128, pick(&NODES)).prop_map(|(id, n)| Change::Put(session(session_id(id), n, 0))),
+        (0..2_u128).prop_map(|id| Change::Delete(RecordKey::Coordination(CoordinationKey::Session(session_id(id))))),
     ]
 }
 
@@ -135,6 +165,13 @@ impl Naive {
             (Record::Config(ConfigEntry::ServiceDefaults(d)), Subject::Routing(name)) => d.service == *name,
             (Record::Config(ConfigEntry::ServiceIntentions(e)), Subject::Intentions(name)) => e.destination == *name,
             (Record::VirtualAddress(a), Subject::Routing(name)) => a.service == *name,
+            (Record::Coordination(CoordinationRecord::Kv(e)), Subject::Kv(key)) => e.key == *key,
+            (Record::Coordination(CoordinationRecord::Kv(e)), Subject::KvFolder(folder)) => {
+                e.key.as_str().starts_with(folder)
+            }
+            (Record::Coordination(CoordinationRecord::Session(_)), Subject::SessionList) => true,
+            (Record::Coordination(CoordinationRecord::Session(s)), Subject::Session(id)) => s.id == *id,
+            (Record::Coordination(CoordinationRecord::Session(s)), Subject::NodeSessions(node)) => s.node == *node,
             _ => false,
         });
         let mut text: String = records.map(|record| format!("{record:?}\n")).collect();
@@ -167,6 +204,10 @@ fn subjects() -> Vec<Subject> {
         all.push(Subject::Intentions(IntentionSubject::Service(name)));
     }
     all.push(Subject::Intentions(IntentionSubject::Any));
+    all.extend(KEYS.map(|key| Subject::Kv(key.parse().expect("a key"))));
+    all.extend(FOLDERS.map(|folder| Subject::KvFolder(folder.to_owned())));
+    all.extend(NODES.map(|node| Subject::NodeSessions(node.parse().expect("a name"))));
+    all.extend([Subject::SessionList, Subject::Session(session_id(0)), Subject::Session(session_id(1))]);
     all
 }
 
@@ -208,6 +249,13 @@ proptest! {
                 prop_assert_eq!(real.health(&key).0, naive.worst(&key));
                 let checks: Vec<_> = real.checks_of(&key).map(|c| c.value.id.clone()).collect();
                 prop_assert_eq!(checks, naive.checks_of(&key));
+            }
+            for id in [session_id(0), session_id(1)] {
+                let locked: Vec<_> = real.locked_by(id).map(|key| key.as_str()).collect();
+                let by_naive = KEYS.iter().filter(|key| naive.0.get(&kv_key(key)).is_some_and(|record| {
+                    matches!(&record.value, Record::Coordination(CoordinationRecord::Kv(e)) if e.session == Some(id))
+                }));
+                prop_assert_eq!(locked, by_naive.copied().collect::<Vec<_>>());
             }
             for kind in ConfigKind::ALL {
                 let entries: Vec<_> = real.configs(kind).map(|entry| entry.value.clone()).collect();

@@ -12,8 +12,6 @@ pub mod join;
 pub mod renewal;
 pub mod sni;
 pub mod spiffe;
-pub mod uuid;
-
 pub use cluster::ClusterId;
 pub use issuance::{
     CLOCK_SKEW, IssuanceError, IssuanceRules, LEAF_TTL_DEFAULT, LEAF_TTL_MAX, LEAF_TTL_MIN, ROOT_LIFETIME, Validity,
@@ -25,4 +23,4 @@ pub use join::{
 pub use renewal::{RenewalError, renew_at};
 pub use sni::{service_sni, subset_sni};
 pub use spiffe::{Identity, Layout, SPIFFE_ID_BYTES_MAX, SpiffeId, SpiffeIdError};
-pub use uuid::{Uuid, UuidError};
+pub use starling_model::{Uuid, UuidError};

@@ -8,6 +8,8 @@ pub mod access_log;
 pub mod authority;
 pub mod check;
 pub mod config_entry;
+pub mod coordination;
+pub mod expression;
 pub mod filter;
 pub mod host;
 pub mod ingress;
@@ -29,6 +31,7 @@ pub mod splitter;
 pub mod time;
 pub mod tracing;
 pub mod upstream_config;
+pub mod uuid;
 pub mod virtual_address;
 
 pub use access_log::{AccessLog, LogFilter, LogForm, LogTarget, LogTemplate};
@@ -37,7 +40,12 @@ pub use check::{
     Check, CheckDefinition, CheckKind, CheckStatus, CheckedService, LIVENESS_CHECK, LIVENESS_LOST, OUTPUT_BYTES_MAX,
 };
 pub use config_entry::{ConfigEntry, ConfigEntryKey, ConfigKind, MeshEntry, Protocol, ProxyDefaults, ServiceDefaults};
-pub use filter::{Filter, FilterError};
+pub use coordination::{
+    CoordinationKey, CoordinationRecord, KV_KEY_BYTES_MAX, KV_VALUE_BYTES_MAX, KvEntry, KvKey, KvKeyError, KvValue,
+    KvValueError, LockDelay, Session, SessionBehavior, SessionRenewal,
+};
+pub use expression::{Expression, FilterError, Operator, WrittenTest, parse_expression};
+pub use filter::Filter;
 pub use host::{HostPattern, HostPatternError};
 pub use ingress::{
     CertificateFiles, HttpsRedirect, IngressGateway, IngressListener, IngressRoute, IngressService, IngressTls,
@@ -75,4 +83,5 @@ pub use splitter::{ServiceSplit, ServiceSplitter, Splits, SplitsError};
 pub use time::UnixSeconds;
 pub use tracing::{Collector, Tracing};
 pub use upstream_config::{PassiveHealthCheck, RateLimit, UpstreamConfig, UpstreamSettings};
+pub use uuid::{Uuid, UuidError};
 pub use virtual_address::{VirtualAddress, virtual_v6};

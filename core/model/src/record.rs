@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::authority::{CaKeyRecord, RootOverlap};
 use crate::check::Check;
 use crate::config_entry::{ConfigEntry, ConfigEntryKey};
+use crate::coordination::{CoordinationKey, CoordinationRecord};
 use crate::join_token::{JoinTokenId, JoinTokenRecord};
 use crate::name::{CheckId, NodeName};
 use crate::node::Node;
@@ -68,6 +69,8 @@ pub enum Record {
     Leader(LeaderRecord),
     /// The server that a node is attached to.
     Attachment(AttachmentRecord),
+    /// What applications coordinate themselves by.
+    Coordination(CoordinationRecord),
 }
 
 /// What decides about several records at once rewrites the fence that stands for them, and commits only if nobody else
@@ -177,6 +180,8 @@ pub enum RecordKey {
     Leader,
     /// The server of a node.
     Attachment(NodeName),
+    /// What applications coordinate themselves by.
+    Coordination(CoordinationKey),
 }
 
 /// Why bytes are no record.
@@ -234,11 +239,13 @@ impl RecordKey {
             | Self::VirtualAddress(_)
             | Self::Server(_)
             | Self::Leader
-            | Self::Attachment(_) => None,
+            | Self::Attachment(_)
+            | Self::Coordination(_) => None,
         }
     }
 
-    /// The key's bytes: `KIND/…`, parts joined by `/`, which no name holds.
+    /// The key's bytes: `KIND/…`, parts joined by `/`, which no name holds; what follows the kind of an application's own key is
+    /// that key as it is.
     #[must_use]
     pub fn encode(&self) -> String {
         match self {
@@ -254,6 +261,7 @@ impl RecordKey {
             Self::Server(id) => format!("server/{id}"),
             Self::Leader => LEADER.to_owned(),
             Self::Attachment(node) => format!("attachment/{node}"),
+            Self::Coordination(key) => key.encode(),
         }
     }
 
@@ -289,7 +297,7 @@ impl RecordKey {
             "server" => Some(Self::Server(rest.parse().ok()?)),
             "leader" => (text == LEADER).then_some(Self::Leader),
             "attachment" => Some(Self::Attachment(rest.parse().ok()?)),
-            _ => None,
+            _ => CoordinationKey::parse(kind, rest).map(Self::Coordination),
         }
     }
 }
@@ -311,6 +319,7 @@ impl Record {
             Self::Server(server) => RecordKey::Server(server.id),
             Self::Leader(_) => RecordKey::Leader,
             Self::Attachment(attachment) => RecordKey::Attachment(attachment.node.clone()),
+            Self::Coordination(record) => RecordKey::Coordination(record.key()),
         }
     }
 
@@ -330,6 +339,7 @@ impl Record {
             Self::Server(value) => serde_json::to_vec(value),
             Self::Leader(value) => serde_json::to_vec(value),
             Self::Attachment(value) => serde_json::to_vec(value),
+            Self::Coordination(value) => value.to_json(),
         };
         encoded.expect("invariant: records have string keys only and always serialise")
     }
@@ -352,6 +362,7 @@ impl Record {
             RecordKey::Server(_) => serde_json::from_slice(bytes).map(Self::Server),
             RecordKey::Leader => serde_json::from_slice(bytes).map(Self::Leader),
             RecordKey::Attachment(_) => serde_json::from_slice(bytes).map(Self::Attachment),
+            RecordKey::Coordination(key) => CoordinationRecord::from_json(key, bytes).map(Self::Coordination),
         };
         decoded.map_err(|source| RecordError::Value { key: key.encode(), source })
     }
@@ -377,6 +388,10 @@ mod tests {
             "server/00000000000000ab",
             "leader/duties",
             "attachment/n1",
+            "kv/a//b/",
+            "session/6f1c1b7e-6f2c-4cbb-9d5f-0f6f7f6a8a11",
+            "session-renewal/6f1c1b7e-6f2c-4cbb-9d5f-0f6f7f6a8a11",
+            "lock-delay/a/b",
         ] {
             assert_eq!(RecordKey::decode(text).expect(text).encode(), text);
         }
@@ -390,6 +405,8 @@ mod tests {
             "fence/other",
             "join-token/ab",
             "leader/x",
+            "kv/",
+            "session/6F1C1B7E-6F2C-4CBB-9D5F-0F6F7F6A8A11",
         ] {
             assert!(RecordKey::decode(text).is_err(), "{text:?}");
         }

@@ -58,7 +58,8 @@ pub(crate) fn difference(local: &Registrations, catalog: &[Record]) -> Vec<Vec<R
             | Record::VirtualAddress(_)
             | Record::Server(_)
             | Record::Leader(_)
-            | Record::Attachment(_) => {}
+            | Record::Attachment(_)
+            | Record::Coordination(_) => {}
         }
     }
     groups.extend(unknown.into_values());

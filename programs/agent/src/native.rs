@@ -160,7 +160,12 @@ impl NativePlane {
             | Subject::ServiceList
             | Subject::NodeList
             | Subject::CheckList
-            | Subject::ConfigList(_) => false,
+            | Subject::ConfigList(_)
+            | Subject::Kv(_)
+            | Subject::KvFolder(_)
+            | Subject::Session(_)
+            | Subject::NodeSessions(_)
+            | Subject::SessionList => false,
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::mem;
 use std::sync::Arc;
 
-use starling_catalog::{Command, Decision, Refusal, Seen, Snapshot, decide};
+use starling_catalog::{Command, Decision, Refusal, Seen, Snapshot, decide, decide_again};
 use starling_model::{Change, Revision};
 use starling_store::{
     CommitError, Condition, Expected, Key, LoadError, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OPERATIONS, Transaction,
@@ -60,11 +60,24 @@ impl Server {
     /// # Errors
     /// [`CommitFailure`].
     pub async fn commit(&self, command: &Command) -> Result<Revision, CommitFailure> {
+        Ok(self.transact(command).await?.0)
+    }
+
+    /// The same; also answers with the catalog on which it was decided, nothing of which the command depends on was changed before
+    /// the revision.
+    ///
+    /// # Errors
+    /// As [`Server::commit`].
+    pub async fn transact(&self, command: &Command) -> Result<(Revision, Arc<Snapshot>), CommitFailure> {
         let mut written = Vec::new();
         let (mut turn, mut is_current) = (None, self.id().is_none());
         for _ in 0..ATTEMPTS_MAX {
             let snapshot = self.snapshot();
-            let decision = match decide(&snapshot, command) {
+            let decided = match written.first() {
+                Some(first) => decide_again(&snapshot, command, *first),
+                None => decide(&snapshot, command),
+            };
+            let decision = match decided {
                 Ok(decision) if !decision.changes.is_empty() => decision,
                 // Of what writes nothing the store does not say whether it was decided on what holds: another server may
                 // have written what is not seen here yet.
@@ -75,14 +88,15 @@ impl Server {
                 }
                 decided => {
                     decided?;
-                    return Ok(self.completed(&written).unwrap_or_else(|| snapshot.revision()));
+                    let revision = self.completed(&written).unwrap_or_else(|| snapshot.revision());
+                    return Ok((revision, snapshot));
                 }
             };
             match self.write(&decision, &mut written).await {
                 Ok(revision) => {
                     self.published(revision).await?;
                     if !decision.again {
-                        return Ok(self.completed(&written).unwrap_or(revision));
+                        return Ok((self.completed(&written).unwrap_or(revision), snapshot));
                     }
                 }
                 Err(CommitError::Conflict { found, .. }) => {

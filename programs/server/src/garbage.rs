@@ -1,17 +1,20 @@
-//! What nobody needs any more goes: join tokens that expired a while ago. It is the leader's to remove them, under the
-//! condition that it still leads.
+//! What nobody needs any more goes: join tokens that expired a while ago, sessions that were not renewed, and lock delays that are
+//! over. It is the leader's to remove them, under the condition that it still leads.
 
 use std::sync::Weak;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use starling_catalog::{Command, JoinTokenCommand};
+use starling_catalog::{Command, CoordinationCommand, JoinTokenCommand, decide};
 use starling_model::UnixSeconds;
 
 use crate::commit::CommitFailure;
 use crate::server::{Server, now};
 
-/// Between two looks, about.
+/// Between two looks at join tokens, about.
 const EVERY: Duration = Duration::from_secs(60);
+
+/// Between two looks at sessions: a second of Consul's own doubt about when one ends.
+const SESSIONS_EVERY: Duration = Duration::from_secs(1);
 
 /// Removes what is due for as long as the server lives.
 pub(crate) async fn run(server: Weak<Server>) {
@@ -26,7 +29,36 @@ pub(crate) async fn run(server: Weak<Server>) {
     }
 }
 
+/// Ends sessions that are over, for as long as the server lives.
+pub(crate) async fn end_sessions(server: Weak<Server>) {
+    loop {
+        tokio::time::sleep(SESSIONS_EVERY).await;
+        let Some(server) = server.upgrade() else { return };
+        if server.is_leader()
+            && let Err(error) = server.sweep_sessions(now_ms()).await
+        {
+            tracing::warn!(%error, "sessions that are over could not be ended yet");
+        }
+    }
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 impl Server {
+    /// Ends sessions that are over at `now_ms`, and forgets lock delays that are, if this server leads.
+    pub(crate) async fn sweep_sessions(&self, now_ms: u64) -> Result<(), CommitFailure> {
+        let command = Command::Coordination(CoordinationCommand::Sweep { by: self.id(), now_ms });
+        // Most of the time nothing is due, and the store need not be asked whether that is still so.
+        let is_due = decide(&self.snapshot(), &command).is_ok_and(|decision| !decision.changes.is_empty());
+        if is_due {
+            self.commit(&command).await?;
+        }
+        Ok(())
+    }
+
     /// Forgets join tokens that expired long enough before `now`, if this server leads.
     async fn sweep_join_tokens(&self, now: UnixSeconds) -> Result<(), CommitFailure> {
         let before = self.snapshot().join_tokens().count();

@@ -177,6 +177,7 @@ impl Server {
         }
         rotation::spawn(&server);
         tokio::spawn(garbage::run(Arc::downgrade(&server)));
+        tokio::spawn(garbage::end_sessions(Arc::downgrade(&server)));
         tokio::spawn(moves::balance(Arc::downgrade(&server)));
         Ok(server)
     }

@@ -68,7 +68,12 @@ impl Seen {
             | Subject::ServiceList
             | Subject::NodeList
             | Subject::CheckList
-            | Subject::ConfigList(_) => Self::Nothing,
+            | Subject::ConfigList(_)
+            | Subject::Kv(_)
+            | Subject::KvFolder(_)
+            | Subject::Session(_)
+            | Subject::NodeSessions(_)
+            | Subject::SessionList => Self::Nothing,
         }
     }
 

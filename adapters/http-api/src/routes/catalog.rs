@@ -72,10 +72,14 @@ pub(super) fn fits(query: &Query, snapshot: &Snapshot, instance: &ServiceInstanc
 
 pub(super) async fn services(api: Arc<Api>, call: Call) -> Outcome {
     let view = view(&*api.catalog, &call, &[Subject::ServiceList]).await?;
+    let facts = api.catalog.authority();
     let mut services = Map::new();
     for name in view.snapshot.service_names() {
-        let instances =
-            view.snapshot.instances_of(name).filter(|entry| fits(&call.query, &view.snapshot, &entry.value));
+        let is_wanted = |entry: &&Arc<Versioned<ServiceInstance>>| {
+            fits(&call.query, &view.snapshot, &entry.value)
+                && call.filter.as_ref().is_none_or(|it| it.admits(&forms::catalog_row(entry, &view.snapshot, &facts)))
+        };
+        let instances = view.snapshot.instances_of(name).filter(is_wanted);
         let mut any = false;
         let mut tags = BTreeSet::new();
         for entry in instances {

@@ -15,8 +15,8 @@ use starling_catalog::{
 };
 use starling_http_api::parse::CheckRegistration;
 use starling_http_api::{
-    AgentFailure, AgentPort, AllowEverything, Authoriser, CatalogPort, CommitFailure, Currency, DiagnosticRow, Leaf,
-    MeshFacts, NewJoinToken, Ports, PrivateKeyText, router,
+    AgentFailure, AgentPort, AllowEverything, Authoriser, CatalogPort, CommitFailure, Committed, Currency,
+    DiagnosticRow, Leaf, MeshFacts, NewJoinToken, Ports, PrivateKeyText, router,
 };
 use starling_identity::JoinToken;
 use starling_model::{
@@ -242,10 +242,10 @@ impl CatalogPort for World {
         }
     }
 
-    async fn commit(&self, command: Command) -> Result<Revision, CommitFailure> {
-        let now = self.snapshot();
-        let decision = decide(&now, &command)?;
-        Ok(self.apply(&decision.changes))
+    async fn transact(&self, command: Command) -> Result<Committed, CommitFailure> {
+        let decided_on = self.snapshot();
+        let decision = decide(&decided_on, &command)?;
+        Ok(Committed { revision: self.apply(&decision.changes), decided_on })
     }
 
     async fn create_join_token(&self, wanted: NewJoinToken) -> Result<(JoinToken, UnixSeconds), CommitFailure> {

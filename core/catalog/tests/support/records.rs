@@ -70,6 +70,21 @@ pub fn check(node: &str, id: &str, service: Option<(&str, &str)>, status: CheckS
     })
 }
 
+/// A session that ends with the check `alive` of its node.
+pub fn session(id: Uuid, node: &str, lock_delay_ms: u64) -> Record {
+    Record::Coordination(CoordinationRecord::Session(Session {
+        id,
+        name: String::new(),
+        node: node.parse().unwrap(),
+        node_checks: vec!["alive".parse().unwrap()],
+        service_checks: Vec::new(),
+        lock_delay_ms,
+        behavior: SessionBehavior::Release,
+        ttl: String::new(),
+        ttl_ms: None,
+    }))
+}
+
 pub fn defaults(service: &str, protocol: Protocol) -> ConfigEntry {
     ConfigEntry::ServiceDefaults(ServiceDefaults {
         protocol: Some(protocol),

@@ -250,11 +250,8 @@ fn streams_are_told_once_that_no_server_is_reached_and_that_one_is_again() {
         streams.attach(node("n2"), &Hello { level: LEVEL_OF_REACH - 1, ..hello("n2") }).expect("it is let in");
     let below = streams.attach_relay(node("below"), LEVEL).expect("it is let in");
     let reach = |stream: &dyn AgentStream| -> Vec<bool> {
-        let says = said(stream).into_iter().filter_map(|says| match says {
-            ServerSays::Reach(reach) => Some(reach.cut_off),
-            _ => None,
-        });
-        says.collect()
+        let reaches = |says| if let ServerSays::Reach(reach) = says { Some(reach.cut_off) } else { None };
+        said(stream).into_iter().filter_map(reaches).collect()
     };
     streams.tell_reach(true);
     assert_eq!([reach(&there), reach(&of_before), reach(&below)], [const { Vec::<bool>::new() }; 3]);

@@ -12,7 +12,7 @@ use starling_agent::remote::RemoteNode;
 use starling_attach::Replica;
 use starling_catalog::{Barrier, ChangeReport, Command, MeshRead, NodeReport, ProxyReport, Snapshot, Subject, Until};
 use starling_http_api::{
-    CatalogPort, CommitFailure, Currency, DiagnosticRow, Leaving, MeshFacts, NewJoinToken, ServersPort,
+    CatalogPort, CommitFailure, Committed, Currency, DiagnosticRow, Leaving, MeshFacts, NewJoinToken, ServersPort,
 };
 use starling_identity::JoinToken;
 use starling_model::{Change, ConfigEntry, InstanceKey, Record, Revision, ServerId, UnixSeconds};
@@ -79,7 +79,7 @@ impl CatalogPort for Part {
         Currency { last_contact: self.node.away_for(), knows_leader: false }
     }
 
-    async fn commit(&self, _: Command) -> Result<Revision, CommitFailure> {
+    async fn transact(&self, _: Command) -> Result<Committed, CommitFailure> {
         Err(CommitFailure::Unavailable("an agent has none; servers have".to_owned()))
     }
 

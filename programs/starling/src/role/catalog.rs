@@ -11,8 +11,8 @@ use starling_catalog::{
     Barrier, ChangeReport, Command, NodeReport, ProxyReport, RotationWaits, Snapshot, Subject, Until,
 };
 use starling_http_api::{
-    AuthorityChange, AuthorityChanged, CatalogPort, CommitFailure, Currency, DiagnosticRow, IncomingSnapshot, Leaving,
-    MeshFacts, NewJoinToken, OthersSay, OutgoingSnapshot, SnapshotFailure,
+    AuthorityChange, AuthorityChanged, CatalogPort, CommitFailure, Committed, Currency, DiagnosticRow,
+    IncomingSnapshot, Leaving, MeshFacts, NewJoinToken, OthersSay, OutgoingSnapshot, SnapshotFailure,
 };
 use starling_identity::{JoinToken, JoinTokenTtlError};
 use starling_model::{Datacenter, InstanceKey, Revision, ServerId, ServerRecord, TrustDomain, UnixSeconds, Versioned};
@@ -64,8 +64,9 @@ impl CatalogPort for Catalog {
         Currency { last_contact, knows_leader }
     }
 
-    async fn commit(&self, command: Command) -> Result<Revision, CommitFailure> {
-        self.server.commit(&command).await.map_err(failed)
+    async fn transact(&self, command: Command) -> Result<Committed, CommitFailure> {
+        let (revision, decided_on) = self.server.transact(&command).await.map_err(failed)?;
+        Ok(Committed { revision, decided_on })
     }
 
     async fn create_join_token(&self, wanted: NewJoinToken) -> Result<(JoinToken, UnixSeconds), CommitFailure> {

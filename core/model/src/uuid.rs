@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// Bytes in a UUID's text form: 32 digits and 4 hyphens (RFC 9562, section 4).
 const UUID_TEXT_BYTES: usize = 36;
 
@@ -10,7 +12,8 @@ const UUID_TEXT_BYTES: usize = 36;
 const UUID_HYPHENS: [usize; 4] = [8, 13, 18, 23];
 
 /// A universally unique identifier (RFC 9562).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Uuid(u128);
 
 /// A text is not an identifier in its canonical form.
@@ -26,7 +29,7 @@ impl Uuid {
     ///
     /// Source: RFC 9562, section 5.4 (UUID version 4).
     #[must_use]
-    pub fn from_random(bits: u128) -> Self {
+    pub const fn from_random(bits: u128) -> Self {
         const VERSION_MASK: u128 = 0xf << 76;
         const VERSION_4: u128 = 0x4 << 76;
         const VARIANT_MASK: u128 = 0b11 << 62;
@@ -55,6 +58,20 @@ impl FromStr for Uuid {
             bits = (bits << 4) | u128::from(digit);
         }
         Ok(Self(bits))
+    }
+}
+
+impl TryFrom<String> for Uuid {
+    type Error = UuidError;
+
+    fn try_from(text: String) -> Result<Self, UuidError> {
+        text.parse()
+    }
+}
+
+impl From<Uuid> for String {
+    fn from(id: Uuid) -> Self {
+        id.to_string()
     }
 }
 

@@ -1,0 +1,562 @@
+//! Commands about the key-value store and sessions.
+//!
+//! Operations of one transaction are carried out one after the other on a copy of the entries, which costs a few references; what
+//! differs at the end is written. An operation that cannot be done refuses the whole, and every one that cannot is named.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use starling_model::{
+    Change, CheckId, CheckStatus, CoordinationKey, CoordinationRecord, KvEntry, KvKey, KvValue, LockDelay, NodeName,
+    Record, RecordKey, Revision, ServerId, Session, SessionBehavior, SessionRenewal, Uuid, Versioned,
+};
+
+use super::{Decision, GUARDED_CHANGES_MAX};
+use crate::coordination::{Entries, under};
+use crate::snapshot::Snapshot;
+
+/// Operations of one transaction; Consul's, and as many as depend on one entry each and still fit into one of the store's.
+pub const TXN_OPERATIONS_MAX: usize = GUARDED_CHANGES_MAX;
+
+/// Sessions at a time; each takes some 500 bytes.
+pub const SESSIONS_MAX: usize = 65_536;
+
+/// A session that has to be renewed ends after as many times its TTL without; Consul's.
+const TTL_GRACE: u64 = 2;
+
+/// What a door asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CoordinationCommand {
+    /// Carries out operations on entries, all or none.
+    Kv(Vec<KvOperation>),
+    /// Makes a session.
+    CreateSession {
+        /// The session.
+        session: Session,
+        /// When, in milliseconds since 1970.
+        now_ms: u64,
+    },
+    /// A session is to go on.
+    RenewSession {
+        /// Which.
+        id: Uuid,
+        /// When.
+        now_ms: u64,
+    },
+    /// Ends a session; nothing happens if it is not there.
+    EndSession(Uuid),
+    /// Ends sessions that were not renewed, or whose node or checks are gone, and forgets lock delays that are over.
+    Sweep {
+        /// The server that does so, which has to lead; `None` if there is no other.
+        by: Option<ServerId>,
+        /// When.
+        now_ms: u64,
+    },
+}
+
+/// What is written of an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KvWrite {
+    /// Under which key.
+    pub key: KvKey,
+    /// The value.
+    pub value: KvValue,
+    /// The application's number.
+    pub flags: u64,
+}
+
+/// An operation on entries. Words as in Consul's transactions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KvOperation {
+    /// Writes an entry; who has locked it keeps it.
+    Set(KvWrite),
+    /// The same if it was last modified at this revision; 0 means only if it is not there.
+    Cas(KvWrite, Revision),
+    /// Writes it and locks it for a session, unless another has it.
+    Lock {
+        /// What.
+        write: KvWrite,
+        /// For whom; it is refused without.
+        session: Option<Uuid>,
+        /// When, in milliseconds since 1970.
+        now_ms: u64,
+    },
+    /// Writes it and unlocks it, if the session has it.
+    Unlock(KvWrite, Option<Uuid>),
+    /// Removes it, locked or not; nothing happens if it is not there.
+    Delete(KvKey),
+    /// Removes it if it was last modified at this revision; nothing happens if it is not there.
+    DeleteCas(KvKey, Revision),
+    /// Removes every entry whose key begins so.
+    DeleteTree(String),
+    /// Reads it; it has to be there.
+    Get(KvKey),
+    /// Reads it; if it is not there, an empty one with index 0.
+    GetOrEmpty(KvKey),
+    /// Reads every entry whose key begins so.
+    GetTree(String),
+    /// It has to have been modified last at this revision.
+    CheckIndex(KvKey, Revision),
+    /// This session has to have it.
+    CheckSession(KvKey, Option<Uuid>),
+    /// It must not be there.
+    CheckNotExists(KvKey),
+}
+
+/// What an operation answers: an entry, with its value where it was to be read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KvAnswer {
+    /// The entry.
+    pub entry: Arc<Versioned<KvEntry>>,
+    /// Whether its value was asked for.
+    pub with_value: bool,
+}
+
+/// Why an operation cannot be done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KvFailure {
+    /// It was modified at another revision, or is or is not there.
+    #[error("failed to {verb} key \"{key}\", index is stale")]
+    Stale {
+        /// What was to be done.
+        verb: &'static str,
+        /// Which.
+        key: KvKey,
+    },
+    /// Another session has it, or had it until just now.
+    #[error("failed to lock key \"{0}\", lock is already held")]
+    Locked(KvKey),
+    /// The session does not have it.
+    #[error("failed to unlock key \"{0}\", lock isn't held, or is held by another session")]
+    NotHeld(KvKey),
+    /// No session was named.
+    #[error("missing session")]
+    MissingSession,
+    /// There is no such session.
+    #[error("invalid session \"{0}\"")]
+    NoSession(Uuid),
+    /// It is not there.
+    #[error("key \"{0}\" doesn't exist")]
+    Missing(KvKey),
+    /// It is there.
+    #[error("key \"{0}\" exists")]
+    Exists(KvKey),
+    /// Another session has it, or none.
+    #[error("failed session check for key \"{0}\", current session differs")]
+    SessionDiffers(KvKey),
+    /// More entries than one transaction takes.
+    #[error("{entries} entries are under {prefix:?}; at most {GUARDED_CHANGES_MAX} can be removed along with others")]
+    TooMany {
+        /// The prefix.
+        prefix: String,
+        /// How many there are.
+        entries: usize,
+    },
+}
+
+impl KvFailure {
+    /// Whether it is a condition that did not hold, which a single operation answers with `false`.
+    #[must_use]
+    pub fn is_condition(&self) -> bool {
+        match self {
+            Self::Stale { .. } | Self::Locked(_) | Self::NotHeld(_) => true,
+            Self::MissingSession
+            | Self::NoSession(_)
+            | Self::Missing(_)
+            | Self::Exists(_)
+            | Self::SessionDiffers(_)
+            | Self::TooMany { .. } => false,
+        }
+    }
+}
+
+/// Why a command is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CoordinationRefusal {
+    /// These operations cannot be done; each with its place in the transaction.
+    #[error("{}", .0.first().map(|(_, failure)| failure.to_string()).unwrap_or_default())]
+    Operations(Vec<(usize, KvFailure)>),
+    /// The node is not registered.
+    #[error("Missing node registration")]
+    UnknownNode(NodeName),
+    /// The check is not on the node.
+    #[error("Missing check '{0}' registration")]
+    UnknownCheck(CheckId),
+    /// The check is critical already.
+    #[error("Check '{0}' is in critical state")]
+    CriticalCheck(CheckId),
+    /// There is no such session.
+    #[error("Session id '{0}' not found")]
+    UnknownSession(Uuid),
+    /// The limit is reached.
+    #[error("there are {SESSIONS_MAX} sessions, and no more may be; end some")]
+    TooManySessions,
+}
+
+pub(super) fn decide(
+    snapshot: &Snapshot,
+    command: &CoordinationCommand,
+    decision: &mut Decision,
+) -> Result<(), CoordinationRefusal> {
+    match command {
+        CoordinationCommand::Kv(operations) => decide_kv(snapshot, operations, decision),
+        CoordinationCommand::CreateSession { session, now_ms } => create(snapshot, session, *now_ms, decision),
+        CoordinationCommand::RenewSession { id, now_ms } => {
+            if snapshot.session(*id).is_none() {
+                return Err(CoordinationRefusal::UnknownSession(*id));
+            }
+            decision.see(snapshot, RecordKey::Coordination(CoordinationKey::Session(*id)));
+            put(snapshot, CoordinationRecord::Renewal(SessionRenewal { session: *id, at_ms: *now_ms }), decision);
+            Ok(())
+        }
+        CoordinationCommand::EndSession(id) => {
+            if let Some(session) = snapshot.session(*id) {
+                decision.see(snapshot, RecordKey::Coordination(CoordinationKey::Session(*id)));
+                end(snapshot, &session.value, decision);
+            }
+            Ok(())
+        }
+        CoordinationCommand::Sweep { by, now_ms } => {
+            sweep(snapshot, *by, *now_ms, decision);
+            Ok(())
+        }
+    }
+}
+
+fn put(snapshot: &Snapshot, record: CoordinationRecord, decision: &mut Decision) {
+    decision.put(snapshot, Record::Coordination(record));
+}
+
+fn delete(snapshot: &Snapshot, key: CoordinationKey, decision: &mut Decision) {
+    decision.delete(snapshot, RecordKey::Coordination(key));
+}
+
+fn decide_kv(
+    snapshot: &Snapshot,
+    operations: &[KvOperation],
+    decision: &mut Decision,
+) -> Result<(), CoordinationRefusal> {
+    let next = Revision(snapshot.revision().0 + 1);
+    let mut run = Run::new(snapshot, operations, next).map_err(CoordinationRefusal::Operations)?;
+    let sole_tree = matches!(operations, [KvOperation::DeleteTree(_)]);
+    for key in std::mem::take(&mut run.named) {
+        let record = RecordKey::Coordination(CoordinationKey::Kv(key.clone()));
+        if !sole_tree || decision.seen.len() < GUARDED_CHANGES_MAX {
+            decision.see(snapshot, record.clone());
+        }
+        match run.entries.get(&key) {
+            Some(entry) => put(snapshot, CoordinationRecord::Kv(entry.value.clone()), decision),
+            None => decision.delete(snapshot, record),
+        }
+    }
+    // Others may have put more there meanwhile.
+    decision.again = sole_tree && !decision.changes.is_empty();
+    Ok(())
+}
+
+/// What the operations answer, in order, when they are done at `at` on what `snapshot` has; `None` if they cannot be.
+#[must_use]
+pub fn kv_answers(snapshot: &Snapshot, operations: &[KvOperation], at: Revision) -> Option<Vec<KvAnswer>> {
+    Run::new(snapshot, operations, at).ok().map(|run| run.answers)
+}
+
+/// Operations that are carried out.
+struct Run<'s> {
+    snapshot: &'s Snapshot,
+    at: Revision,
+    entries: Entries,
+    /// Keys on which it depends or which are written.
+    named: BTreeSet<KvKey>,
+    answers: Vec<KvAnswer>,
+}
+
+impl<'s> Run<'s> {
+    fn new(snapshot: &'s Snapshot, operations: &[KvOperation], at: Revision) -> Result<Self, Vec<(usize, KvFailure)>> {
+        let entries = snapshot.coordination.entries.clone();
+        let mut run = Self { snapshot, at, entries, named: BTreeSet::new(), answers: Vec::new() };
+        let is_sole = operations.len() == 1;
+        let done = operations.iter().map(|operation| run.one(operation, is_sole)).enumerate();
+        let failed: Vec<_> = done.filter_map(|(place, done)| Some((place, done.err()?))).collect();
+        if failed.is_empty() { Ok(run) } else { Err(failed) }
+    }
+
+    fn one(&mut self, operation: &KvOperation, is_sole: bool) -> Result<(), KvFailure> {
+        match operation {
+            KvOperation::Set(write) => {
+                let (lock_index, session) = self.lock_of(&write.key);
+                self.write(write, lock_index, session);
+            }
+            KvOperation::Cas(write, expected) => {
+                self.check_index("set", &write.key, *expected)?;
+                let (lock_index, session) = self.lock_of(&write.key);
+                self.write(write, lock_index, session);
+            }
+            KvOperation::Lock { write, session, now_ms } => {
+                self.lock(write, session.ok_or(KvFailure::MissingSession)?, *now_ms)?;
+            }
+            KvOperation::Unlock(write, session) => {
+                let session = session.ok_or(KvFailure::MissingSession)?;
+                let (lock_index, held_by) = self.lock_of(&write.key);
+                if held_by != Some(session) {
+                    return Err(KvFailure::NotHeld(write.key.clone()));
+                }
+                self.write(write, lock_index, None);
+            }
+            KvOperation::Delete(key) => self.remove(key.clone()),
+            KvOperation::DeleteCas(key, expected) => {
+                if self.entries.contains_key(key) {
+                    self.check_index("delete", key, *expected)?;
+                }
+                self.remove(key.clone());
+            }
+            KvOperation::DeleteTree(prefix) => self.remove_under(prefix, is_sole)?,
+            KvOperation::Get(key) => {
+                let entry = self.existing(key)?;
+                self.answer(entry, true);
+            }
+            KvOperation::GetOrEmpty(key) => {
+                self.named.insert(key.clone());
+                let entry = self.entries.get(key).cloned().unwrap_or_else(|| Arc::new(absent(key.clone())));
+                self.answer(entry, true);
+            }
+            KvOperation::GetTree(prefix) => {
+                let entries: Vec<_> = under(&self.entries, prefix).cloned().collect();
+                entries.into_iter().for_each(|entry| self.answer(entry, true));
+            }
+            KvOperation::CheckIndex(key, expected) => {
+                let entry = self.existing(key)?;
+                if entry.modified != *expected {
+                    return Err(KvFailure::Stale { verb: "check", key: key.clone() });
+                }
+                self.answer(entry, false);
+            }
+            KvOperation::CheckSession(key, session) => {
+                let entry = self.existing(key)?;
+                if entry.value.session != Some(session.ok_or(KvFailure::MissingSession)?) {
+                    return Err(KvFailure::SessionDiffers(key.clone()));
+                }
+                self.answer(entry, false);
+            }
+            KvOperation::CheckNotExists(key) => {
+                self.named.insert(key.clone());
+                if self.entries.contains_key(key) {
+                    return Err(KvFailure::Exists(key.clone()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn lock(&mut self, write: &KvWrite, session: Uuid, now_ms: u64) -> Result<(), KvFailure> {
+        let key = &write.key;
+        let (lock_index, held_by) = self.lock_of(key);
+        if self.snapshot.session(session).is_none() {
+            return Err(KvFailure::NoSession(session));
+        }
+        // A delay comes with a change of the entry, on which this depends.
+        let is_over = |delay: &LockDelay| delay.until_ms.is_some_and(|until| until <= now_ms);
+        let is_delayed = self.snapshot.lock_delay(key).is_some_and(|delay| !is_over(delay));
+        // One whose session is gone has yet to be unlocked.
+        match held_by.filter(|holder| self.snapshot.session(*holder).is_some()) {
+            Some(holder) if holder == session => self.write(write, lock_index, held_by),
+            Some(_) => return Err(KvFailure::Locked(key.clone())),
+            None if is_delayed => return Err(KvFailure::Locked(key.clone())),
+            None => self.write(write, lock_index + 1, Some(session)),
+        }
+        Ok(())
+    }
+
+    /// How often an entry was locked, and by whom it is.
+    fn lock_of(&mut self, key: &KvKey) -> (u64, Option<Uuid>) {
+        self.named.insert(key.clone());
+        self.entries.get(key).map_or((0, None), |entry| (entry.value.lock_index, entry.value.session))
+    }
+
+    fn existing(&mut self, key: &KvKey) -> Result<Arc<Versioned<KvEntry>>, KvFailure> {
+        self.named.insert(key.clone());
+        self.entries.get(key).cloned().ok_or_else(|| KvFailure::Missing(key.clone()))
+    }
+
+    fn check_index(&mut self, verb: &'static str, key: &KvKey, expected: Revision) -> Result<(), KvFailure> {
+        self.named.insert(key.clone());
+        let actual = self.entries.get(key).map_or(Revision(0), |entry| entry.modified);
+        if actual == expected { Ok(()) } else { Err(KvFailure::Stale { verb, key: key.clone() }) }
+    }
+
+    fn write(&mut self, write: &KvWrite, lock_index: u64, session: Option<Uuid>) {
+        let KvWrite { key, value, flags } = write.clone();
+        let value = KvEntry { key: key.clone(), value, flags, lock_index, session };
+        let entry = match self.entries.get(&key) {
+            // What is as it was keeps its index.
+            Some(before) if before.value == value => Arc::clone(before),
+            before => {
+                let created = before.map_or(self.at, |before| before.created);
+                Arc::new(Versioned { value, created, modified: self.at })
+            }
+        };
+        self.entries.insert(key, Arc::clone(&entry));
+        self.answer(entry, false);
+    }
+
+    fn remove(&mut self, key: KvKey) {
+        self.entries.remove(&key);
+        self.named.insert(key);
+    }
+
+    fn remove_under(&mut self, prefix: &str, is_sole: bool) -> Result<(), KvFailure> {
+        let keys: Vec<_> = under(&self.entries, prefix).map(|entry| entry.value.key.clone()).collect();
+        if !is_sole && keys.len() + self.named.len() > TXN_OPERATIONS_MAX {
+            return Err(KvFailure::TooMany { prefix: prefix.to_owned(), entries: keys.len() });
+        }
+        keys.into_iter().for_each(|key| self.remove(key));
+        Ok(())
+    }
+
+    fn answer(&mut self, entry: Arc<Versioned<KvEntry>>, with_value: bool) {
+        self.answers.push(KvAnswer { entry, with_value });
+    }
+}
+
+/// How an entry is answered that is not there.
+fn absent(key: KvKey) -> Versioned<KvEntry> {
+    let value = KvEntry { key, value: KvValue::default(), flags: 0, lock_index: 0, session: None };
+    Versioned { value, created: Revision(0), modified: Revision(0) }
+}
+
+fn create(
+    snapshot: &Snapshot,
+    session: &Session,
+    now_ms: u64,
+    decision: &mut Decision,
+) -> Result<(), CoordinationRefusal> {
+    let node = &session.node;
+    if snapshot.node(node).is_none() {
+        return Err(CoordinationRefusal::UnknownNode(node.clone()));
+    }
+    if snapshot.sessions().len() >= SESSIONS_MAX {
+        return Err(CoordinationRefusal::TooManySessions);
+    }
+    decision.see(snapshot, RecordKey::Node(node.clone()));
+    for id in session.node_checks.iter().chain(&session.service_checks) {
+        match snapshot.check(node, id).map(|check| check.value.status) {
+            None => return Err(CoordinationRefusal::UnknownCheck(id.clone())),
+            Some(CheckStatus::Critical) => return Err(CoordinationRefusal::CriticalCheck(id.clone())),
+            Some(CheckStatus::Passing | CheckStatus::Warning) => {}
+        }
+        decision.see(snapshot, RecordKey::Check(node.clone(), id.clone()));
+    }
+    put(snapshot, CoordinationRecord::Session(session.clone()), decision);
+    if session.ttl_ms.is_some() {
+        put(snapshot, CoordinationRecord::Renewal(SessionRenewal { session: session.id, at_ms: now_ms }), decision);
+    }
+    Ok(())
+}
+
+/// Ends a session, and with it what it has locked; where that is more than one transaction takes, a part, and the rest when it is decided
+/// again. A key that it locks meanwhile counts as unlocked without it, and is when the next sweep comes.
+fn end(snapshot: &Snapshot, session: &Session, decision: &mut Decision) {
+    let taken = decision.changes.len().max(decision.seen.len());
+    let room = GUARDED_CHANGES_MAX.saturating_sub(taken + 2) / 2;
+    let mut locked = snapshot.locked_by(session.id);
+    for key in locked.by_ref().take(room) {
+        unlock(snapshot, key, session.behavior, decision);
+        if session.lock_delay_ms > 0 {
+            let delay = LockDelay { key: key.clone(), delay_ms: session.lock_delay_ms, until_ms: None };
+            put(snapshot, CoordinationRecord::LockDelay(delay), decision);
+        }
+    }
+    if room == 0 || locked.next().is_some() {
+        decision.again = true;
+        return;
+    }
+    delete(snapshot, CoordinationKey::Session(session.id), decision);
+    delete(snapshot, CoordinationKey::Renewal(session.id), decision);
+}
+
+fn unlock(snapshot: &Snapshot, key: &KvKey, behavior: SessionBehavior, decision: &mut Decision) {
+    let Some(entry) = snapshot.kv(key) else { return };
+    decision.see(snapshot, RecordKey::Coordination(CoordinationKey::Kv(key.clone())));
+    match behavior {
+        SessionBehavior::Release => {
+            let entry = KvEntry { session: None, ..entry.value.clone() };
+            put(snapshot, CoordinationRecord::Kv(entry), decision);
+        }
+        SessionBehavior::Delete => delete(snapshot, CoordinationKey::Kv(key.clone()), decision),
+    }
+}
+
+/// Ends the sessions that hang on what a decision removes or turns critical.
+pub(super) fn end_what_hangs_on(snapshot: &Snapshot, decision: &mut Decision) {
+    let ended: Vec<_> = decision.changes.iter().flat_map(|change| hanging_on(snapshot, change)).cloned().collect();
+    let mut done = BTreeSet::new();
+    for session in ended {
+        if done.insert(session.value.id) {
+            end(snapshot, &session.value, decision);
+        }
+    }
+}
+
+fn hanging_on<'s>(snapshot: &'s Snapshot, change: &Change) -> Vec<&'s Arc<Versioned<Session>>> {
+    let of_check = |node: &NodeName, id: &CheckId| {
+        let id = id.clone();
+        snapshot.sessions_on(node).filter(move |session| session.value.hangs_on(&id)).collect()
+    };
+    match change {
+        Change::Put(Record::Check(check)) if check.status == CheckStatus::Critical => of_check(&check.node, &check.id),
+        Change::Delete(RecordKey::Check(node, id)) => of_check(node, id),
+        Change::Delete(RecordKey::Node(node)) => snapshot.sessions_on(node).collect(),
+        Change::Put(_) | Change::Delete(_) => Vec::new(),
+    }
+}
+
+/// Whether a session would end if it were looked at now.
+fn is_over(snapshot: &Snapshot, session: &Session, now_ms: u64) -> bool {
+    let renewed_ms = snapshot.renewal(session.id).map_or(now_ms, |renewal| renewal.at_ms);
+    let is_late = session.ttl_ms.is_some_and(|ttl| renewed_ms.saturating_add(ttl * TTL_GRACE) <= now_ms);
+    let is_ill = |id: &CheckId| {
+        let check = snapshot.check(&session.node, id);
+        check.is_none_or(|check| check.value.status == CheckStatus::Critical)
+    };
+    let mut checks = session.node_checks.iter().chain(&session.service_checks);
+    is_late || snapshot.node(&session.node).is_none() || checks.any(is_ill)
+}
+
+/// Whoever does not lead sweeps nothing, also if it did when it decided to.
+fn sweep(snapshot: &Snapshot, by: Option<ServerId>, now_ms: u64, decision: &mut Decision) {
+    if by.is_some_and(|server| !snapshot.is_led_by(server)) {
+        return;
+    }
+    let is_full = |decision: &Decision| decision.changes.len() >= GUARDED_CHANGES_MAX / 2;
+    for delay in snapshot.lock_delays() {
+        if is_full(decision) {
+            break;
+        }
+        match delay.until_ms {
+            Some(until) if until <= now_ms => delete(snapshot, CoordinationKey::LockDelay(delay.key.clone()), decision),
+            Some(_) => {}
+            None => {
+                let until_ms = Some(now_ms.saturating_add(delay.delay_ms));
+                put(snapshot, CoordinationRecord::LockDelay(LockDelay { until_ms, ..delay.clone() }), decision);
+            }
+        }
+    }
+    let ended = snapshot.sessions().filter(|session| is_over(snapshot, &session.value, now_ms));
+    for session in ended {
+        if is_full(decision) {
+            break;
+        }
+        // It may be renewed meanwhile.
+        decision.see(snapshot, RecordKey::Coordination(CoordinationKey::Renewal(session.value.id)));
+        end(snapshot, &session.value, decision);
+    }
+    for key in snapshot.locked_by_nobody() {
+        if is_full(decision) {
+            break;
+        }
+        unlock(snapshot, key, SessionBehavior::Release, decision);
+    }
+    decision.again = is_full(decision);
+    if by.is_some() && !decision.changes.is_empty() {
+        decision.see(snapshot, RecordKey::Leader);
+    }
+}
