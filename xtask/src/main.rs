@@ -1,6 +1,6 @@
 //! Chores of the source tree: `cargo xtask tidy` holds the rules of the house, `cargo xtask install` fetches the
 //! tools that tests and checks need into `.tools/`, `cargo xtask agreement` holds `starling load` beside other generators,
-//! `cargo xtask previous` builds the release before this one.
+//! `cargo xtask consul-suite` runs the tests of Consul's Go client, `cargo xtask previous` builds the release before this one.
 //!
 //! Owns no build logic (that is cargo's and the `Makefile`'s) and nothing that ships to users.
 
@@ -13,6 +13,7 @@ use clap::{Parser, Subcommand};
 use crate::install::Tool;
 
 mod agreement;
+mod consul_suite;
 mod finding;
 mod install;
 mod previous;
@@ -40,6 +41,8 @@ enum Chore {
     },
     /// Hold `starling load` beside Fortio and wrk on one echo server; exits 1 when their medians differ by more than 5 %.
     Agreement(agreement::AgreementArgs),
+    /// Run the tests of Consul's Go client against a binary, and write the page of what came of each; exits 1 below the bar.
+    ConsulSuite(consul_suite::ConsulSuiteArgs),
     /// Build the release before this one, to upgrade from, and print where it is.
     Previous(previous::PreviousArgs),
 }
@@ -63,6 +66,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Chore::Agreement(arguments) => agreement::run(&arguments),
+        Chore::ConsulSuite(arguments) => consul_suite::run(&root, &arguments),
         Chore::Previous(arguments) => {
             previous::run(&root, &arguments)?;
             Ok(ExitCode::SUCCESS)

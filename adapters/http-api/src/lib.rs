@@ -28,4 +28,5 @@ pub use ports::{
 };
 pub use relay::{ServersPort, Unreached};
 pub use router::{AllowEverything, Authoriser, Permission, Ports, Route, router};
+pub use routes::CONSUL_VERSION;
 pub use serve::{serve, stopped_by};

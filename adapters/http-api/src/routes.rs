@@ -19,6 +19,8 @@ mod txn;
 
 use std::time::SystemTime;
 
+pub use agent::CONSUL_VERSION;
+
 use crate::filter::Shape;
 use crate::limits::BodyLimit;
 use crate::router::{Filtered, Permission, Route};

@@ -9,6 +9,12 @@ use crate::Uuid;
 pub struct ClusterId(Uuid);
 
 impl ClusterId {
+    /// The one that an operator has given.
+    #[must_use]
+    pub fn new(id: Uuid) -> Self {
+        Self(id)
+    }
+
     /// Makes an identifier of 128 random bits, 6 of which the UUID's version and variant take.
     #[must_use]
     pub fn from_random(bits: u128) -> Self {

@@ -10,6 +10,9 @@ use crate::name::{CheckId, InstanceId, NodeName, ServiceName};
 /// The check that says whether a node's agent is alive, named as Consul names it. The server keeps it.
 pub const LIVENESS_CHECK: &str = "serfHealth";
 
+/// Name and identifier of the service by which Consul's clients find servers.
+pub const CONSUL_SERVICE: &str = "consul";
+
 /// What that check says of a node that is lost.
 pub const LIVENESS_LOST: &str = "Agent not attached to any server";
 

@@ -37,7 +37,8 @@ pub mod virtual_address;
 pub use access_log::{AccessLog, LogFilter, LogForm, LogTarget, LogTemplate};
 pub use authority::{CaKeyPlace, CaKeyRecord, RootOverlap, SealedKey, TrustReport};
 pub use check::{
-    Check, CheckDefinition, CheckKind, CheckStatus, CheckedService, LIVENESS_CHECK, LIVENESS_LOST, OUTPUT_BYTES_MAX,
+    CONSUL_SERVICE, Check, CheckDefinition, CheckKind, CheckStatus, CheckedService, LIVENESS_CHECK, LIVENESS_LOST,
+    OUTPUT_BYTES_MAX,
 };
 pub use config_entry::{ConfigEntry, ConfigEntryKey, ConfigKind, MeshEntry, Protocol, ProxyDefaults, ServiceDefaults};
 pub use coordination::{

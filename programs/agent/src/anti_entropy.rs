@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use starling_model::{CheckId, InstanceId, LIVENESS_CHECK, Record, RecordKey, ServiceInstance};
+use starling_model::{CONSUL_SERVICE, CheckId, InstanceId, LIVENESS_CHECK, Record, RecordKey, ServiceInstance};
 
 use crate::registrations::Registrations;
 
@@ -45,7 +45,9 @@ pub(crate) fn difference(local: &Registrations, catalog: &[Record]) -> Vec<Vec<R
                 }
             }
             Record::Instance(instance) => {
-                if instance.key.node == *node && !local.services().contains_key(&instance.key.id) {
+                // A server under Consul's name enters itself.
+                let is_server = instance.name.as_str() == CONSUL_SERVICE && instance.key.id.as_str() == CONSUL_SERVICE;
+                if instance.key.node == *node && !is_server && !local.services().contains_key(&instance.key.id) {
                     unknown.entry(Some(instance.key.id.clone())).or_default().push(key.clone());
                 }
             }

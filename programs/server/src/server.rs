@@ -11,7 +11,7 @@ use starling_attach::Lineage;
 use starling_catalog::{
     Barrier, ChangeReport, Command, JoinTokenCommand, NodeReport, ProxyReport, Reporter, Snapshot, Subject, Until,
 };
-use starling_identity::{JoinSecret, JoinToken, Layout, SpiffeId};
+use starling_identity::{ClusterId, JoinSecret, JoinToken, Layout, SpiffeId};
 use starling_model::{
     CaRootRecord, Datacenter, InstanceKey, JoinTokenDescription, JoinTokenId, JoinTokenRecord, JoinTokenUses,
     Namespace, NodeName, Revision, ServiceName, TrustDomain, UnixSeconds,
@@ -72,6 +72,8 @@ pub struct ServerConfig {
     pub advertised: Advertised,
     /// How it comes by the CA.
     pub authority: AuthorityConfig,
+    /// What the trust domain is made from if there is none yet; without it, it is drawn.
+    pub cluster: Option<ClusterId>,
 }
 
 impl ServerConfig {
@@ -86,6 +88,7 @@ impl ServerConfig {
             csr: CsrLimits::default(),
             advertised: Advertised::to_nobody(),
             authority: AuthorityConfig::default(),
+            cluster: None,
         }
     }
 }

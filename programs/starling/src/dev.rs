@@ -20,6 +20,7 @@ use starling_rpc::{LoopbackListener, ProxySource};
 use starling_server::{Opening, ServerConfig};
 use starling_telemetry::Registry;
 
+use crate::consul::{self, Guise};
 use crate::descriptors::Shares;
 use crate::dev_args::DevArgs;
 use crate::memory;
@@ -30,17 +31,23 @@ use crate::role::local_agent::LocalAgent;
 use crate::role::{self, Interrupts, Role, Serving, doors, node};
 
 /// Runs until interrupted.
-pub(crate) async fn run(mut args: DevArgs) -> anyhow::Result<()> {
+pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
+    run_as(args, Vec::new(), Guise::default()).await
+}
+
+/// The same with definitions beyond those that the arguments name, and a node that shows itself otherwise.
+pub(crate) async fn run_as(mut args: DevArgs, more: Vec<Definitions>, guise: Guise) -> anyhow::Result<()> {
     // First of all: whatever has begun when a signal comes is taken down in order.
     let interrupts = Interrupts::listen()?;
-    let definitions = read_definitions(&args)?;
+    let mut definitions = read_definitions(&args)?;
+    definitions.extend(more);
     if args.demo {
         demo::Demo::check_ports(args.data_plane.is_native())?;
         args.data_plane.show_at(demo::ADMIN);
     }
     let sockets = Sockets::bind(&args).await?;
     let data_dir = DataDir::prepare(&args)?;
-    role::run(interrupts, Running::start(args, sockets, data_dir, definitions)).await
+    role::run(interrupts, Running::start(args, sockets, data_dir, definitions, guise)).await
 }
 
 struct Sockets {
@@ -106,6 +113,8 @@ struct Running {
     node: Node,
     /// What is opened when everything is registered.
     closed: Option<(Sockets, Vec<Definitions>)>,
+    /// Whether the node has Consul's check and service.
+    is_consul: bool,
     demo: bool,
     /// The native data plane, if this node has one.
     engine: Option<NativePlane>,
@@ -120,17 +129,23 @@ impl Running {
         sockets: Sockets,
         data_dir: DataDir,
         definitions: Vec<Definitions>,
+        guise: Guise,
     ) -> anyhow::Result<Self> {
         let registry = Registry::default();
         memory::register(&registry);
         let (path, name) = (data_dir.path.clone(), node::name(args.node_name.as_ref())?);
         // Everything is read before anything is written, so that a start that is refused leaves all as it was.
         let authority = role::authority(args.seal_key_file.as_deref(), None)?;
-        let config = ServerConfig { authority, ..ServerConfig::new(path.clone(), args.datacenter.clone()) };
+        let cluster = guise.cluster;
+        let config = ServerConfig { authority, cluster, ..ServerConfig::new(path.clone(), args.datacenter.clone()) };
         let opening = Opening::examine(config).await?;
         opening.verify_agent(&name, node::has_id(&path)?, starling_agent::has_journal(&path)?)?;
         let server = opening.start(&registry).await?;
-        let node = node::local(name.clone(), args.advertise_addr, &path)?;
+        let mut node = node::local(name.clone(), args.advertise_addr, &path)?;
+        if let Some(id) = guise.node_id {
+            node.id = id.to_string();
+        }
+        node.meta = guise.node_meta;
         let settings = MeshSettings {
             trust_domain: server.trust_domain().clone(),
             datacenter: args.datacenter.clone(),
@@ -156,7 +171,8 @@ impl Running {
         let proxies = Proxies::new(Arc::clone(&agent), Arc::clone(&view) as _, settings);
         let (closed, serving) = (Some((sockets, definitions)), Serving::new());
         serving.spawn_endless(starling_agent::follow_roots(Arc::clone(&agent), view)).await;
-        Ok(Self { control, agent, proxies, node, closed, demo: args.demo, engine, serving, data_dir })
+        let is_consul = guise.is_consul;
+        Ok(Self { control, agent, proxies, node, closed, is_consul, demo: args.demo, engine, serving, data_dir })
     }
 
     /// Opens the doors; where xDS in plaintext and the API are then.
@@ -178,6 +194,9 @@ impl Running {
     async fn work(&mut self) -> anyhow::Result<()> {
         let Some((sockets, definitions)) = self.closed.take() else { return Ok(()) };
         definitions::write_config_entries(&definitions, &self.control.server).await?;
+        if self.is_consul {
+            consul::enter(&self.control.server, &self.node, sockets.server.grpc_tls.local_addr()?.port()).await?;
+        }
         definitions::register(definitions, &self.agent, Unavailable::Fails).await?;
         if let Some(plane) = &mut self.engine {
             let serving = data_plane::run(Arc::clone(&self.agent), self.proxies.clone(), Arc::clone(&plane.engine));

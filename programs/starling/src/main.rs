@@ -14,6 +14,7 @@ mod client;
 mod completion;
 mod config;
 mod connect;
+mod consul;
 mod definition;
 mod descriptors;
 mod dev;
@@ -42,6 +43,7 @@ mod store;
 mod token;
 mod version;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -50,6 +52,7 @@ use starling_telemetry::{LogError, LogFormat, start_log};
 
 use crate::arguments::{Arguments, Command, Surroundings};
 use crate::client::ApiArgs;
+use crate::consul::Called;
 use crate::environment::Environment;
 use crate::outcome::{report, usage};
 
@@ -67,14 +70,27 @@ const API_FLAGS_IN_FRONT: &str =
 const LAST_WRITES: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    let mut command = Arguments::command();
-    command.build();
-    let matches = command.clone().get_matches_from(argv::normalise(&command, std::env::args_os()));
-    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    run(arguments).unwrap_or_else(|error| report(&error))
+    let arguments: Vec<_> = std::env::args_os().collect();
+    if !consul::is_called(arguments.first()) {
+        return start(arguments, None);
+    }
+    match consul::called(arguments) {
+        Ok(Called::Agent(agent)) => start(agent.dev.clone(), Some(*agent)),
+        Ok(Called::Starling(arguments)) => start(arguments, None),
+        Ok(Called::Done(code)) => code,
+        Err(error) => report(&error),
+    }
 }
 
-fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+fn start(arguments: Vec<OsString>, agent: Option<consul::Agent>) -> ExitCode {
+    let mut command = Arguments::command();
+    command.build();
+    let matches = command.clone().get_matches_from(argv::normalise(&command, arguments));
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    run(arguments, agent).unwrap_or_else(|error| report(&error))
+}
+
+fn run(arguments: Arguments, agent: Option<consul::Agent>) -> anyhow::Result<ExitCode> {
     let Arguments { command, api } = arguments;
     let surroundings = Surroundings { environment: Environment::read(|name| std::env::var_os(name)), api };
     if let Some(parent) = surroundings.environment.ends_with {
@@ -130,7 +146,10 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         tokio::runtime::Builder::new_multi_thread()
     };
     let runtime = runtime.enable_all().build()?;
-    let outcome = runtime.block_on(dispatch(command, &surroundings));
+    let outcome = match (command, agent) {
+        (Command::Dev(args), Some(agent)) => runtime.block_on(agent.run(*args)).map(|()| ExitCode::SUCCESS),
+        (command, _) => runtime.block_on(dispatch(command, &surroundings)),
+    };
     runtime.shutdown_timeout(LAST_WRITES);
     outcome
 }

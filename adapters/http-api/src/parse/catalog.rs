@@ -19,7 +19,7 @@ pub fn parse_register(mut fields: Fields<'_>, snapshot: &Snapshot) -> Result<Com
     let name = required_node(&mut fields)?;
     check_datacenter(&mut fields)?;
     fields.tenancy()?;
-    fields.ignored(&["WriteRequest", "Token", "SkipNodeUpdate", "PeerName", "CreateIndex", "ModifyIndex"]);
+    fields.ignored(&["WriteRequest", "Token", "PeerName", "CreateIndex", "ModifyIndex"]);
     fields.without_effect("Locality");
     let id = fields.text("ID")?.unwrap_or_default();
     if !id.is_empty() && id.to_ascii_lowercase().parse::<Uuid>().is_err() {
@@ -28,10 +28,14 @@ pub fn parse_register(mut fields: Fields<'_>, snapshot: &Snapshot) -> Result<Com
     let address = fields.address("Address")?;
     let tagged_addresses = fields.text_map("TaggedAddresses")?;
     let meta = fields.meta("NodeMeta")?;
+    let (is_there, is_skipped) = (snapshot.node(&name).is_some(), fields.flag("SkipNodeUpdate")?);
+    let node = |address| Some(Node { name: name.clone(), id, address, tagged_addresses, meta });
     let node = match address {
-        Some(address) => Some(Node { name: name.clone(), id, address, tagged_addresses, meta }),
-        // Without an address the body speaks of what runs on a node that is already there.
-        None if snapshot.node(&name).is_some() => None,
+        _ if is_there && is_skipped => None,
+        Some(address) => node(address),
+        // Without an address the body speaks of what runs on a node that is already there, or whose own registration is to come.
+        None if is_there => None,
+        None if is_skipped => node(String::new()),
         None => return Err(fields.missing("Address", "must be given for a new node")),
     };
     let mut instances = Vec::new();

@@ -430,6 +430,12 @@ impl<'c> Fields<'c> {
         self.only("Partition", &["default"])
     }
 
+    /// Takes all that is left and says something; the names, as they were given.
+    pub fn rest(&mut self) -> impl Iterator<Item = String> + use<> {
+        let left = std::mem::take(&mut self.values).into_values();
+        left.filter(|(_, value)| !value.is_null()).map(|(name, _)| name)
+    }
+
     /// Ends the object; what is wrong with it as a whole can still be told after.
     ///
     /// # Errors

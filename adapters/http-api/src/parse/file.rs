@@ -17,50 +17,152 @@ pub const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Settings of Consul's agent that may stand beside definitions; they are reported and have no effect.
 const AGENT_SETTINGS: &[&str] = &[
     "acl",
+    "acl_agent_master_token",
+    "acl_agent_token",
+    "acl_datacenter",
+    "acl_default_policy",
+    "acl_down_policy",
+    "acl_enable_key_list_policy",
+    "acl_master_token",
+    "acl_replication_token",
+    "acl_token",
+    "acl_ttl",
     "addresses",
     "advertise_addr",
+    "advertise_addr_ipv4",
+    "advertise_addr_ipv6",
+    "advertise_addr_wan",
+    "advertise_reconnect_timeout",
+    "allow_write_http_from",
+    "alt_domain",
+    "audit",
+    "auto_config",
     "auto_encrypt",
+    "auto_reload_config",
     "autopilot",
     "bind_addr",
     "bootstrap",
     "bootstrap_expect",
+    "ca_file",
+    "ca_path",
+    "cache",
+    "cert_file",
+    "check_output_max_size",
+    "check_update_interval",
     "client_addr",
+    "cloud",
     "connect",
     "data_dir",
     "datacenter",
+    "default_intention_policy",
+    "default_query_time",
+    "disable_anonymous_signature",
+    "disable_compat_1.9",
+    "disable_coordinates",
+    "disable_host_node_id",
+    "disable_http_unprintable_char_filter",
+    "disable_keyring_file",
+    "disable_remote_exec",
     "disable_update_check",
+    "discard_check_output",
     "dns_config",
     "domain",
+    "enable_acl_replication",
+    "enable_agent_tls_for_checks",
     "enable_central_service_config",
     "enable_debug",
     "enable_local_script_checks",
     "enable_script_checks",
+    "enable_syslog",
     "encrypt",
+    "encrypt_verify_incoming",
+    "encrypt_verify_outgoing",
+    "experiments",
+    "gossip_lan",
+    "gossip_wan",
+    "http_config",
+    "key_file",
     "leave_on_terminate",
+    "license_path",
     "limits",
     "log_file",
     "log_json",
     "log_level",
+    "log_name",
+    "log_rotate_bytes",
+    "log_rotate_duration",
+    "log_rotate_max_files",
+    "max_query_time",
     "node_id",
     "node_meta",
     "node_name",
+    "non_voting_server",
+    "partition",
+    "peering",
     "performance",
+    "pid_file",
     "ports",
     "primary_datacenter",
+    "primary_gateways",
+    "primary_gateways_interval",
+    "protocol",
+    "raft_boltdb",
+    "raft_logstore",
+    "raft_protocol",
+    "raft_snapshot_interval",
+    "raft_snapshot_threshold",
+    "raft_trailing_logs",
+    "read_replica",
+    "reconnect_timeout",
+    "reconnect_timeout_wan",
     "recursors",
     "rejoin_after_leave",
+    "reporting",
+    "retry_interval",
+    "retry_interval_wan",
     "retry_join",
+    "retry_join_wan",
+    "retry_max",
+    "retry_max_wan",
+    "rpc",
+    "segment",
+    "segments",
+    "serf_lan",
+    "serf_lan_allowed_cidrs",
+    "serf_wan",
+    "serf_wan_allowed_cidrs",
     "server",
+    "server_name",
+    "server_rejoin_age_max",
+    "session_ttl_min",
     "skip_leave_on_interrupt",
+    "start_join",
+    "start_join_wan",
+    "syslog_facility",
     "telemetry",
     "tls",
+    "tls_cipher_suites",
+    "tls_min_version",
+    "tls_prefer_server_cipher_suites",
+    "translate_wan_addrs",
     "ui",
     "ui_config",
+    "ui_content_path",
+    "ui_dir",
+    "unix_sockets",
     "use_streaming_backend",
     "verify_incoming",
+    "verify_incoming_https",
+    "verify_incoming_rpc",
     "verify_outgoing",
     "verify_server_hostname",
+    "version",
+    "watches",
+    "xds",
 ];
+
+/// Definitions, which stand beside settings.
+const DEFINITIONS: &[&str] = &["service", "services", "check", "checks", "config_entries", "locality"];
 
 /// The two forms of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,6 +247,26 @@ pub fn parse_definitions(file: &str, text: &[u8], context: &Context) -> Result<D
     let mut definitions = parse_file(value, context).map_err(field)?;
     definitions.notices = context.take_notices();
     Ok(definitions)
+}
+
+/// Reads a file of Consul's agent: its settings alone, without the definitions beside them. A setting that Consul does not have is refused.
+///
+/// # Errors
+/// [`FileError`] with the file's name, and the field's path or the line.
+pub fn agent_fields<'c>(file: &str, text: &[u8], context: &'c Context) -> Result<Fields<'c>, FileError> {
+    let value = read(file, text)?;
+    let field = |error| FileError::Field { file: file.to_owned(), error };
+    let settings = |value: Value| {
+        let mut all = Fields::of(context, "", value.clone())?;
+        for name in DEFINITIONS.iter().chain(AGENT_SETTINGS) {
+            all.take(name);
+        }
+        all.finish()?;
+        let mut fields = Fields::of(context, "", value)?;
+        fields.ignored(DEFINITIONS);
+        Ok(fields)
+    };
+    settings(value).map_err(field)
 }
 
 /// Reads a file that holds one config entry (`Kind = "service-defaults"`, …).

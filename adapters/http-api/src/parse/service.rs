@@ -162,8 +162,13 @@ pub(super) fn parse_locality(mut fields: Fields<'_>) -> Result<Option<Arc<Locali
 }
 
 fn parse_weights(mut fields: Fields<'_>) -> Result<Weights, FieldError> {
-    let passing = fields.count("Passing")?.unwrap_or(1);
-    let warning = fields.count("Warning")?.unwrap_or(1);
+    let (passing, warning) = (fields.count("Passing")?, fields.count("Warning")?);
+    fields.finish()?;
+    // Go's clients write zeros where nobody has said anything.
+    if (passing, warning) == (Some(0), Some(0)) {
+        return Ok(Weights::default());
+    }
+    let (passing, warning) = (passing.unwrap_or(1), warning.unwrap_or(1));
     if passing == 0 {
         return Err(fields.error("Passing", "must be at least 1"));
     }
@@ -172,7 +177,6 @@ fn parse_weights(mut fields: Fields<'_>) -> Result<Weights, FieldError> {
             return Err(fields.error(name, format!("{weight} is more than {WEIGHT_MAX}")));
         }
     }
-    fields.finish()?;
     Ok(Weights { passing, warning })
 }
 

@@ -17,7 +17,7 @@ use crate::ports::AgentFailure;
 use crate::router::{Api, Outcome};
 
 /// The release of Consul whose API this is; clients look at it to decide what they may ask for.
-pub(super) const CONSUL_VERSION: &str = "1.22.0";
+pub const CONSUL_VERSION: &str = "1.22.0";
 
 /// Serf's word for a member that is there.
 const MEMBER_ALIVE: u8 = 1;
@@ -40,6 +40,7 @@ pub(super) async fn own(api: Arc<Api>, _: Call) -> Outcome {
         "DebugConfig": {
             "Datacenter": facts.datacenter.as_str(),
             "DNSPort": facts.dns_port.unwrap_or(0),
+            "SerfAdvertiseAddrLAN": format!("tcp://{}:{SERF_PORT}", facts.node_address),
             "GRPCPort": plaintext,
             "GRPCTLSPort": tls,
         },

@@ -82,7 +82,8 @@ fn judge(api: &Api, source: &ServiceName, target: &ServiceName) -> (bool, String
     let policy = policy(api, &snapshot, target);
     let verdict = decide(&policy, source, None);
     let reason = match verdict.decided_by {
-        Decider::Default => format!("Default intention policy ({})", policy.default.as_str()),
+        // Consul's words, whoever has decided that.
+        Decider::Default => "Default behavior configured by ACLs".to_owned(),
         Decider::Connection { .. }
         | Decider::Permission { .. }
         | Decider::NoPermission { .. }

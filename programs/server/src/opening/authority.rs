@@ -133,13 +133,12 @@ async fn found(
     catalog: Snapshot,
     in_files: &mut Option<CertificateAuthority>,
 ) -> anyhow::Result<Snapshot> {
+    let trust_domain = || config.cluster.unwrap_or_else(|| ClusterId::from_random(fastrand::u128(..))).trust_domain();
     if let Some(vault) = &config.authority.vault {
-        let trust_domain = ClusterId::from_random(fastrand::u128(..)).trust_domain();
-        let (root, key) = vault.root(&trust_domain, now()).await?;
+        let (root, key) = vault.root(&trust_domain(), now()).await?;
         let root = CaRootRecord { active: true, ..root };
         return committed(store, catalog, AuthorityCommand::Found { root, key: Some(key) }).await;
     }
-    let trust_domain = || ClusterId::from_random(fastrand::u128(..)).trust_domain();
     let command =
         |authority: &CertificateAuthority, key| AuthorityCommand::Found { root: authority.root().clone(), key };
     let command = match (config.authority.seal.as_deref(), in_files.take()) {

@@ -39,7 +39,7 @@ pub(crate) fn read_dir(directory: &Path, context: &ParseContext) -> anyhow::Resu
     Ok(all)
 }
 
-fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+pub(crate) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     // Before opening: a named pipe would keep us waiting for its other end.
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file"));

@@ -11,6 +11,7 @@ mod certificates;
 mod chain;
 mod command_line;
 mod command_output;
+mod consul_name;
 mod coordination;
 mod cut_off;
 mod data_directory;

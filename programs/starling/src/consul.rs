@@ -1,0 +1,313 @@
+//! The name `consul`: started through a link of that name, the binary takes the command line of Consul's agent, and its configuration.
+//!
+//! `consul agent` is a server with an agent of its own, as `starling dev` is, with Consul's defaults and in Consul's shape: its own node has
+//! the check `serfHealth` and the service `consul`. Settings that are documented and have no part in Starling are told, and passed over.
+//! What other commands there are, they are those of `starling`.
+
+mod settings;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use serde_json::json;
+use starling_catalog::Command;
+use starling_http_api::CONSUL_VERSION;
+use starling_http_api::parse::{Definitions, FileFormat};
+use starling_identity::ClusterId;
+use starling_model::{
+    CONSUL_SERVICE, Check, CheckStatus, InstanceKey, InstanceKind, LIVENESS_CHECK, Node, NodeName, Port,
+    ServiceInstance, Uuid, Weights,
+};
+use starling_server::Server;
+
+use crate::outcome::{EXIT_CODES, usage};
+use crate::print;
+use crate::role::definitions;
+use crate::{argv, dev};
+use settings::Settings;
+
+/// The name.
+const NAME: &str = "consul";
+
+/// What its own node shows of itself, beyond what any other does.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Guise {
+    /// The node's identifier; without it, one that is made and kept.
+    pub(crate) node_id: Option<Uuid>,
+    /// The node's metadata.
+    pub(crate) node_meta: BTreeMap<String, String>,
+    /// What the trust domain is made from, if the mesh has none yet.
+    pub(crate) cluster: Option<ClusterId>,
+    /// Whether the node has Consul's check and service.
+    pub(crate) is_consul: bool,
+}
+
+/// Starling under the name of Consul
+#[derive(Debug, Parser)]
+#[command(name = NAME, disable_version_flag = true, after_help = EXIT_CODES, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Agent(Box<AgentArgs>),
+    /// Print the version of Consul whose API this is, and Starling's own
+    Version {
+        /// `pretty` or `json`
+        #[arg(long, default_value = "pretty", value_parser = ["pretty", "json"])]
+        format: String,
+    },
+    /// Every other command, as in `starling help`
+    #[command(external_subcommand)]
+    Other(Vec<OsString>),
+}
+
+/// Run a server with an agent of its own, until interrupted
+#[derive(Debug, clap::Args)]
+struct AgentArgs {
+    /// A file of settings and definitions, in JSON or HCL; of two that say the same, the later one counts
+    #[arg(long, value_name = "FILE")]
+    config_file: Vec<PathBuf>,
+
+    /// A directory of such files, read in the order of their names
+    #[arg(long, value_name = "DIR")]
+    config_dir: Vec<PathBuf>,
+
+    /// Keep nothing
+    #[arg(long)]
+    dev: bool,
+
+    /// Where the state is kept
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+
+    /// Name of this node
+    #[arg(long, value_name = "NAME")]
+    node: Option<NodeName>,
+
+    /// Name of the datacentre
+    #[arg(long, value_name = "NAME")]
+    datacenter: Option<String>,
+
+    /// Where the HTTP API and DNS listen
+    #[arg(long, value_name = "IP")]
+    client: Option<String>,
+
+    /// Where other nodes reach this one
+    #[arg(long, value_name = "IP")]
+    bind: Option<String>,
+
+    /// Address by which other nodes reach this one's services
+    #[arg(long, value_name = "IP")]
+    advertise: Option<String>,
+
+    /// Port of the HTTP API
+    #[arg(long, value_name = "PORT")]
+    http_port: Option<u16>,
+
+    /// Port of DNS
+    #[arg(long, value_name = "PORT")]
+    dns_port: Option<u16>,
+
+    /// Port of xDS in plaintext
+    #[arg(long, value_name = "PORT")]
+    grpc_port: Option<u16>,
+
+    /// Port of the agents of other nodes, and of xDS over TLS
+    #[arg(long, value_name = "PORT")]
+    grpc_tls_port: Option<u16>,
+
+    /// trace, debug, info, warn or error
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+
+    /// Log lines as JSON
+    #[arg(long)]
+    log_json: bool,
+
+    /// Let registrations bring checks that run programs on this node
+    #[arg(long)]
+    enable_script_checks: bool,
+
+    /// Taken, and of no effect: an agent under this name is always a server
+    #[arg(long)]
+    server: bool,
+
+    /// Taken, and of no effect: there is no election
+    #[arg(long)]
+    bootstrap: bool,
+
+    /// Taken, and of no effect: there is no election
+    #[arg(long, value_name = "N")]
+    bootstrap_expect: Option<u32>,
+
+    /// Taken, and of no effect
+    #[arg(long)]
+    ui: bool,
+}
+
+/// Whether the process was started under the name.
+pub(crate) fn is_called(program: Option<&OsString>) -> bool {
+    program.map(Path::new).and_then(Path::file_stem).is_some_and(|name| name == NAME)
+}
+
+/// What to do.
+pub(crate) enum Called {
+    /// Be an agent.
+    Agent(Box<Agent>),
+    /// Nothing more.
+    Done(ExitCode),
+    /// A command of Starling's, with these arguments.
+    Starling(Vec<OsString>),
+}
+
+/// An agent that is to run.
+pub(crate) struct Agent {
+    /// The arguments of the same as `starling dev`.
+    pub(crate) dev: Vec<OsString>,
+    definitions: Vec<Definitions>,
+    guise: Guise,
+}
+
+/// Reads the command line.
+///
+/// # Errors
+/// When a file cannot be read, or says what cannot be.
+pub(crate) fn called(arguments: Vec<OsString>) -> anyhow::Result<Called> {
+    let mut command = Arguments::command();
+    command.build();
+    let matches = command.clone().get_matches_from(argv::normalise(&command, arguments));
+    match Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command {
+        Verb::Agent(args) => Ok(Called::Agent(Box::new(agent(*args)?))),
+        Verb::Version { format } => {
+            version(&format)?;
+            Ok(Called::Done(ExitCode::SUCCESS))
+        }
+        Verb::Other(others) => Ok(Called::Starling(std::iter::once("starling".into()).chain(others).collect())),
+    }
+}
+
+fn version(format: &str) -> anyhow::Result<()> {
+    let own = env!("CARGO_PKG_VERSION");
+    if format == "json" {
+        return print::json(&json!({"Version": CONSUL_VERSION, "Revision": own, "Prerelease": "", "Starling": own}));
+    }
+    print::line(&format!("Consul v{CONSUL_VERSION}\nStarling {own}, which serves the API of that release"))
+}
+
+fn agent(args: AgentArgs) -> anyhow::Result<Agent> {
+    let mut settings = Settings::default();
+    let mut texts = Vec::new();
+    for path in files(&args)? {
+        let text = definitions::read_file(&path).with_context(|| format!("reading {}", path.display()))?;
+        let name = path.display().to_string();
+        settings.read(&name, &text)?;
+        texts.push((name, text));
+    }
+    let keeps_nothing = args.dev;
+    args.over(&mut settings);
+    let dev = settings.dev_arguments(keeps_nothing)?;
+    let node = crate::role::node::name(settings.node_name.as_ref())?;
+    let context = definitions::context(node, settings.datacenter()?);
+    let mut all = Vec::new();
+    for (name, text) in &texts {
+        let mut read = definitions::read(name, text, &context)?;
+        // What is of the agent was read above.
+        read.notices.clear();
+        all.push(read);
+    }
+    for ignored in &settings.ignored {
+        eprintln!("{ignored}: is a setting of Consul's that has no effect here");
+    }
+    Ok(Agent { dev, definitions: all, guise: settings.guise() })
+}
+
+/// Enters the server on its own node as Consul's do: with a check that says that it is alive, and the service by which clients find servers.
+pub(crate) async fn enter(server: &Server, node: &Node, port: u16) -> anyhow::Result<()> {
+    let key = InstanceKey { node: node.name.clone(), id: CONSUL_SERVICE.parse()? };
+    let service = ServiceInstance {
+        key,
+        name: CONSUL_SERVICE.parse()?,
+        kind: InstanceKind::Typical,
+        address: None,
+        port: Port::try_from(i64::from(port)).ok(),
+        tags: Vec::new(),
+        meta: BTreeMap::new(),
+        tagged_addresses: BTreeMap::new(),
+        weights: Weights::default(),
+        enable_tag_override: false,
+        native: false,
+        locality: None,
+    };
+    let alive = Check {
+        node: node.name.clone(),
+        id: LIVENESS_CHECK.parse()?,
+        name: "Serf Health Status".to_owned(),
+        status: CheckStatus::Passing,
+        notes: String::new(),
+        output: "Agent alive and reachable".to_owned(),
+        service: None,
+        kind: String::new(),
+        interval: String::new(),
+        timeout: String::new(),
+    };
+    let name = node.name.clone();
+    let command = Command::Register { name, node: Some(node.clone()), instances: vec![service], checks: vec![alive] };
+    server.commit(&command).await?;
+    Ok(())
+}
+
+/// The files of settings, in the order in which they count.
+fn files(args: &AgentArgs) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = args.config_file.clone();
+    for directory in &args.config_dir {
+        let entries = std::fs::read_dir(directory)
+            .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>, _>>())
+            .map_err(|error| usage(format!("-config-dir: cannot read {}: {error}", directory.display())))?;
+        let is_settings = |path: &PathBuf| path.to_str().is_some_and(|name| FileFormat::of_name(name).is_some());
+        let mut found: Vec<_> = entries.into_iter().filter(is_settings).collect();
+        found.sort();
+        files.extend(found);
+    }
+    Ok(files)
+}
+
+impl AgentArgs {
+    /// Flags count more than files.
+    fn over(self, settings: &mut Settings) {
+        fn set<T>(setting: &mut Option<T>, flag: Option<T>) {
+            if flag.is_some() {
+                *setting = flag;
+            }
+        }
+        set(&mut settings.data_dir, self.data_dir);
+        set(&mut settings.node_name, self.node);
+        set(&mut settings.datacenter, self.datacenter);
+        set(&mut settings.client_addr, self.client);
+        set(&mut settings.bind_addr, self.bind);
+        set(&mut settings.advertise_addr, self.advertise);
+        set(&mut settings.ports.http, self.http_port.map(i64::from));
+        set(&mut settings.ports.dns, self.dns_port.map(i64::from));
+        set(&mut settings.ports.grpc, self.grpc_port.map(i64::from));
+        set(&mut settings.ports.grpc_tls, self.grpc_tls_port.map(i64::from));
+        set(&mut settings.log_level, self.log_level);
+        settings.log_json |= self.log_json;
+        settings.enable_script_checks |= self.enable_script_checks;
+    }
+}
+
+impl Agent {
+    /// Runs it until interrupted.
+    ///
+    /// # Errors
+    /// As `starling dev`.
+    pub(crate) async fn run(self, args: crate::dev_args::DevArgs) -> anyhow::Result<()> {
+        dev::run_as(args, self.definitions, self.guise).await
+    }
+}

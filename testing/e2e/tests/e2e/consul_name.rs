@@ -1,0 +1,76 @@
+//! Started through a link called `consul`, with a configuration as Consul's own agents have.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use http::Method;
+use nix::sys::signal::Signal;
+use serde_json::json;
+use starling_e2e::{Process, bare, eventually, free_port, http as client, tools};
+
+/// For the agent to be up, and to end.
+const TIME_MAX: Duration = Duration::from_secs(30);
+
+fn consul(folder: &Path, arguments: &[&str]) -> Command {
+    let link = folder.join("consul");
+    if !link.exists() {
+        symlink(tools::starling(), &link).expect("a link");
+    }
+    let mut command = Command::new(link);
+    bare(&mut command);
+    command.args(arguments);
+    command
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_takes_consuls_configuration_and_shows_itself_as_consuls_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [http, dns, grpc, grpc_tls] = [(); 4].map(|()| free_port());
+    let config = json!({
+        "node_name": "n1", "node_id": "6f1c1b7e-6f2c-4cbb-9d5f-0f6f7f6a8a11", "server": true, "bootstrap": true,
+        "data_dir": folder.path().join("data"), "bind_addr": "127.0.0.1", "log_level": "info",
+        "performance": {"raft_multiplier": 1},
+        "ports": {"http": http, "dns": dns, "grpc": grpc, "grpc_tls": grpc_tls, "serf_lan": 8301, "https": -1},
+        "connect": {"enabled": true, "ca_config": {"cluster_id": "11111111-2222-3333-4444-555555555555"}},
+        "services": [{"name": "web", "port": 80}],
+    });
+    let file = folder.path().join("config.json");
+    std::fs::write(&file, config.to_string()).expect("written");
+    let file = file.to_str().expect("text").to_owned();
+
+    let version = consul(folder.path(), &["version", "-format=json"]).output().expect("it runs");
+    let version: serde_json::Value = serde_json::from_slice(&version.stdout).expect("JSON");
+    assert_eq!(version["Version"], "1.22.0");
+
+    let mut agent = Process::spawn("consul", consul(folder.path(), &["agent", "-config-file", &file]));
+    let api = format!("127.0.0.1:{http}");
+    eventually("it leads itself", async || {
+        agent.expect_running()?;
+        let leader = client::get(&api, "/v1/status/leader").await?;
+        anyhow::ensure!(leader.status == 200 && leader.json() != json!(""), "{}", leader.text());
+        Ok(())
+    })
+    .await;
+    let get = async |target: &str| client::get(&api, target).await.expect("an answer").success().json();
+    let node = get("/v1/catalog/node/n1").await;
+    assert_eq!(node["Node"]["ID"], "6f1c1b7e-6f2c-4cbb-9d5f-0f6f7f6a8a11");
+    assert_eq!(node["Node"]["Meta"], json!({"consul-network-segment": "", "consul-version": "1.22.0"}));
+    let services = node["Services"].as_object().expect("services").keys().cloned().collect::<Vec<_>>();
+    assert_eq!(services, ["consul", "web"]);
+    assert_eq!(get("/v1/health/node/n1").await[0]["CheckID"], "serfHealth");
+    let roots = get("/v1/connect/ca/roots").await;
+    assert_eq!(roots["TrustDomain"], "11111111-2222-3333-4444-555555555555.consul");
+    let made =
+        client::request(Method::PUT, &api, "/v1/session/create", &[], "").await.expect("an answer").success().json();
+    assert!(made["ID"].is_string(), "its check is well: {made}");
+    let log = agent.log();
+    assert!(log.contains("performance: is a setting of Consul's that has no effect here"), "{log}");
+    assert!(agent.end_with(Signal::SIGINT, TIME_MAX).success());
+
+    std::fs::write(&file, r#"{"data_dir": "/tmp", "colour": "red"}"#).expect("written");
+    let refused = consul(folder.path(), &["agent", "-config-file", &file]).output().expect("it runs");
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && told.contains("config.json: colour: unknown field"), "{told}");
+}
