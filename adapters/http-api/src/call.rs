@@ -89,7 +89,7 @@ impl Query {
 
     /// The revision that a config entry must have for a write to be done.
     pub(crate) fn cas(&self) -> Result<Option<Revision>, ApiError> {
-        match self.text("cas").map(str::parse) {
+        match self.get("cas").map(str::parse) {
             None => Ok(None),
             Some(Ok(index)) => Ok(Some(Revision(index))),
             Some(Err(_)) => Err(ApiError::bad_request("cas: is no index")),

@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use starling_model::{
     Change, CheckStatus, ConfigKind, CoordinationKey, CoordinationRecord, InstanceKey, LIVENESS_CHECK, LIVENESS_LOST,
-    NodeName, OnNode, Record, RecordKey, ServiceInstance, ServiceName,
+    NodeName, OnNode, Record, RecordKey, ServiceInstance, ServiceName, Uuid,
 };
 
 /// Records by key.
@@ -165,7 +165,7 @@ fn difference(
             continue;
         }
         let is_of_attached = matches!(fate(key), Fate::OfNode(node) if is_attached(&node));
-        let record = if is_of_attached { record.clone() } else { without_agent(&unlocked(record)) };
+        let record = if is_of_attached { record.clone() } else { without_agent(&with_locks_of(now, record)) };
         if now.get(key) != Some(&record) && may_change(key, left) && is_grounded(&record, now, then) {
             puts.insert(key.clone(), record);
         }
@@ -203,11 +203,17 @@ fn addressed(records: &Records) -> BTreeSet<&ServiceName> {
     records.values().filter_map(service).collect()
 }
 
-/// The record without the lock of a session that has ended since.
-fn unlocked(record: &Record) -> Record {
+/// The record with the lock of the session that has it now, if one does, and none of a session that has ended since.
+fn with_locks_of(now: &Records, record: &Record) -> Record {
     let mut record = record.clone();
     if let Record::Coordination(CoordinationRecord::Kv(entry)) = &mut record {
         entry.session = None;
+        let held = now.get(&RecordKey::Coordination(CoordinationKey::Kv(entry.key.clone())));
+        if let Some(Record::Coordination(CoordinationRecord::Kv(held))) = held {
+            entry.lock_index = entry.lock_index.max(held.lock_index);
+            let lives = |id: &Uuid| now.contains_key(&RecordKey::Coordination(CoordinationKey::Session(*id)));
+            entry.session = held.session.filter(lives);
+        }
     }
     record
 }

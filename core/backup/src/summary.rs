@@ -7,8 +7,8 @@ use crate::file::StoredRecord;
 /// The kind of records that hold a CA's private key, sealed.
 pub const SEALED_KEY_KIND: &str = "ca-key";
 
-/// Kinds that speak of servers and agents that are running: of no meaning, or a wrong one, at any other time.
-const OF_THE_MOMENT: [&str; 3] = ["server", "leader", "attachment"];
+/// Kinds that speak of servers, agents and applications that are running: of no meaning, or a wrong one, at any other time.
+const OF_THE_MOMENT: [&str; 6] = ["server", "leader", "attachment", "session", "session-renewal", "lock-delay"];
 
 /// The kind of a record by its key: what stands before the first slash.
 #[must_use]

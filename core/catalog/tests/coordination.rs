@@ -198,6 +198,25 @@ fn what_a_session_has_locked_is_free_when_it_ends_after_its_delay() {
     assert_eq!(store.ask(CoordinationCommand::EndSession(ONE)), Ok(0));
 }
 
+/// Locked anew when the delay was over, and the sweep comes to both at once.
+#[test]
+fn a_delay_that_is_over_and_one_that_begins_do_not_stand_in_each_others_way() {
+    let mut store = Store::new();
+    store.open(ONE, 5_000, |_| {});
+    store.lock("l", ONE, 0).unwrap();
+    store.ask(CoordinationCommand::EndSession(ONE)).unwrap();
+    store.sweep(1_000);
+    store.open(TWO, 5_000, |session| (session.ttl, session.ttl_ms) = ("10s".to_owned(), Some(10_000)));
+    store.lock("l", TWO, 7_000).unwrap();
+    let sweep = Command::Coordination(CoordinationCommand::Sweep { by: None, now_ms: 90_000 });
+    let decision = decide(&store.0, &sweep).unwrap();
+    let keys: Vec<_> = decision.changes.iter().map(Change::key).collect();
+    let different: std::collections::BTreeSet<_> = keys.iter().collect();
+    assert_eq!(different.len(), keys.len(), "{keys:?}");
+    store.sweep(90_000);
+    assert_eq!((store.holder("l"), store.0.lock_delays().count()), (None, 1));
+}
+
 #[test]
 fn a_session_ends_with_its_checks_its_node_and_its_time() {
     let ended = |change: &dyn Fn(&mut Store)| {

@@ -14,7 +14,7 @@ use starling_model::*;
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 const IDS: [&str; 4] = ["i1", "i2", "i3", "i4"];
 const SERVICES: [&str; 3] = ["web", "api", "db"];
-const KEYS: [&str; 4] = ["a", "a/b", "a/b/c", "d"];
+const KEYS: [&str; 5] = ["a", "a/b", "a/b/c", "d", "d/"];
 const FOLDERS: [&str; 4] = ["", "a/", "a/b/", "d/"];
 
 fn session_id(number: u128) -> Uuid {

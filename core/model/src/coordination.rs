@@ -15,8 +15,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::name::{CheckId, NodeName};
 use crate::uuid::Uuid;
 
-/// Bytes in a key. Consul has no limit of its own; the longest keys seen in use are some 300.
-pub const KV_KEY_BYTES_MAX: usize = 1_024;
+/// Bytes in a key: what a store's key of 1,024 leaves for it, with the longest kind in front. Consul has no limit of its own; the longest
+/// keys seen in use are some 300.
+pub const KV_KEY_BYTES_MAX: usize = 1_024 - "lock-delay/".len();
+
+/// Folders that can be waited for, one inside another; what is deeper counts to the last of them. Each is remembered by name.
+const FOLDER_DEPTH_MAX: usize = 16;
 
 /// Bytes in a value: Consul's `kv_max_value_size`, as it is unless an operator changes it.
 pub const KV_VALUE_BYTES_MAX: usize = 512 * 1024;
@@ -56,17 +60,21 @@ impl KvKey {
         &self.0
     }
 
-    /// The folders that it is in, the outermost, which is empty, first: of `a/b/c` these are ``, `a/` and `a/b/`.
+    /// The folders that it is in, the outermost, which is empty, first: of `a/b/c` these are ``, `a/` and `a/b/`. A key that ends with a
+    /// slash is in the folder of that name. Sixteen of them at most.
     pub fn folders(&self) -> impl Iterator<Item = &str> {
-        let slashes = self.0.match_indices('/').map(|(at, _)| at + 1).filter(|end| *end < self.0.len());
-        std::iter::once(0).chain(slashes).map(|end| &self.0[..end])
+        folder_ends(&self.0).map(|end| &self.0[..end])
     }
 }
 
-/// The folder in which every key lies that begins with `prefix`.
+fn folder_ends(text: &str) -> impl Iterator<Item = usize> {
+    std::iter::once(0).chain(text.match_indices('/').map(|(at, _)| at + 1)).take(FOLDER_DEPTH_MAX)
+}
+
+/// The innermost folder that can be waited for in which every key lies that begins with `prefix`.
 #[must_use]
 pub fn folder_of(prefix: &str) -> &str {
-    prefix.rfind('/').map_or("", |at| &prefix[..=at])
+    &prefix[..folder_ends(prefix).last().unwrap_or_default()]
 }
 
 impl Borrow<str> for KvKey {
@@ -339,15 +347,21 @@ mod tests {
         for (key, folders) in [
             ("a", &[""][..]),
             ("a/b/c", &["", "a/", "a/b/"]),
-            ("a/b/", &["", "a/"]),
-            ("/", &[""]),
+            ("a/b/", &["", "a/", "a/b/"]),
+            ("/", &["", "/"]),
             ("//x", &["", "/", "//"]),
         ] {
             let key = KvKey::new(key).expect("a key");
             assert_eq!(key.folders().collect::<Vec<_>>(), folders, "{key}");
         }
         assert_eq!(["", "a", "a/", "a/b", "a/b/c"].map(folder_of), ["", "", "a/", "a/", "a/b/"]);
+        let deep = "/".repeat(100);
+        let key = KvKey::new(&deep).expect("a key");
+        assert_eq!((key.folders().count(), key.folders().last()), (16, Some(folder_of(&deep))));
         assert_eq!(KvKey::new(""), Err(KvKeyError::Empty));
+        // The store takes it under every kind.
+        let longest = KvKey::new(&"k".repeat(KV_KEY_BYTES_MAX)).expect("a key");
+        assert_eq!(CoordinationKey::LockDelay(longest).encode().len(), 1_024);
         assert_eq!(KvKey::new(&"k".repeat(1_025)), Err(KvKeyError::TooLong(1_025)));
     }
 

@@ -71,7 +71,8 @@ impl Server {
     pub async fn transact(&self, command: &Command) -> Result<(Revision, Arc<Snapshot>), CommitFailure> {
         let mut written = Vec::new();
         let (mut turn, mut is_current) = (None, self.id().is_none());
-        for _ in 0..ATTEMPTS_MAX {
+        let mut conflicts = 0;
+        while conflicts < ATTEMPTS_MAX {
             let snapshot = self.snapshot();
             let decided = match written.first() {
                 Some(first) => decide_again(&snapshot, command, *first),
@@ -100,6 +101,7 @@ impl Server {
                     }
                 }
                 Err(CommitError::Conflict { found, .. }) => {
+                    conflicts += 1;
                     // Those who were beaten once go one after the other, in the order in which they were: many writers
                     // of what hangs together would otherwise beat one another without end.
                     if turn.is_none() {

@@ -73,6 +73,10 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use starling_catalog::{KvOperation, KvWrite};
+    use starling_model::{KvKey, KvValue, Node, NodeName, Session, SessionBehavior, Uuid};
     use starling_telemetry::Registry;
 
     use super::*;
@@ -89,5 +93,47 @@ mod tests {
         assert_eq!(count(), 1, "who comes late is told that it has expired");
         server.sweep_join_tokens(expires_at.plus(24 * 60 * 60)).await.expect("done");
         assert_eq!(count(), 0);
+    }
+    #[tokio::test]
+    async fn a_session_that_is_not_renewed_ends_and_what_it_has_locked_is_free() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let config = ServerConfig::new(directory.path().to_owned(), "dc1".parse().expect("a name"));
+        let server = Server::start(config, &Registry::default()).await.expect("the server starts");
+        let node: NodeName = "n1".parse().expect("a name");
+        let record = Node {
+            name: node.clone(),
+            id: String::new(),
+            address: "10.0.0.1".to_owned(),
+            tagged_addresses: BTreeMap::new(),
+            meta: BTreeMap::new(),
+        };
+        let id = Uuid::from_random(1);
+        let session = Session {
+            id,
+            name: String::new(),
+            node: node.clone(),
+            node_checks: Vec::new(),
+            service_checks: Vec::new(),
+            lock_delay_ms: 0,
+            behavior: SessionBehavior::Release,
+            ttl: "10s".to_owned(),
+            ttl_ms: Some(10_000),
+        };
+        let key: KvKey = "lock".parse().expect("a key");
+        let write = KvWrite { key: key.clone(), value: KvValue::default(), flags: 0 };
+        let lock = KvOperation::Lock { write, session: Some(id), now_ms: 0 };
+        for command in [
+            Command::Register { name: node, node: Some(record), instances: Vec::new(), checks: Vec::new() },
+            Command::Coordination(CoordinationCommand::CreateSession { session, now_ms: 0 }),
+            Command::Coordination(CoordinationCommand::Kv(vec![lock])),
+            Command::Coordination(CoordinationCommand::RenewSession { id, now_ms: 5_000 }),
+        ] {
+            server.commit(&command).await.expect("done");
+        }
+        let holder = || server.snapshot().kv(&key).and_then(|entry| entry.value.session);
+        server.sweep_sessions(24_999).await.expect("done");
+        assert_eq!(holder(), Some(id));
+        server.sweep_sessions(25_000).await.expect("done");
+        assert_eq!((holder(), server.snapshot().sessions().len()), (None, 0));
     }
 }

@@ -18,6 +18,15 @@ use crate::snapshot::Snapshot;
 /// Operations of one transaction; Consul's, and as many as depend on one entry each and still fit into one of the store's.
 pub const TXN_OPERATIONS_MAX: usize = GUARDED_CHANGES_MAX;
 
+/// Entries and sessions that a transaction which writes may depend on: conditions of one transaction of the store.
+const CONDITIONS_MAX: usize = GUARDED_CHANGES_MAX - 1;
+
+/// Bytes of values that a transaction may answer.
+const ANSWERED_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Bytes of entries that are unlocked in one transaction, the first aside: the store takes a megabyte, with keys and names.
+const UNLOCKED_BYTES_MAX: usize = 256 * 1024;
+
 /// Sessions at a time; each takes some 500 bytes.
 pub const SESSIONS_MAX: usize = 65_536;
 
@@ -152,6 +161,11 @@ pub enum KvFailure {
         /// How many there are.
         entries: usize,
     },
+    /// It depends on more than one transaction may, or answers more.
+    #[error(
+        "the transaction depends on more than {CONDITIONS_MAX} entries and sessions, or answers more than {ANSWERED_BYTES_MAX} bytes"
+    )]
+    TooLarge,
 }
 
 impl KvFailure {
@@ -165,7 +179,8 @@ impl KvFailure {
             | Self::Missing(_)
             | Self::Exists(_)
             | Self::SessionDiffers(_)
-            | Self::TooMany { .. } => false,
+            | Self::TooMany { .. }
+            | Self::TooLarge => false,
         }
     }
 }
@@ -185,6 +200,9 @@ pub enum CoordinationRefusal {
     /// The check is critical already.
     #[error("Check '{0}' is in critical state")]
     CriticalCheck(CheckId),
+    /// More than one transaction depends on.
+    #[error("a session has at most {CONDITIONS_MAX} checks")]
+    TooManyChecks,
     /// There is no such session.
     #[error("Session id '{0}' not found")]
     UnknownSession(Uuid),
@@ -241,13 +259,20 @@ fn decide_kv(
     let sole_tree = matches!(operations, [KvOperation::DeleteTree(_)]);
     for key in std::mem::take(&mut run.named) {
         let record = RecordKey::Coordination(CoordinationKey::Kv(key.clone()));
-        if !sole_tree || decision.seen.len() < GUARDED_CHANGES_MAX {
+        if !sole_tree || decision.seen.len() < CONDITIONS_MAX {
             decision.see(snapshot, record.clone());
         }
         match run.entries.get(&key) {
             Some(entry) => put(snapshot, CoordinationRecord::Kv(entry.value.clone()), decision),
             None => decision.delete(snapshot, record),
         }
+    }
+    for session in run.sessions {
+        decision.see(snapshot, RecordKey::Coordination(CoordinationKey::Session(session)));
+    }
+    if decision.seen.len() > CONDITIONS_MAX && !decision.changes.is_empty() {
+        let last = operations.len().saturating_sub(1);
+        return Err(CoordinationRefusal::Operations(vec![(last, KvFailure::TooLarge)]));
     }
     // Others may have put more there meanwhile.
     decision.again = sole_tree && !decision.changes.is_empty();
@@ -267,13 +292,16 @@ struct Run<'s> {
     entries: Entries,
     /// Keys on which it depends or which are written.
     named: BTreeSet<KvKey>,
+    sessions: BTreeSet<Uuid>,
     answers: Vec<KvAnswer>,
+    answered_bytes: usize,
 }
 
 impl<'s> Run<'s> {
     fn new(snapshot: &'s Snapshot, operations: &[KvOperation], at: Revision) -> Result<Self, Vec<(usize, KvFailure)>> {
         let entries = snapshot.coordination.entries.clone();
-        let mut run = Self { snapshot, at, entries, named: BTreeSet::new(), answers: Vec::new() };
+        let (named, sessions, answers) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        let mut run = Self { snapshot, at, entries, named, sessions, answers, answered_bytes: 0 };
         let is_sole = operations.len() == 1;
         let done = operations.iter().map(|operation| run.one(operation, is_sole)).enumerate();
         let failed: Vec<_> = done.filter_map(|(place, done)| Some((place, done.err()?))).collect();
@@ -296,6 +324,7 @@ impl<'s> Run<'s> {
             }
             KvOperation::Unlock(write, session) => {
                 let session = session.ok_or(KvFailure::MissingSession)?;
+                self.sessions.insert(session);
                 let (lock_index, held_by) = self.lock_of(&write.key);
                 if held_by != Some(session) {
                     return Err(KvFailure::NotHeld(write.key.clone()));
@@ -321,7 +350,13 @@ impl<'s> Run<'s> {
             }
             KvOperation::GetTree(prefix) => {
                 let entries: Vec<_> = under(&self.entries, prefix).cloned().collect();
-                entries.into_iter().for_each(|entry| self.answer(entry, true));
+                for entry in entries {
+                    self.named.insert(entry.value.key.clone());
+                    self.answer(entry, true);
+                    if self.answered_bytes > ANSWERED_BYTES_MAX {
+                        return Err(KvFailure::TooLarge);
+                    }
+                }
             }
             KvOperation::CheckIndex(key, expected) => {
                 let entry = self.existing(key)?;
@@ -350,6 +385,7 @@ impl<'s> Run<'s> {
     fn lock(&mut self, write: &KvWrite, session: Uuid, now_ms: u64) -> Result<(), KvFailure> {
         let key = &write.key;
         let (lock_index, held_by) = self.lock_of(key);
+        self.sessions.insert(session);
         if self.snapshot.session(session).is_none() {
             return Err(KvFailure::NoSession(session));
         }
@@ -413,6 +449,8 @@ impl<'s> Run<'s> {
     }
 
     fn answer(&mut self, entry: Arc<Versioned<KvEntry>>, with_value: bool) {
+        self.answered_bytes += entry.value.key.as_str().len();
+        self.answered_bytes += if with_value { entry.value.value.as_bytes().len() } else { 0 };
         self.answers.push(KvAnswer { entry, with_value });
     }
 }
@@ -437,7 +475,11 @@ fn create(
         return Err(CoordinationRefusal::TooManySessions);
     }
     decision.see(snapshot, RecordKey::Node(node.clone()));
-    for id in session.node_checks.iter().chain(&session.service_checks) {
+    let checks: BTreeSet<_> = session.node_checks.iter().chain(&session.service_checks).collect();
+    if checks.len() >= CONDITIONS_MAX {
+        return Err(CoordinationRefusal::TooManyChecks);
+    }
+    for id in checks {
         match snapshot.check(node, id).map(|check| check.value.status) {
             None => return Err(CoordinationRefusal::UnknownCheck(id.clone())),
             Some(CheckStatus::Critical) => return Err(CoordinationRefusal::CriticalCheck(id.clone())),
@@ -458,11 +500,16 @@ fn end(snapshot: &Snapshot, session: &Session, decision: &mut Decision) {
     let taken = decision.changes.len().max(decision.seen.len());
     let room = GUARDED_CHANGES_MAX.saturating_sub(taken + 2) / 2;
     let mut locked = snapshot.locked_by(session.id);
+    let mut bytes = 0;
     for key in locked.by_ref().take(room) {
+        bytes += snapshot.kv(key).map_or(0, |entry| entry.value.value.as_bytes().len() + 4 * key.as_str().len());
         unlock(snapshot, key, session.behavior, decision);
         if session.lock_delay_ms > 0 {
             let delay = LockDelay { key: key.clone(), delay_ms: session.lock_delay_ms, until_ms: None };
             put(snapshot, CoordinationRecord::LockDelay(delay), decision);
+        }
+        if bytes > UNLOCKED_BYTES_MAX {
+            break;
         }
     }
     if room == 0 || locked.next().is_some() {
@@ -488,12 +535,14 @@ fn unlock(snapshot: &Snapshot, key: &KvKey, behavior: SessionBehavior, decision:
 /// Ends the sessions that hang on what a decision removes or turns critical.
 pub(super) fn end_what_hangs_on(snapshot: &Snapshot, decision: &mut Decision) {
     let ended: Vec<_> = decision.changes.iter().flat_map(|change| hanging_on(snapshot, change)).cloned().collect();
-    let mut done = BTreeSet::new();
+    let (mut done, again) = (BTreeSet::new(), decision.again);
     for session in ended {
         if done.insert(session.value.id) {
             end(snapshot, &session.value, decision);
         }
     }
+    // The command itself is done with: what is left of a session is the leader's to end.
+    decision.again = again;
 }
 
 fn hanging_on<'s>(snapshot: &'s Snapshot, change: &Change) -> Vec<&'s Arc<Versioned<Session>>> {
@@ -527,19 +576,6 @@ fn sweep(snapshot: &Snapshot, by: Option<ServerId>, now_ms: u64, decision: &mut 
         return;
     }
     let is_full = |decision: &Decision| decision.changes.len() >= GUARDED_CHANGES_MAX / 2;
-    for delay in snapshot.lock_delays() {
-        if is_full(decision) {
-            break;
-        }
-        match delay.until_ms {
-            Some(until) if until <= now_ms => delete(snapshot, CoordinationKey::LockDelay(delay.key.clone()), decision),
-            Some(_) => {}
-            None => {
-                let until_ms = Some(now_ms.saturating_add(delay.delay_ms));
-                put(snapshot, CoordinationRecord::LockDelay(LockDelay { until_ms, ..delay.clone() }), decision);
-            }
-        }
-    }
     let ended = snapshot.sessions().filter(|session| is_over(snapshot, &session.value, now_ms));
     for session in ended {
         if is_full(decision) {
@@ -555,7 +591,25 @@ fn sweep(snapshot: &Snapshot, by: Option<ServerId>, now_ms: u64, decision: &mut 
         }
         unlock(snapshot, key, SessionBehavior::Release, decision);
     }
-    decision.again = is_full(decision);
+    // Of what has ended just now another delay begins.
+    let changed: BTreeSet<_> = decision.changes.iter().map(Change::key).collect();
+    for delay in snapshot.lock_delays() {
+        if is_full(decision) {
+            break;
+        }
+        if changed.contains(&RecordKey::Coordination(CoordinationKey::LockDelay(delay.key.clone()))) {
+            continue;
+        }
+        match delay.until_ms {
+            Some(until) if until <= now_ms => delete(snapshot, CoordinationKey::LockDelay(delay.key.clone()), decision),
+            Some(_) => {}
+            None => {
+                let until_ms = Some(now_ms.saturating_add(delay.delay_ms));
+                put(snapshot, CoordinationRecord::LockDelay(LockDelay { until_ms, ..delay.clone() }), decision);
+            }
+        }
+    }
+    decision.again |= is_full(decision);
     if by.is_some() && !decision.changes.is_empty() {
         decision.see(snapshot, RecordKey::Leader);
     }

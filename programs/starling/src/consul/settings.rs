@@ -99,6 +99,7 @@ impl Settings {
             ports.ignored(&["expose_min_port", "expose_max_port"]);
             ports.finish()?;
         }
+        self.refuse_unguarded(&mut fields)?;
         self.log_json |= fields.flag("log_json")?;
         self.enable_script_checks |=
             fields.flag("enable_script_checks")? | fields.flag("enable_local_script_checks")?;
@@ -117,6 +118,24 @@ impl Settings {
             self.ignored.extend(others.map(|name| format!("connect.{name}")));
         }
         self.ignored.extend(fields.rest());
+        Ok(())
+    }
+
+    /// Refuses what would be passed over at the cost of a guard that the operator counts on.
+    fn refuse_unguarded(&mut self, fields: &mut Fields<'_>) -> Result<(), FieldError> {
+        if let Some(mut acl) = fields.object("acl")? {
+            if acl.flag("enabled")? {
+                return Err(
+                    acl.error("enabled", "there are no ACLs in this release; without them anybody may do anything")
+                );
+            }
+            self.ignored.extend(acl.rest().map(|name| format!("acl.{name}")));
+        }
+        for name in ["verify_incoming", "verify_incoming_https", "verify_incoming_rpc"] {
+            if fields.flag(name)? {
+                return Err(fields.error(name, "the API asks for no certificates in this release"));
+            }
+        }
         Ok(())
     }
 
@@ -144,17 +163,20 @@ impl Settings {
             (None, false) => return Err(usage("data_dir cannot be empty: give -data-dir, or -dev to keep nothing")),
         }
         let client = address("client_addr", self.client_addr.as_deref(), IpAddr::V4(Ipv4Addr::LOCALHOST))?;
+        let local = if client.is_loopback() { client } else { IpAddr::V4(Ipv4Addr::LOCALHOST) };
         let bind = address("bind_addr", self.bind_addr.as_deref(), client)?;
         let advertise = address("advertise_addr", self.advertise_addr.as_deref(), bind)?;
         for (name, flag, default, port, usual) in [
             ("http", "--http-addr", client, self.ports.http, HTTP_PORT),
             ("dns", "--dns-addr", client, self.ports.dns, DNS_PORT),
-            ("grpc", "--grpc-addr", client, self.ports.grpc, GRPC_PORT),
+            // In plaintext it is for proxies of this machine.
+            ("grpc", "--grpc-addr", local, self.ports.grpc, GRPC_PORT),
             ("grpc_tls", "--grpc-tls-addr", bind, self.ports.grpc_tls, GRPC_TLS_PORT),
         ] {
             let at = address(&format!("addresses.{name}"), self.addresses.get(name).map(String::as_str), default)?;
-            // None is wanted: one that nobody knows is as good.
-            let port = port.unwrap_or(usual).max(0);
+            // Where none is wanted it is one that nobody knows, on this machine alone.
+            let is_wanted = port.is_none_or(|port| port >= 0);
+            let (at, port) = if is_wanted { (at, port.unwrap_or(usual)) } else { (local, 0) };
             say(flag, format!("{}:{port}", if at.is_ipv6() { format!("[{at}]") } else { at.to_string() }).into());
         }
         if let Some(name) = &self.node_name {
@@ -230,6 +252,8 @@ mod tests {
             (r#"{"node_name": "a b"}"#, "node_name"),
             (r#"{"ports": {"http": "x"}}"#, "ports.http"),
             (r#"{"node_id": "x"}"#, "node_id"),
+            (r#"{"acl": {"enabled": true}}"#, "acl.enabled"),
+            (r#"{"verify_incoming": true}"#, "verify_incoming"),
         ] {
             let error = read(text).expect_err(text).to_string();
             assert!(error.contains(reason), "{text}: {error}");
