@@ -142,6 +142,7 @@ impl<T, F: Fn(WrittenTest) -> Result<T, Cow<'static, str>>> Reader<'_, F> {
         let value = self.value()?;
         let negated = self.keyword("not");
         if self.keyword("in") {
+            self.peek();
             let place = self.at;
             let selector = self.selector()?;
             return self.test(selector, Operator::Contains(value), negated, place);
