@@ -16,7 +16,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde_json::json;
 use starling_catalog::Command;
 use starling_http_api::CONSUL_VERSION;
-use starling_http_api::parse::{Definitions, FileFormat};
+use starling_http_api::parse::Definitions;
 use starling_identity::ClusterId;
 use starling_model::{
     CONSUL_SERVICE, Check, CheckStatus, InstanceKey, InstanceKind, LIVENESS_CHECK, Node, NodeName, Port,
@@ -24,7 +24,7 @@ use starling_model::{
 };
 use starling_server::Server;
 
-use crate::outcome::{EXIT_CODES, usage};
+use crate::outcome::EXIT_CODES;
 use crate::print;
 use crate::role::definitions;
 use crate::{argv, dev};
@@ -267,13 +267,7 @@ pub(crate) async fn enter(server: &Server, node: &Node, port: u16) -> anyhow::Re
 fn files(args: &AgentArgs) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = args.config_file.clone();
     for directory in &args.config_dir {
-        let entries = std::fs::read_dir(directory)
-            .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>, _>>())
-            .map_err(|error| usage(format!("-config-dir: cannot read {}: {error}", directory.display())))?;
-        let is_settings = |path: &PathBuf| path.to_str().is_some_and(|name| FileFormat::of_name(name).is_some());
-        let mut found: Vec<_> = entries.into_iter().filter(is_settings).collect();
-        found.sort();
-        files.extend(found);
+        files.extend(definitions::files_in(directory)?);
     }
     Ok(files)
 }

@@ -99,8 +99,7 @@ fn session_of(id: Uuid, here: NodeName, fields: Option<Fields<'_>>) -> Result<Se
         }
     }
     fields.ignored(&["ID", "CreateIndex", "ModifyIndex"]);
-    fields.only("Namespace", &["default"])?;
-    fields.only("Partition", &["default"])?;
+    fields.tenancy()?;
     fields.finish()?;
     Ok(session)
 }

@@ -72,8 +72,7 @@ fn operation_of(mut fields: Fields<'_>, now_ms: u64) -> Result<KvOperation, Fiel
     let session: Option<Uuid> = session
         .map(|text| text.to_ascii_lowercase().parse().map_err(|_| fields.error("Session", "is no UUID")))
         .transpose()?;
-    fields.only("Namespace", &["default"])?;
-    fields.only("Partition", &["default"])?;
+    fields.tenancy()?;
     let key = |fields: &Fields<'_>| KvKey::new(&text).map_err(|error| fields.error("Key", error));
     let write = |fields: &Fields<'_>| Ok::<_, FieldError>(KvWrite { key: key(fields)?, value, flags });
     let operation = match verb.as_str() {

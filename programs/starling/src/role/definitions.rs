@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -22,6 +22,16 @@ const REGISTERING_MAX: usize = 256;
 /// Reads every `.hcl` and `.json` file of a directory, in order of names; everything is read before anything is
 /// registered.
 pub(crate) fn read_dir(directory: &Path, context: &ParseContext) -> anyhow::Result<Vec<Definitions>> {
+    let mut all = Vec::new();
+    for path in files_in(directory)? {
+        let text = read_file(&path).map_err(|error| usage(format!("cannot read {}: {error}", path.display())))?;
+        all.push(read(&path.display().to_string(), &text, context)?);
+    }
+    Ok(all)
+}
+
+/// The `.hcl` and `.json` files of a directory, in order of names.
+pub(crate) fn files_in(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     let wrong = |error: io::Error| usage(format!("--config-dir: cannot read {}: {error}", directory.display()));
     for entry in std::fs::read_dir(directory).map_err(wrong)? {
@@ -31,12 +41,7 @@ pub(crate) fn read_dir(directory: &Path, context: &ParseContext) -> anyhow::Resu
         }
     }
     paths.sort();
-    let mut all = Vec::new();
-    for path in paths {
-        let text = read_file(&path).map_err(|error| usage(format!("cannot read {}: {error}", path.display())))?;
-        all.push(read(&path.display().to_string(), &text, context)?);
-    }
-    Ok(all)
+    Ok(paths)
 }
 
 pub(crate) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
