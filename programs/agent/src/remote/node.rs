@@ -121,11 +121,10 @@ impl RemoteNode {
         let agent = Arc::new(Agent::start(config.agent, link).await?);
         let view = Arc::new(View(Arc::clone(&mirror)));
         let proxies = Proxies::keeping(Arc::clone(&agent), Arc::clone(&view) as _, settings, Some(attached_before));
-        hub.set_local(&agent);
+        tasks.spawn(hub.begin_to_follow(&agent));
         mirror.expect_only(|proxy| agent.has_service(&proxy.id));
         tasks.spawn(expect_no_longer(Arc::clone(&mirror)));
         tasks.spawn(cache::keep(path, welcome.clone(), Arc::clone(&mirror)));
-        tasks.spawn(follow(Arc::clone(&agent), Arc::clone(&hub)));
         tasks.spawn(follow_roots(Arc::clone(&agent), view));
         tasks.spawn(heal(Arc::clone(&agent), Arc::clone(&mirror)));
         let renewal = Renewal { uplink: Arc::clone(&uplink), mirror: Arc::clone(&mirror), data_dir, clock, tls };
@@ -170,14 +169,6 @@ impl RemoteNode {
     }
 }
 
-/// Sees to it that what is registered here is in the replica.
-async fn follow(agent: Arc<Agent>, hub: Arc<Switch>) {
-    let mut changes = agent.changes();
-    while changes.changed().await.is_ok() {
-        hub.set_local(&agent);
-    }
-}
-
 /// Whoever is not back in time has ended, and has nothing in force.
 async fn expect_no_longer(mirror: Arc<Mirror>) {
     tokio::time::sleep(RETURN_WITHIN).await;
@@ -214,6 +205,19 @@ impl Switch {
     fn lock(&self) -> MutexGuard<'_, Option<NativePlane>> {
         // A panic while planning leaves memos, each of which is checked against revisions when used.
         self.native.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is registered here is in the replica from now on; what is registered later comes to be by the task that is answered.
+    fn begin_to_follow(self: &Arc<Self>, agent: &Arc<Agent>) -> impl Future<Output = ()> + Send + use<> {
+        let (hub, agent) = (Arc::clone(self), Arc::clone(agent));
+        // Before the first look: what is registered between that and the first step of the task would be planned from nowhere.
+        let mut changes = agent.changes();
+        hub.set_local(&agent);
+        async move {
+            while changes.changed().await.is_ok() {
+                hub.set_local(&agent);
+            }
+        }
     }
 
     fn set_local(&self, agent: &Agent) {
@@ -310,3 +314,6 @@ pub(super) fn tls_of(identity: &AgentIdentity) -> anyhow::Result<rustls::ClientC
     let server = Identity::Server { trust_domain, datacenter };
     Ok(agent_client_config(identity.credentials.clone(), &identity.roots, server)?)
 }
+
+#[cfg(test)]
+mod tests;
