@@ -46,6 +46,8 @@ pub(crate) struct Liveness {
 }
 
 struct State {
+    /// The node whose agent is of this process: it is alive as long as this is.
+    beside: Option<NodeName>,
     away: BTreeMap<NodeName, Away>,
     last_return: Instant,
     /// Nodes of which something may have to be written, each with those who wait for that.
@@ -66,13 +68,20 @@ impl Liveness {
         let now = Instant::now();
         let away = Away { lost_at: now + grace, server_ended_at: Some(now) };
         let away = alive.map(|node| (node, away)).collect();
-        let state = State { away, last_return: now, noted: BTreeMap::new() };
+        let state = State { beside: None, away, last_return: now, noted: BTreeMap::new() };
         Self { grace, state: Mutex::new(state), changed: Notify::new(), noted: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic while holding the lock leaves a plain map.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The agent of `node` is of this process, so that it never attaches.
+    pub(crate) fn is_beside(&self, node: &NodeName) {
+        let mut state = self.lock();
+        state.away.remove(node);
+        state.beside = Some(node.clone());
     }
 
     /// A node's stream is open.
@@ -137,9 +146,10 @@ impl Liveness {
         mem::replace(&mut state.noted, rest)
     }
 
-    /// Whether a node is away and not lost yet.
+    /// Whether a node is not attached, and not lost either.
     pub(crate) fn is_waited_for(&self, node: &NodeName) -> bool {
-        self.lock().away.contains_key(node)
+        let state = self.lock();
+        state.beside.as_ref() == Some(node) || state.away.contains_key(node)
     }
 
     /// The nodes that are lost by now, or are to be looked at again, and when to look again.
@@ -223,6 +233,11 @@ pub(crate) enum Presence {
 }
 
 impl Server {
+    /// The agent of `node` is of this process: the node is alive without ever attaching.
+    pub fn has_beside(&self, node: &NodeName) {
+        self.agents().liveness().is_beside(node);
+    }
+
     /// Sees to it that the catalog says whether a node is alive, and whose it is: now, or in a while if it cannot be written
     /// now. Writes only what is news.
     pub(crate) async fn write_liveness(&self, node: &NodeName) {

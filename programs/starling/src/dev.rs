@@ -141,6 +141,7 @@ impl Running {
         let opening = Opening::examine(config).await?;
         opening.verify_agent(&name, node::has_id(&path)?, starling_agent::has_journal(&path)?)?;
         let server = opening.start(&registry).await?;
+        server.has_beside(&name);
         let mut node = node::local(name.clone(), args.advertise_addr, &path)?;
         if let Some(id) = guise.node_id {
             node.id = id.to_string();

@@ -246,6 +246,16 @@ fn assert_soon_after(due: Duration, was: Duration) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_node_of_this_process_is_waited_for_by_nobody_and_never_lost() {
+    let own = "n1".parse::<NodeName>().expect("a name");
+    let liveness = Liveness::new(GRACE_DEFAULT, [own.clone()].into_iter());
+    liveness.is_beside(&own);
+    tokio::time::advance(RETURN_MAX * 2).await;
+    assert!(liveness.take_lost().0.is_empty(), "it was alive when the server last knew, and it never attaches");
+    assert!(liveness.is_waited_for(&own));
+}
+
+#[tokio::test(start_paused = true)]
 async fn those_who_are_away_with_their_relay_are_waited_for_while_others_of_them_come() {
     let node = |name: &str| name.parse::<NodeName>().expect("a name");
     let liveness = Liveness::new(GRACE_DEFAULT, std::iter::empty());
