@@ -23,8 +23,8 @@ pub use axum::Router;
 pub use axum::body::Body;
 pub use ports::{
     AgentFailure, AgentPort, AuthorityChange, AuthorityChanged, CatalogPort, CommitFailure, Committed, Currency,
-    DiagnosticRow, IncomingSnapshot, Leaf, Leaving, MeshFacts, NewJoinToken, OthersSay, OutgoingSnapshot,
-    PrivateKeyText, RestoreReport, SnapshotFailure,
+    DiagnosticRow, IncomingSnapshot, Leaf, Leaving, LostServer, MeshFacts, NewJoinToken, OthersSay, OutgoingSnapshot,
+    PrivateKeyText, RestoreReport, SnapshotFailure, StoreMember,
 };
 pub use relay::{ServersPort, Unreached};
 pub use router::{AllowEverything, Authoriser, Permission, Ports, Route, router};

@@ -45,6 +45,16 @@ pub trait CatalogPort: Send + Sync + 'static {
     /// How current the catalog is.
     fn currency(&self) -> Currency;
 
+    /// Servers that ended without leaving a while ago and are not back.
+    fn lost_servers(&self) -> Vec<LostServer> {
+        Vec::new()
+    }
+
+    /// How it stands with each process that keeps a shared store. Takes some seconds where one does not answer.
+    async fn store_members(&self) -> Vec<StoreMember> {
+        Vec::new()
+    }
+
     /// Decides and commits a command; durable when it returns. A command that changes nothing answers the catalog's
     /// revision.
     ///
@@ -236,6 +246,32 @@ pub struct NewJoinToken {
     pub ttl: Option<Duration>,
     /// What it is for.
     pub description: Option<JoinTokenDescription>,
+}
+
+/// A server that ended without leaving.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostServer {
+    /// Its name.
+    pub name: NodeName,
+    /// Where its HTTP API was.
+    pub http: String,
+    /// For how long it is gone, as far as this server has seen.
+    pub gone_for: Duration,
+}
+
+/// One of the processes that keep a shared store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreMember {
+    /// Where it is asked, `HOST:PORT`.
+    pub address: String,
+    /// Whether it leads.
+    pub leads: bool,
+    /// Its release; empty where it did not answer.
+    pub version: String,
+    /// Bytes of its data.
+    pub bytes: u64,
+    /// Why it is of no use now, or what it complains of.
+    pub trouble: Option<String>,
 }
 
 /// How current what is answered is.

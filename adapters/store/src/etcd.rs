@@ -33,8 +33,9 @@ use self::space::Space;
 use self::transaction::Verdict;
 use self::watching::Watcher;
 use self::wire::{RangeRequest, RangeResponse, TxnResponse};
+use crate::embedded::DirectoryLock;
 use crate::lease::Lease;
-use crate::store::{CommitError, LoadError, Store, Watch, WatchError};
+use crate::store::{CommitError, LoadError, Store, StoreMember, Watch, WatchError};
 use crate::transaction::{Revision, Snapshot, Transaction};
 use crate::{Epoch, StoreId};
 
@@ -94,7 +95,7 @@ pub struct EtcdOptions {
     pub tls: Option<EtcdTls>,
     /// `None` where etcd asks nobody.
     pub credentials: Option<EtcdCredentials>,
-    /// The directory in which is remembered which store this is; `None` to take any.
+    /// The directory in which is remembered which store this is, which no other process may use meanwhile; `None` to take any.
     pub memory: Option<PathBuf>,
 }
 
@@ -116,6 +117,8 @@ impl EtcdOptions {
 
 /// A [`Store`] on etcd. Dropping it ends its watches.
 pub struct EtcdStore {
+    /// Of the directory that remembers it.
+    _lock: Option<DirectoryLock>,
     shared: Arc<Shared>,
     under_way: Semaphore,
     description: Description,
@@ -151,6 +154,7 @@ pub struct ExaminedEtcd {
     prefix: EtcdPrefix,
     space: Space,
     memory: Option<Memory>,
+    lock: Option<DirectoryLock>,
     cluster: u64,
     /// `None` if there is no store yet.
     description: Option<Description>,
@@ -179,7 +183,7 @@ impl ExaminedEtcd {
     /// [`EtcdOpenError`]; [`EtcdOpenError::JustMade`] if there was none and now there is.
     pub async fn adopt(self) -> Result<EtcdStore, EtcdOpenError> {
         self.refuse_unfinished()?;
-        let Self { connections, prefix, space, memory, cluster, description } = self;
+        let Self { connections, prefix, space, memory, lock, cluster, description } = self;
         let description = match description {
             Some(description) => description,
             None => door::make(&connections, &prefix, &space, Description::new()).await?,
@@ -188,16 +192,22 @@ impl ExaminedEtcd {
             memory.remember(cluster, description.id)?;
         }
         tracing::info!(%prefix, cluster = format!("{cluster:016x}"), store = %description.id, "store on etcd opened");
-        Ok(EtcdStore::of(connections, space, description, cluster))
+        Ok(EtcdStore::of(connections, space, description, cluster, lock))
     }
 }
 
 impl EtcdStore {
-    fn of(connections: Arc<Connections>, space: Space, description: Description, cluster: u64) -> Self {
+    fn of(
+        connections: Arc<Connections>,
+        space: Space,
+        description: Description,
+        cluster: u64,
+        lock: Option<DirectoryLock>,
+    ) -> Self {
         let (wanted, closed) = (watch::Sender::new(0), watch::Sender::new(false));
         let (id, numbering) = (description.id, description.numbering());
         let shared = Arc::new(Shared { connections, space, id, numbering, wanted, closed });
-        Self { shared, under_way: Semaphore::new(UNDER_WAY_MAX), description, cluster }
+        Self { _lock: lock, shared, under_way: Semaphore::new(UNDER_WAY_MAX), description, cluster }
     }
 
     /// Whether `directory` remembers a store on etcd.
@@ -215,12 +225,13 @@ impl EtcdStore {
     pub async fn examine(options: EtcdOptions) -> Result<ExaminedEtcd, EtcdOpenError> {
         let connections = Arc::new(Connections::new(&options)?);
         let space = Space::new(&options.prefix);
+        let lock = options.memory.as_deref().map(DirectoryLock::take_or_make).transpose()?;
         let memory = options.memory.as_deref().map(Memory::new);
         let (cluster, description) = door::look(&connections, &options.prefix, &space).await?;
         if let Some(memory) = &memory {
             memory.verify(cluster, description.as_ref())?;
         }
-        Ok(ExaminedEtcd { connections, prefix: options.prefix, space, memory, cluster, description })
+        Ok(ExaminedEtcd { connections, prefix: options.prefix, space, memory, lock, cluster, description })
     }
 
     /// Opens the store, making it if there is none.
@@ -367,5 +378,23 @@ impl Store for EtcdStore {
     async fn lease(&self, ttl: Duration) -> Result<Option<Lease>, LoadError> {
         let taken_out = lease::take_out(&self.shared.connections, ttl).await;
         taken_out.map(Some).map_err(|trouble| LoadError::Unavailable(Arc::new(trouble)))
+    }
+
+    async fn members(&self) -> Vec<StoreMember> {
+        let statuses = self.shared.connections.statuses().await.into_iter();
+        let member = |(address, said): (String, Result<wire::StatusResponse, EtcdTrouble>)| match said {
+            Ok(said) => {
+                let own = said.header.unwrap_or_default().member_id;
+                StoreMember {
+                    address,
+                    leads: own != 0 && own == said.leader,
+                    version: said.version,
+                    bytes: u64::try_from(said.db_size).unwrap_or_default(),
+                    trouble: (!said.errors.is_empty()).then(|| said.errors.join("; ")),
+                }
+            }
+            Err(trouble) => StoreMember { address, trouble: Some(trouble.to_string()), ..StoreMember::default() },
+        };
+        statuses.map(member).collect()
     }
 }

@@ -25,7 +25,7 @@ pub use etcd::{
 };
 pub use fill::fill;
 pub use lease::{Lease, LeaseId};
-pub use store::{CommitError, Failure, LoadError, Quantity, Store, Watch, WatchError};
+pub use store::{CommitError, Failure, LoadError, Quantity, Store, StoreMember, Watch, WatchError};
 pub use store_id::StoreId;
 pub use transaction::{
     Committed, Condition, Entry, Expected, Key, KeyError, MAX_KEY_BYTES, MAX_TRANSACTION_BYTES,

@@ -62,6 +62,27 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// [`LoadError`] if it cannot be had now.
     async fn lease(&self, ttl: Duration) -> Result<Option<Lease>, LoadError>;
+
+    /// How it stands with each process that keeps this store and can be asked; none where the store is this process's own.
+    /// Takes some seconds where one does not answer.
+    async fn members(&self) -> Vec<StoreMember> {
+        Vec::new()
+    }
+}
+
+/// One of the processes that keep a shared store, such as a member of etcd.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StoreMember {
+    /// Where it is asked, `HOST:PORT`.
+    pub address: String,
+    /// Whether it leads.
+    pub leads: bool,
+    /// Its release; empty where it did not answer.
+    pub version: String,
+    /// Bytes of its data.
+    pub bytes: u64,
+    /// Why it is of no use now, or what it complains of.
+    pub trouble: Option<String>,
 }
 
 /// What of a transaction exceeds a limit.

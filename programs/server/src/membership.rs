@@ -5,12 +5,12 @@
 //! as such has the condition that it still leads, so one that was frozen meanwhile writes nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use starling_catalog::Snapshot;
 use starling_model::{Change, Fence, LeaderRecord, NodeName, Record, RecordKey, ServerId, ServerRecord};
-use starling_store::{CommitError, Expected, Lease, LeaseId, Transaction};
+use starling_store::{CommitError, Expected, Lease, LeaseId, StoreMember, Transaction};
 use tokio::sync::{Notify, watch};
 
 use crate::commit::store_key;
@@ -18,6 +18,12 @@ use crate::server::{Server, now};
 
 /// How long after its end a server's record goes.
 pub const LEASE_TTL: Duration = Duration::from_secs(5);
+
+/// How long a server that was lost is spoken of: by then whoever was called has seen it, or it is not meant to come back.
+const LOST_TOLD: Duration = Duration::from_secs(3600);
+
+/// Lost servers that are remembered; names are the operator's, and come from their machines.
+const LOST_MAX: usize = 64;
 
 /// Pause before what failed is tried again.
 const RETRY: Duration = Duration::from_millis(500);
@@ -45,6 +51,17 @@ impl Advertised {
     }
 }
 
+/// A server that ended without leaving.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostServer {
+    /// Its name.
+    pub name: NodeName,
+    /// Where its HTTP API was, `HOST:PORT`.
+    pub http: String,
+    /// For how long it is gone.
+    pub gone_for: Duration,
+}
+
 /// Whether a server shares its store, and what it says of itself there.
 pub(crate) struct Membership {
     /// `None` if the store is its own.
@@ -55,6 +72,13 @@ pub(crate) struct Membership {
     /// Set once its record is to go.
     resigning: watch::Sender<bool>,
     resigned: watch::Sender<bool>,
+    lost: Mutex<Vec<Lost>>,
+}
+
+/// A server whose record went with its lease.
+struct Lost {
+    record: ServerRecord,
+    at: Instant,
 }
 
 impl Membership {
@@ -78,7 +102,21 @@ impl Membership {
             changed: Notify::new(),
             resigning: watch::Sender::new(false),
             resigned: watch::Sender::new(false),
+            lost: Mutex::default(),
         }
+    }
+
+    /// Those who are there, and those who are no more though they had not said that they would leave.
+    fn note_lost(&self, before: &Snapshot, after: &Snapshot) {
+        let at = Instant::now();
+        let gone = before.servers().filter(|server| after.server(server.value.id).is_none());
+        let fell = gone.filter(|server| !server.value.leaving);
+        // A panic while holding the lock leaves a plain list.
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.extend(fell.map(|server| Lost { record: server.value.clone(), at }));
+        lost.retain(|lost| !after.servers().any(|server| is_back(&lost.record, &server.value)));
+        let surplus = lost.len().saturating_sub(LOST_MAX);
+        lost.drain(..surplus);
     }
 
     /// Which server this is; `None` if it is alone.
@@ -126,6 +164,11 @@ pub(crate) async fn run(server: Weak<Server>) {
     }
 }
 
+/// Whether `server` is one that was lost, started again: under another identifier, where it was, or under its name.
+fn is_back(lost: &ServerRecord, server: &ServerRecord) -> bool {
+    server.http == lost.http || (server.name == lost.name && server.since > lost.since)
+}
+
 /// Keeps what is written under `lease` as it is to be until that ends; answers whether the server has resigned.
 async fn stay(server: &Weak<Server>, lease: Lease) -> bool {
     loop {
@@ -163,6 +206,24 @@ impl Server {
     #[must_use]
     pub fn name(&self) -> &NodeName {
         &self.config().advertised.name
+    }
+
+    /// Servers that have ended without leaving within the last hour, as far as this one was there, and that are not back.
+    #[must_use]
+    pub fn lost_servers(&self) -> Vec<LostServer> {
+        let lost = self.membership().lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = lost.iter().map(|lost| (&lost.record, lost.at.elapsed())).filter(|(_, gone)| *gone < LOST_TOLD);
+        let form = |(record, gone_for): (&ServerRecord, Duration)| LostServer {
+            name: record.name.clone(),
+            http: record.http.clone(),
+            gone_for,
+        };
+        recent.map(form).collect()
+    }
+
+    /// How it stands with each process that keeps the store, where it is shared.
+    pub async fn store_members(&self) -> Vec<StoreMember> {
+        self.store().members().await
     }
 
     /// Whether this server has the duties of which there is only one. Whatever it writes as such must have the condition
@@ -262,6 +323,7 @@ impl Server {
         if leads != led {
             tracing::info!(server = %me, leads, "leader");
         }
+        self.membership().note_lost(before, after);
         self.membership().changed.notify_one();
     }
 }

@@ -11,6 +11,8 @@ use crate::outcome::Outcome;
 use crate::print::{self, Format, OutputArgs};
 
 const SERVERS: &str = "/starling/v1/servers";
+/// The same, and what each member of the store says of itself.
+const SERVERS_AND_MEMBERS: &str = "/starling/v1/servers?members";
 
 /// For longer than this a server that shares its store lacks what others were acknowledged, by the look of it.
 const STALE: Duration = Duration::from_secs(5);
@@ -50,7 +52,17 @@ struct HealthArgs {
 #[derive(Debug, Deserialize)]
 struct Listed {
     servers: Vec<Listing>,
+    /// Empty from a server of an earlier release.
+    #[serde(default)]
+    lost: Vec<Lost>,
     store: Store,
+}
+
+#[derive(Debug, Deserialize)]
+struct Lost {
+    name: String,
+    http: String,
+    gone_s: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -69,6 +81,16 @@ struct Store {
     shared: bool,
     takes_writes: bool,
     last_contact_ms: u64,
+    #[serde(default)]
+    members: Vec<Member>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Member {
+    address: String,
+    leads: bool,
+    bytes: u64,
+    trouble: Option<String>,
 }
 
 /// Something that was looked at.
@@ -84,7 +106,7 @@ pub(crate) async fn list(args: ServersArgs, surroundings: &Surroundings) -> anyh
     match args.output.format {
         Format::Json => print::json(&client.read::<Value>(Call::get(SERVERS)).await?)?,
         Format::Table => {
-            let Listed { servers, store } = client.read(Call::get(SERVERS)).await?;
+            let Listed { servers, lost, store } = client.read(Call::get(SERVERS)).await?;
             let mut table = print::table(&["Server", "API", "Agents", "Nodes", "Version", "State"]);
             for server in servers {
                 let state = match (server.leads, server.leaving) {
@@ -97,6 +119,9 @@ pub(crate) async fn list(args: ServersArgs, surroundings: &Surroundings) -> anyh
                 table.add_row([server.name, server.http, agents, nodes, server.version, state.to_owned()]);
             }
             print::rows(&table)?;
+            for Lost { name, http, gone_s } in lost {
+                println!("{name} ({http}) ended {gone_s} s ago without leaving, and is not back.");
+            }
             if !store.takes_writes {
                 println!("The store takes no writes now; what is read may be {} ms old.", store.last_contact_ms);
             }
@@ -108,7 +133,7 @@ pub(crate) async fn list(args: ServersArgs, surroundings: &Surroundings) -> anyh
 pub(crate) async fn operator(args: OperatorArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
     let OperatorCommand::Health(args) = args.command;
     let client = surroundings.client(&args.api)?;
-    let findings = findings(&client.read(Call::get(SERVERS)).await?);
+    let findings = findings(&client.read(Call::get(SERVERS_AND_MEMBERS)).await?);
     let healthy = findings.iter().all(|finding| finding.good);
     match args.output.format {
         Format::Json => print::json(&json!({"healthy": healthy, "findings": findings}))?,
@@ -124,15 +149,14 @@ pub(crate) async fn operator(args: OperatorArgs, surroundings: &Surroundings) ->
 }
 
 fn findings(listed: &Listed) -> Vec<Finding> {
-    let Listed { servers, store } = listed;
+    let Listed { servers, lost, store } = listed;
     let leaders = servers.iter().filter(|server| server.leads).count();
     let mut versions: Vec<_> = servers.iter().map(|server| server.version.as_str()).collect();
     versions.sort_unstable();
     versions.dedup();
     let leaving: Vec<_> = servers.iter().filter(|server| server.leaving).map(|server| server.name.as_str()).collect();
-    let stays = servers.len() - leaving.len();
     let contact = Duration::from_millis(store.last_contact_ms);
-    vec![
+    let mut findings = vec![
         Finding {
             what: "writes",
             good: store.takes_writes,
@@ -145,22 +169,73 @@ fn findings(listed: &Listed) -> Vec<Finding> {
             says: format!("the server that answers had everything {} ms ago", store.last_contact_ms),
         },
         Finding { what: "leader", good: leaders == 1, says: format!("{leaders} of {} servers", servers.len()) },
-        Finding {
-            what: "failure",
-            good: !store.shared || stays > 1,
-            says: match (store.shared, stays) {
-                (false, _) => "one server on its own store: nothing takes its place".to_owned(),
-                (true, 1) => "one server: nothing takes its place".to_owned(),
-                (true, many) => format!("{} of {many} servers may fail", many - 1),
-            },
-        },
+        failure(store, servers.len() - leaving.len()),
         Finding { what: "versions", good: versions.len() == 1, says: versions.join(", ") },
         Finding {
             what: "leaving",
             good: leaving.is_empty(),
             says: if leaving.is_empty() { "none".to_owned() } else { leaving.join(", ") },
         },
-    ]
+    ];
+    findings.extend(lost.iter().map(|Lost { name, http, gone_s }| Finding {
+        what: "lost",
+        good: false,
+        says: format!("{name} ({http}) ended {gone_s} s ago without leaving, and is not back"),
+    }));
+    findings.extend(namesakes(servers));
+    findings.extend(members(&store.members));
+    findings
+}
+
+/// How many servers may fail while the mesh goes on taking writes.
+fn failure(store: &Store, stays: usize) -> Finding {
+    let (good, says) = match (store.shared, stays) {
+        (false, _) => (true, "one server on its own store: nothing takes its place".to_owned()),
+        (true, _) if !store.takes_writes => {
+            (false, "the store takes no writes, whichever server is asked; traffic and reads go on".to_owned())
+        }
+        (true, 0 | 1) => (false, "one server: nothing takes its place".to_owned()),
+        (true, many) => (true, format!("{} of {many} servers may fail", many - 1)),
+    };
+    Finding { what: "failure", good, says }
+}
+
+/// Servers that cannot be told apart by name.
+fn namesakes(servers: &[Listing]) -> Option<Finding> {
+    let is_twice = |name: &&str| servers.iter().filter(|server| server.name == *name).count() > 1;
+    let mut names: Vec<_> = servers.iter().map(|server| server.name.as_str()).filter(is_twice).collect();
+    names.dedup();
+    let says = format!(
+        "{} is the name of more than one server; unless one of them ended within the last 5 s, give each its own --name",
+        names.join(", ")
+    );
+    (!names.is_empty()).then_some(Finding { what: "names", good: false, says })
+}
+
+/// What the members of the store say of themselves; nothing where it is not shared.
+fn members(members: &[Member]) -> Vec<Finding> {
+    let well = members.iter().filter(|member| member.trouble.is_none()).count();
+    let needed = members.len() / 2 + 1;
+    let leader = members.iter().find(|member| member.leads);
+    let bytes = members.iter().map(|member| member.bytes).max().unwrap_or_default();
+    let quorum = Finding {
+        what: "etcd",
+        good: well >= needed && leader.is_some(),
+        says: match leader {
+            Some(leader) => format!(
+                "{well} of {} members answer and {needed} are needed; {} leads; {} MiB",
+                members.len(),
+                leader.address,
+                bytes.div_ceil(1 << 20)
+            ),
+            None => format!("{well} of {} members answer, {needed} are needed, and none of them leads", members.len()),
+        },
+    };
+    let troubled = members.iter().filter_map(|member| {
+        let says = format!("{}: {}", member.address, member.trouble.as_ref()?);
+        Some(Finding { what: "etcd", good: false, says })
+    });
+    if members.is_empty() { Vec::new() } else { std::iter::once(quorum).chain(troubled).collect() }
 }
 
 #[cfg(test)]
@@ -185,10 +260,23 @@ mod tests {
         let three = json!([server("a", true, "1"), server("b", false, "1"), server("c", false, "1")]);
         assert!(bad(&listed(three.clone(), good.clone())).is_empty());
         let cut = json!({"shared": true, "takes_writes": false, "last_contact_ms": 9_000});
-        assert_eq!(bad(&listed(three, cut)), ["writes", "currency"]);
+        assert_eq!(bad(&listed(three.clone(), cut)), ["writes", "currency", "failure"]);
         assert_eq!(bad(&listed(json!([server("a", false, "1")]), good.clone())), ["leader", "failure"]);
+        assert_eq!(bad(&listed(json!([server("a", true, "1"), server("a", false, "1")]), good.clone())), ["names"]);
         let mixed = json!([server("a", true, "1"), server("b", false, "2")]);
-        assert_eq!(bad(&listed(mixed, good)), ["versions"]);
+        assert_eq!(bad(&listed(mixed, good.clone())), ["versions"]);
+        let member = |address: &str, leads: bool, trouble: Option<&str>| json!({"address": address, "leads": leads, "version": "3.6.14", "bytes": 5, "trouble": trouble});
+        let on_members = |members: Value| {
+            let store = json!({"shared": true, "takes_writes": true, "last_contact_ms": 0, "members": members});
+            bad(&listed(three.clone(), store))
+        };
+        let [well, led] = [member("m1", false, None), member("m2", true, None)];
+        assert!(on_members(json!([well, led, member("m3", false, None)])).is_empty());
+        assert_eq!(on_members(json!([well, led, member("m3", false, Some("gone"))])), ["etcd"], "the one that is gone");
+        assert_eq!(on_members(json!([well, member("m2", false, Some("gone"))])), ["etcd", "etcd"], "and no quorum");
+        let lost = json!({"servers": three, "lost": [{"name": "d", "http": "h:4", "gone_s": 7}], "store": good});
+        let lost: Listed = serde_json::from_value(lost).expect("the form of the API");
+        assert_eq!(bad(&lost), ["lost"]);
         let alone = json!({"shared": false, "takes_writes": true, "last_contact_ms": 0});
         assert!(bad(&listed(json!([server("a", true, "1")]), alone)).is_empty());
     }

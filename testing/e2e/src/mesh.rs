@@ -87,6 +87,8 @@ pub struct MeshOptions {
     pub seal: Seal,
     /// `--data-plane native`: sidecars need no process of their own. Otherwise each of them is an Envoy.
     pub native: bool,
+    /// `--node-name`, of a server.
+    pub name: Option<&'static str>,
     /// `--advertise-addr`, of a server.
     pub advertise: Option<&'static str>,
     /// Which binary it is; the one under test unless it says otherwise.
@@ -369,6 +371,7 @@ fn spawn(data: &Path, addresses: &Addresses, options: &MeshOptions) -> Process {
             std::fs::write(&path, settings).expect("a file of settings");
             command.arg("--config").arg(path);
             command.args(options.store.iter().flat_map(|store| ["--store", store]));
+            command.args(options.name.iter().flat_map(|name| ["--node-name", name]));
             command.args(options.advertise.iter().flat_map(|address| ["--advertise-addr", address]));
         }
         Program::Agent { node, server, token } => {

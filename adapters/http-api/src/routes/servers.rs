@@ -11,6 +11,7 @@ use starling_model::{ServerId, ServerRecord};
 use crate::answer::Answer;
 use crate::blocking::view;
 use crate::call::Call;
+use crate::ports::{LostServer, StoreMember};
 use crate::router::{Api, Outcome};
 
 /// Every server, the leader first. The only one of its store is told by what it says of itself.
@@ -21,7 +22,22 @@ pub(super) async fn list(api: Arc<Api>, call: Call) -> Outcome {
         Some(own) => members(&view.snapshot, own),
         None => vec![alone(&api)],
     };
-    Ok(Answer::json(json!({"servers": servers, "store": store(&api)})).read_at(view.index))
+    let mut store = store(&api);
+    if call.query.switch("members")? {
+        let members = call.stopping.cuts_short(api.catalog.store_members()).await.unwrap_or_default();
+        store["members"] = members.iter().map(store_member).collect();
+    }
+    let lost: Vec<_> = api.catalog.lost_servers().iter().map(lost_server).collect();
+    Ok(Answer::json(json!({"servers": servers, "lost": lost, "store": store})).read_at(view.index))
+}
+
+fn lost_server(lost: &LostServer) -> Value {
+    json!({"name": lost.name.as_str(), "http": lost.http, "gone_s": lost.gone_for.as_secs()})
+}
+
+fn store_member(member: &StoreMember) -> Value {
+    let StoreMember { address, leads, version, bytes, trouble } = member;
+    json!({"address": address, "leads": leads, "version": version, "bytes": bytes, "trouble": trouble})
 }
 
 fn members(snapshot: &Snapshot, own: ServerId) -> Vec<Value> {

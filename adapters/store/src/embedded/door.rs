@@ -211,8 +211,7 @@ pub(super) fn examine<B: StorageBackend>(
     cache_bytes: usize,
     backend: impl FnOnce(Disk) -> B,
 ) -> Result<Examined, OpenError> {
-    make_directory(directory)?;
-    let lock = DirectoryLock::take(directory)?;
+    let lock = DirectoryLock::take_or_make(directory)?;
     let path = directory.join(FILE_NAME);
     let mark = Acknowledged::read(directory)?.unwrap_or_default();
     if !path.try_exists().map_err(|source| OpenError::io(&path, "inspect", source))? {
@@ -260,7 +259,7 @@ impl Examined {
     }
 }
 
-fn make_directory(directory: &Path) -> Result<(), OpenError> {
+pub(super) fn make_directory(directory: &Path) -> Result<(), OpenError> {
     match fs::metadata(directory) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
         Ok(_) => Err(OpenError::NotADirectory { path: directory.to_path_buf() }),

@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::FILE_MODE;
-use super::door::OpenError;
+use super::door::{OpenError, make_directory};
 
 /// Name of the lock file in the data directory.
 pub(super) const FILE_NAME: &str = "store.lock";
@@ -20,7 +20,7 @@ const MAX_HOLDER_BYTES: u64 = 32;
 
 /// Held for as long as the value lives.
 #[derive(Debug)]
-pub(super) struct DirectoryLock {
+pub(crate) struct DirectoryLock {
     _file: File,
 }
 
@@ -43,6 +43,12 @@ impl fmt::Display for Holder {
 }
 
 impl DirectoryLock {
+    /// Takes the directory, making it if it is not there, or says who has it.
+    pub(crate) fn take_or_make(directory: &Path) -> Result<DirectoryLock, OpenError> {
+        make_directory(directory)?;
+        Self::take(directory)
+    }
+
     /// Takes the directory, or says who has it.
     pub(super) fn take(directory: &Path) -> Result<DirectoryLock, OpenError> {
         let path = directory.join(FILE_NAME);

@@ -18,13 +18,14 @@ use tonic_prost::ProstCodec;
 
 use super::trouble::{EtcdTrouble, Judged, judge};
 use super::wire::{
-    Answer, AuthenticateRequest, AuthenticateResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, WatchRequest,
-    WatchResponse,
+    Answer, AuthenticateRequest, AuthenticateResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, StatusRequest,
+    StatusResponse, WatchRequest, WatchResponse,
 };
 use super::{EtcdCredentials, EtcdOptions};
 
 const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
+const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 
 /// Time to connect to one member, the handshake of TLS included.
@@ -223,6 +224,23 @@ impl Connections {
             self.leave(&line).await;
         }
         Err(judged)
+    }
+
+    /// What each member says of itself, asked at once over connections of their own, in the order of the endpoints.
+    pub(super) async fn statuses(&self) -> Vec<(String, Result<StatusResponse, EtcdTrouble>)> {
+        let ask = async |endpoint: &Endpoint| {
+            let channel = endpoint.connect().await.map_err(|error| Status::unavailable(causes(&error)))?;
+            Line { channel, token: None, number: 0 }.unary::<_, StatusResponse>(STATUS, StatusRequest {}).await
+        };
+        let each = self.endpoints.iter().map(async |endpoint| {
+            let said = match timeout(CONNECT_TIMEOUT, ask(endpoint)).await {
+                Ok(Ok(answer)) => self.foreign(answer.header().cluster_id).map_or(Ok(answer), Err),
+                Ok(Err(status)) => Err(judge(&status, None).trouble),
+                Err(_elapsed) => Err(EtcdTrouble::TooSlow(CONNECT_TIMEOUT)),
+            };
+            (endpoint.uri().authority().map(ToString::to_string).unwrap_or_default(), said)
+        });
+        futures::future::join_all(each).await
     }
 
     /// Opens a stream of watches over a connection.

@@ -20,6 +20,7 @@ use super::trouble::EtcdTrouble;
 use super::wire::{KeyValue, RangeRequest, RangeResponse, TxnRequest, TxnResponse};
 use super::{RANGE, TXN};
 use crate::StoreId;
+use crate::embedded::OpenError;
 
 /// Name of what a server remembers.
 const FILE_NAME: &str = "etcd";
@@ -45,6 +46,9 @@ pub enum EtcdOpenError {
     /// etcd did not do what it was asked.
     #[error("the etcd store cannot be opened: {0}")]
     Trouble(#[from] EtcdTrouble),
+    /// The directory in which is remembered which store this is cannot be used, as while another server runs with it.
+    #[error(transparent)]
+    Directory(#[from] OpenError),
     /// Something else is under the prefix.
     #[error(
         "there are keys under {prefix} in etcd that no starling wrote, such as {key}; nothing was changed: choose another \

@@ -71,7 +71,7 @@ impl ExaminedEtcd {
         let fresh = Description::unfinished(after.0.saturating_sub(at).max(present));
         let fresh = exchange(&connections, &prefix, &space, description.as_ref(), fresh).await?;
         remove_entries(&connections, &prefix, &space, &fresh).await?;
-        let store = EtcdStore::of(connections, space, fresh, cluster);
+        let store = EtcdStore::of(connections, space, fresh, cluster, None);
         Ok(FillingEtcd { store, prefix, memory })
     }
 }

@@ -11,6 +11,9 @@ use prost::{Message, Oneof};
 pub(super) struct ResponseHeader {
     #[prost(uint64, tag = "1")]
     pub(super) cluster_id: u64,
+    /// Who answers.
+    #[prost(uint64, tag = "2")]
+    pub(super) member_id: u64,
     /// Of the key space when the request was applied.
     #[prost(int64, tag = "3")]
     pub(super) revision: i64,
@@ -35,6 +38,7 @@ answers!(
     RangeResponse,
     TxnResponse,
     AuthenticateResponse,
+    StatusResponse,
     LeaseGrantResponse,
     LeaseRevokeResponse,
     LeaseKeepAliveResponse
@@ -326,4 +330,24 @@ pub(super) struct LeaseKeepAliveResponse {
     /// In seconds; 0 if the lease is no more.
     #[prost(int64, tag = "3")]
     pub(super) ttl: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct StatusRequest {}
+
+/// Source: `etcdserverpb.StatusResponse`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct StatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<ResponseHeader>,
+    #[prost(string, tag = "2")]
+    pub(super) version: String,
+    #[prost(int64, tag = "3")]
+    pub(super) db_size: i64,
+    /// The leader's identifier, as this member knows it; 0 for none.
+    #[prost(uint64, tag = "4")]
+    pub(super) leader: u64,
+    /// Alarms and the like.
+    #[prost(string, repeated, tag = "8")]
+    pub(super) errors: Vec<String>,
 }

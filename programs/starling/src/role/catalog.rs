@@ -12,7 +12,8 @@ use starling_catalog::{
 };
 use starling_http_api::{
     AuthorityChange, AuthorityChanged, CatalogPort, CommitFailure, Committed, Currency, DiagnosticRow,
-    IncomingSnapshot, Leaving, MeshFacts, NewJoinToken, OthersSay, OutgoingSnapshot, SnapshotFailure,
+    IncomingSnapshot, Leaving, LostServer, MeshFacts, NewJoinToken, OthersSay, OutgoingSnapshot, SnapshotFailure,
+    StoreMember,
 };
 use starling_identity::{JoinToken, JoinTokenTtlError};
 use starling_model::{Datacenter, InstanceKey, Revision, ServerId, ServerRecord, TrustDomain, UnixSeconds, Versioned};
@@ -53,6 +54,23 @@ impl CatalogPort for Catalog {
 
     fn own_server(&self) -> Option<ServerId> {
         self.server.id()
+    }
+
+    fn lost_servers(&self) -> Vec<LostServer> {
+        let lost = self.server.lost_servers().into_iter();
+        lost.map(|starling_server::LostServer { name, http, gone_for }| LostServer { name, http, gone_for }).collect()
+    }
+
+    async fn store_members(&self) -> Vec<StoreMember> {
+        let members = self.server.store_members().await.into_iter();
+        let form = |starling_server::StoreMember { address, leads, version, bytes, trouble }| StoreMember {
+            address,
+            leads,
+            version,
+            bytes,
+            trouble,
+        };
+        members.map(form).collect()
     }
 
     fn has_halted(&self) -> bool {

@@ -55,6 +55,17 @@ async fn what_a_server_has_acknowledged_outlives_it_and_without_etcd_it_serves_w
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_data_directory_is_one_servers_at_a_time() {
+    let etcd = Etcd::start().await;
+    let mut server = server(&etcd).await;
+    let second = server.second_refused().await;
+    assert!(second.contains("is in use by process"), "{second}");
+    server.kill9();
+    server.restart().await;
+    let _ = server.put("/v1/catalog/register", &instance("n1")).await.success();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_written_at_one_server_is_seen_at_the_other_under_the_same_index() {
     let etcd = Etcd::start().await;
     let first = server(&etcd).await;

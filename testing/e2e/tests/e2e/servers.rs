@@ -41,6 +41,46 @@ pub(crate) async fn is(server: &Mesh, node: &str, wanted: &str) {
     .await;
 }
 
+/// What `starling operator health` says, once it is as wanted.
+async fn health(server: &Mesh, wanted: impl Fn(bool, &Value) -> bool) -> Value {
+    let found = eventually("the health that is wanted", async || {
+        let said = server.cli(&["operator", "health", "-o", "json"]).await;
+        let form: Value = serde_json::from_str(&said.stdout)?;
+        anyhow::ensure!(wanted(said.code == 0, &form["findings"]), "{form}");
+        Ok(form)
+    });
+    found.await["findings"].clone()
+}
+
+/// What is found to be wrong with `what`.
+fn wrong(findings: &Value, what: &str) -> Vec<String> {
+    let findings = findings.as_array().expect("findings").iter();
+    let wrong = findings.filter(|finding| finding["what"] == what && finding["good"] == false);
+    wrong.map(|finding| finding["says"].as_str().expect("a text").to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operators_are_told_of_a_server_that_is_lost_and_of_etcd() {
+    let mut etcd = Etcd::start().await;
+    let named = async |name: &'static str| {
+        let (program, store) = (Program::Server(String::new()), Some(etcd.store()));
+        Mesh::start(MeshOptions { program, store, name: Some(name), ..MeshOptions::default() }).await
+    };
+    let (mut first, second) = (named("a").await, named("b").await);
+    let well = health(&second, |healthy, _| healthy).await;
+    assert!(well.to_string().contains("1 of 1 members answer"), "{well}");
+    first.kill9();
+    let lost = health(&second, |_, findings| !wrong(findings, "lost").is_empty()).await;
+    assert!(wrong(&lost, "lost")[0].starts_with("a ("), "{lost}");
+    assert!(second.cli(&["servers"]).await.success().stdout.contains("without leaving"));
+    first.restart().await;
+    let _ = health(&second, |healthy, _| healthy).await;
+    etcd.kill9();
+    let cut = health(&second, |_, findings| !wrong(findings, "writes").is_empty()).await;
+    assert!(wrong(&cut, "etcd")[0].starts_with("0 of 1 members answer"), "{cut}");
+    assert!(wrong(&cut, "failure")[0].contains("no writes"), "{cut}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_is_its_servers_business_and_the_leaders_once_that_is_gone() {
     let etcd = Etcd::start().await;
