@@ -9,8 +9,8 @@ use crate::environment::Environment;
 use crate::outcome::EXIT_CODES;
 use crate::server::ServerArgs;
 use crate::{
-    apply, ca, can, changes, completion, config, connect, intention, nodes, proxy, redirect, relay, servers, services,
-    snapshot, status, store, token, version,
+    apply, ca, can, catalog, changes, completion, config, connect, figures, intention, kv, lock, members, nodes, proxy,
+    redirect, relay, servers, services, snapshot, status, store, token, version, watch,
 };
 
 /// A service mesh that turns as one
@@ -38,6 +38,12 @@ pub(crate) enum Command {
     Ca(ca::CaArgs),
     Services(services::ServicesArgs),
     Nodes(nodes::NodesArgs),
+    Members(members::MembersArgs),
+    Catalog(catalog::CatalogArgs),
+    Kv(kv::KvArgs),
+    Lock(Box<lock::LockArgs>),
+    Watch(Box<watch::WatchArgs>),
+    Info(figures::InfoArgs),
     Servers(servers::ServersArgs),
     Operator(servers::OperatorArgs),
     Intention(intention::IntentionArgs),

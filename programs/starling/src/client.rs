@@ -17,6 +17,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
@@ -160,6 +161,19 @@ impl Call {
         self.query("wait", &format!("{}ms", wait.as_millis()))
     }
 
+    /// With further segments of the path, whose slashes stay as they are. Before any [`Call::query`].
+    #[must_use]
+    pub(crate) fn path(self, text: &str) -> Self {
+        text.split('/').fold(self, |call, segment| call.segment(segment))
+    }
+
+    /// With a body of whatever form.
+    #[must_use]
+    pub(crate) fn body(mut self, body: Bytes) -> Self {
+        self.body = body;
+        self
+    }
+
     /// With a body.
     #[must_use]
     pub(crate) fn json(mut self, body: &serde_json::Value) -> Self {
@@ -230,6 +244,38 @@ impl Client {
         let target = call.target.clone();
         let body = self.send(call).await?;
         serde_json::from_slice(&body).map_err(|error| ApiError::Garbled { target, reason: error.to_string() })
+    }
+
+    /// The answer to a call, read as JSON, or JSON's `null` if there is no such thing; and the index that it is of, 0 without one.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub(crate) async fn read_at(&self, call: Call) -> Result<(Value, u64), ApiError> {
+        let (value, index) = self.find_at(call).await?;
+        Ok((value.unwrap_or_default(), index))
+    }
+
+    /// The answer to a call, read as JSON, `None` if there is no such thing; and the index that it is of, 0 without one.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub(crate) async fn find_at<T: DeserializeOwned>(&self, call: Call) -> Result<(Option<T>, u64), ApiError> {
+        let target = call.target.clone();
+        let call = self.scoped(call);
+        // An answer may come a sixteenth of the wait later, so that those who wait do not ask as one.
+        let patience = ANSWER_WITHIN + call.wait + call.wait / 16;
+        let exchange = async {
+            let response = self.respond(self.request(call)).await?;
+            let index = response.headers().get("x-consul-index").and_then(|index| index.to_str().ok()?.parse().ok());
+            let found = response.status() != StatusCode::NOT_FOUND;
+            let body = if found { Some(self.outcome(response).await?) } else { None };
+            Ok((body, index.unwrap_or_default()))
+        };
+        let silent = || ApiError::Silent { address: self.address.to_string(), seconds: patience.as_secs() };
+        let (body, index) = timeout(patience, exchange).await.map_err(|_| silent())??;
+        let read = |body: Bytes| serde_json::from_slice(&body);
+        let value = body.map(read).transpose();
+        Ok((value.map_err(|error| ApiError::Garbled { target, reason: error.to_string() })?, index))
     }
 
     /// The answer to a call, read as JSON; `None` if there is no such thing.

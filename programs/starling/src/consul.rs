@@ -4,6 +4,7 @@
 //! the check `serfHealth` and the service `consul`. Settings that are documented and have no part in Starling are told, and passed over.
 //! What other commands there are, they are those of `starling`.
 
+mod passed_over;
 mod settings;
 
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ use starling_model::{
 };
 use starling_server::Server;
 
-use crate::outcome::EXIT_CODES;
+use crate::outcome::{EXIT_CODES, usage};
 use crate::print;
 use crate::role::definitions;
 use crate::{argv, dev};
@@ -63,10 +64,43 @@ enum Verb {
         #[arg(long, default_value = "pretty", value_parser = ["pretty", "json"])]
         format: String,
     },
+    Validate(ValidateArgs),
     /// Every other command, as in `starling help`
     #[command(external_subcommand)]
     Other(Vec<OsString>),
 }
+
+/// Say whether configuration files of an agent are valid; exits with 1 if not
+#[derive(Debug, clap::Args)]
+struct ValidateArgs {
+    /// Files, and directories of files
+    #[arg(value_name = "FILE_OR_DIRECTORY", required = true)]
+    paths: Vec<PathBuf>,
+
+    /// Say nothing of files that are valid
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// What is said to who seems to want an agent of a mesh that is elsewhere.
+const ALONE: &str = "an agent under this name is a server with a mesh of its own, which joins no other: a node of another mesh is run by \
+     `starling agent --server HOST --join-token-file FILE`, further servers by `starling server --store etcd://…`";
+
+/// Commands of Consul's that there are not, and what to do in their place.
+const REFUSED: [(&str, &str); 9] = [
+    ("exec", "nothing is run on other nodes through the mesh; use ssh, or what deploys your programs"),
+    ("keyring", "there is no gossip, and so no key of it: agents speak to servers over mutual TLS"),
+    ("keygen", "there is no gossip, and so no key of it; join tokens are made by `starling token create --join`"),
+    ("join", "nodes join by a token: `starling agent --server HOST --join-token-file FILE`"),
+    ("peering", "there is one datacentre, and no peering"),
+    ("resource", "there is no second API of resources; config entries are written by `starling config write`"),
+    ("tls", "the mesh has a CA of its own, which every node's certificate is of: `starling ca --help`"),
+    ("rtt", "round trips between nodes are not estimated: there is no gossip"),
+    (
+        "troubleshoot",
+        "ask `starling can SRC DST` whether a call may pass, and `starling changes` who has applied a change",
+    ),
+];
 
 /// Run a server with an agent of its own, until interrupted
 #[derive(Debug, clap::Args)]
@@ -135,8 +169,8 @@ struct AgentArgs {
     #[arg(long)]
     enable_script_checks: bool,
 
-    /// Taken, and of no effect: an agent under this name is always a server
-    #[arg(long)]
+    /// An agent under this name is always a server
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_default_value = true)]
     server: bool,
 
     /// Taken, and of no effect: there is no election
@@ -147,9 +181,8 @@ struct AgentArgs {
     #[arg(long, value_name = "N")]
     bootstrap_expect: Option<u32>,
 
-    /// Taken, and of no effect
-    #[arg(long)]
-    ui: bool,
+    #[command(flatten)]
+    passed_over: passed_over::Flags,
 }
 
 /// Whether the process was started under the name.
@@ -189,8 +222,41 @@ pub(crate) fn called(arguments: Vec<OsString>) -> anyhow::Result<Called> {
             version(&format)?;
             Ok(Called::Done(ExitCode::SUCCESS))
         }
+        Verb::Validate(args) => validate(&args).map(Called::Done),
+        Verb::Other(others) if refused(&others).is_some() => {
+            let reason = refused(&others).map(|(name, reason)| format!("there is no `consul {name}`: {reason}"));
+            Err(usage(reason.unwrap_or_default()))
+        }
         Verb::Other(others) => Ok(Called::Starling(std::iter::once("starling".into()).chain(others).collect())),
     }
+}
+
+fn refused(words: &[OsString]) -> Option<&'static (&'static str, &'static str)> {
+    REFUSED.iter().find(|(name, _)| words.first().is_some_and(|word| word == name))
+}
+
+fn validate(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
+    let mut paths = Vec::new();
+    for path in &args.paths {
+        if path.is_dir() { paths.extend(definitions::files_in(path)?) } else { paths.push(path.clone()) }
+    }
+    let mut settings = Settings::default();
+    let read = read(&mut settings, &paths).and_then(|texts| defined(&settings, &texts).map(|_| ()));
+    match read {
+        Ok(()) if args.quiet => {}
+        Ok(()) => {
+            settings
+                .ignored
+                .iter()
+                .for_each(|name| eprintln!("{name}: is a setting of Consul's that has no effect here"));
+            print::line("Configuration is valid!")?;
+        }
+        Err(error) => {
+            eprintln!("error: the configuration is not valid: {error:#}");
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn version(format: &str) -> anyhow::Result<()> {
@@ -203,29 +269,44 @@ fn version(format: &str) -> anyhow::Result<()> {
 
 fn agent(args: AgentArgs) -> anyhow::Result<Agent> {
     let mut settings = Settings::default();
+    let texts = read(&mut settings, &files(&args)?)?;
+    let keeps_nothing = args.dev;
+    args.over(&mut settings);
+    let dev = settings.dev_arguments(keeps_nothing)?;
+    let definitions = defined(&settings, &texts)?;
+    for ignored in &settings.ignored {
+        eprintln!("{ignored}: is a setting of Consul's that has no effect here");
+    }
+    if settings.seeks_others {
+        eprintln!("warning: {ALONE}");
+    }
+    Ok(Agent { dev, definitions, guise: settings.guise() })
+}
+
+/// The settings of these files, and their texts with what to call them.
+fn read(settings: &mut Settings, paths: &[PathBuf]) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let mut texts = Vec::new();
-    for path in files(&args)? {
-        let text = definitions::read_file(&path).with_context(|| format!("reading {}", path.display()))?;
+    for path in paths {
+        let text = definitions::read_file(path).with_context(|| format!("reading {}", path.display()))?;
         let name = path.display().to_string();
         settings.read(&name, &text)?;
         texts.push((name, text));
     }
-    let keeps_nothing = args.dev;
-    args.over(&mut settings);
-    let dev = settings.dev_arguments(keeps_nothing)?;
+    Ok(texts)
+}
+
+/// What the same files define.
+fn defined(settings: &Settings, texts: &[(String, Vec<u8>)]) -> anyhow::Result<Vec<Definitions>> {
     let node = crate::role::node::name(settings.node_name.as_ref())?;
     let context = definitions::context(node, settings.datacenter()?);
     let mut all = Vec::new();
-    for (name, text) in &texts {
+    for (name, text) in texts {
         let mut read = definitions::read(name, text, &context)?;
-        // What is of the agent was read above.
+        // What is of the agent was read before.
         read.notices.clear();
         all.push(read);
     }
-    for ignored in &settings.ignored {
-        eprintln!("{ignored}: is a setting of Consul's that has no effect here");
-    }
-    Ok(Agent { dev, definitions: all, guise: settings.guise() })
+    Ok(all)
 }
 
 /// Enters the server on its own node as Consul's do: with a check that says that it is alive, and the service by which clients find servers.
@@ -293,6 +374,9 @@ impl AgentArgs {
         set(&mut settings.log_level, self.log_level);
         settings.log_json |= self.log_json;
         settings.enable_script_checks |= self.enable_script_checks;
+        settings.seeks_others |= !self.server || self.bootstrap_expect.is_some_and(|servers| servers > 1);
+        settings.seeks_others |= self.passed_over.seek_others();
+        settings.ignored.extend(self.passed_over.names());
     }
 }
 

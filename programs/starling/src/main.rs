@@ -9,7 +9,9 @@ mod arguments;
 mod argv;
 mod ca;
 mod can;
+mod catalog;
 mod changes;
+mod child;
 mod client;
 mod completion;
 mod config;
@@ -20,8 +22,12 @@ mod descriptors;
 mod dev;
 mod dev_args;
 mod environment;
+mod figures;
 mod intention;
+mod kv;
 mod lifeline;
+mod lock;
+mod members;
 mod memory;
 mod nodes;
 mod offline;
@@ -42,6 +48,7 @@ mod status;
 mod store;
 mod token;
 mod version;
+mod watch;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -109,6 +116,12 @@ fn run(arguments: Arguments, agent: Option<consul::Agent>) -> anyhow::Result<Exi
         Command::Server(_)
         | Command::Services(_)
         | Command::Nodes(_)
+        | Command::Members(_)
+        | Command::Catalog(_)
+        | Command::Kv(_)
+        | Command::Lock(_)
+        | Command::Watch(_)
+        | Command::Info(_)
         | Command::Servers(_)
         | Command::Operator(_)
         | Command::Intention(_)
@@ -176,6 +189,12 @@ async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Resu
         Command::Load(args) => return starling_bench::run_load(*args).await,
         Command::Services(args) => services::run(args, surroundings).await?,
         Command::Nodes(args) => nodes::run(args, surroundings).await?,
+        Command::Members(args) => members::run(args, surroundings).await?,
+        Command::Catalog(args) => catalog::run(args, surroundings).await?,
+        Command::Kv(args) => kv::run(args, surroundings).await?,
+        Command::Lock(args) => return lock::run(*args, surroundings).await,
+        Command::Info(args) => figures::run(args, surroundings).await?,
+        Command::Watch(args) => watch::run(*args, surroundings).await?,
         Command::Servers(args) => servers::list(args, surroundings).await?,
         Command::Operator(args) => servers::operator(args, surroundings).await?,
         Command::Intention(args) => intention::run(args, surroundings).await?,

@@ -44,8 +44,16 @@ impl std::error::Error for OutputClosed {}
 /// # Errors
 /// [`OutputClosed`] if nobody reads any more, or what the operating system says.
 pub(crate) fn line(text: &str) -> anyhow::Result<()> {
+    bytes_line(text.as_bytes())
+}
+
+/// The same of bytes that need not be text.
+///
+/// # Errors
+/// As [`line()`].
+pub(crate) fn bytes_line(bytes: &[u8]) -> anyhow::Result<()> {
     let mut output = std::io::stdout().lock();
-    match writeln!(output, "{text}").and_then(|()| output.flush()) {
+    match output.write_all(bytes).and_then(|()| writeln!(output)).and_then(|()| output.flush()) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(OutputClosed.into()),
         Err(error) => Err(anyhow::Error::new(error).context("cannot write to standard output")),

@@ -33,7 +33,7 @@ pub(crate) struct WaitArgs {
     until: Option<Until>,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "must be a number with a unit, such as 30s or 500ms".to_owned())
 }
 

@@ -33,24 +33,35 @@ pub(super) async fn create(api: Arc<Api>, call: Call) -> Outcome {
     let asking = call.headers.get(ASKING_NODE).and_then(|node| node.to_str().ok()).and_then(|node| node.parse().ok());
     let here = asking.unwrap_or_else(|| facts.node_name.clone());
     let id = Uuid::from_random(fastrand::u128(..));
+    let liveness: CheckId = LIVENESS_CHECK.parse().expect("invariant: the name of a check");
+    // The node of a server's own agent lives as long as the server, so nobody writes that it does.
+    let is_beside = |node: &NodeName| *node == facts.node_name && api.is_server() && api.agent().is_ok();
+    let usual_checks = |node: &NodeName| {
+        let has_none = is_beside(node) && api.catalog.snapshot().check(node, &liveness).is_none();
+        if has_none { Vec::new() } else { vec![liveness.clone()] }
+    };
     let session = if call.body.is_empty() {
-        session_of(id, here, None)?
+        session_of(id, here, &usual_checks, None)?
     } else {
         let context = Call::context(&facts);
-        session_of(id, here, Some(call.fields(&context)?))?
+        session_of(id, here, &usual_checks, Some(call.fields(&context)?))?
     };
     let command = CoordinationCommand::CreateSession { session, now_ms: super::now_ms() };
     let revision = api.catalog.commit(Command::Coordination(command)).await?;
     Ok(Answer::json(json!({"ID": id.to_string()})).written_at(revision))
 }
 
-fn session_of(id: Uuid, here: NodeName, fields: Option<Fields<'_>>) -> Result<Session, FieldError> {
-    let liveness: CheckId = LIVENESS_CHECK.parse().expect("invariant: the name of a check");
+fn session_of(
+    id: Uuid,
+    here: NodeName,
+    usual_checks: &dyn Fn(&NodeName) -> Vec<CheckId>,
+    fields: Option<Fields<'_>>,
+) -> Result<Session, FieldError> {
     let mut session = Session {
         id,
         name: String::new(),
+        node_checks: usual_checks(&here),
         node: here,
-        node_checks: vec![liveness],
         service_checks: Vec::new(),
         lock_delay_ms: milliseconds(LOCK_DELAY_DEFAULT),
         behavior: SessionBehavior::Release,
@@ -61,6 +72,7 @@ fn session_of(id: Uuid, here: NodeName, fields: Option<Fields<'_>>) -> Result<Se
     session.name = fields.text("Name")?.unwrap_or_default();
     if let Some(node) = fields.text("Node")? {
         session.node = node.parse().map_err(|error| fields.error("Node", error))?;
+        session.node_checks = usual_checks(&session.node);
     }
     // `Checks` is the name of before 1.7.
     for name in ["NodeChecks", "Checks"] {

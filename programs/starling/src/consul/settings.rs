@@ -40,6 +40,8 @@ pub(super) struct Settings {
     pub(super) enable_script_checks: bool,
     deny_by_default: bool,
     cluster: Option<ClusterId>,
+    /// Whether something was said of other members that this agent would be with.
+    pub(super) seeks_others: bool,
     /// Settings that were there and have no effect.
     pub(super) ignored: BTreeSet<String>,
 }
@@ -116,6 +118,15 @@ impl Settings {
             }
             let others = connect.rest().filter(|name| name != "enabled");
             self.ignored.extend(others.map(|name| format!("connect.{name}")));
+        }
+        for name in ["server", "bootstrap_expect", "retry_join", "start_join", "retry_join_wan", "start_join_wan"] {
+            let Some(field) = fields.take(name) else { continue };
+            self.ignored.insert(name.to_owned());
+            self.seeks_others |= match name {
+                "server" => !field.flag()?,
+                "bootstrap_expect" => field.integer()? > 1,
+                _ => !field.list()?.is_empty(),
+            };
         }
         self.ignored.extend(fields.rest());
         Ok(())
@@ -239,6 +250,10 @@ mod tests {
             ignored,
             ["bootstrap", "connect.ca_config.leaf_cert_ttl", "performance", "ports.serf_lan", "server"]
         );
+        assert!(!settings.seeks_others);
+        for other in [r#"{"server": false}"#, r#"{"bootstrap_expect": 3}"#, r#"{"retry_join": ["10.0.0.1"]}"#] {
+            assert!(read(other).expect("settings").seeks_others, "{other}");
+        }
         let guise = settings.guise();
         assert_eq!(guise.node_meta["rack"], "a");
         let domain = guise.cluster.map(|cluster| cluster.trust_domain().to_string());

@@ -44,7 +44,8 @@ async fn an_agent_takes_consuls_configuration_and_shows_itself_as_consuls_do() {
     let version: serde_json::Value = serde_json::from_slice(&version.stdout).expect("JSON");
     assert_eq!(version["Version"], "1.22.0");
 
-    let mut agent = Process::spawn("consul", consul(folder.path(), &["agent", "-config-file", &file]));
+    let flags = ["agent", "-config-file", &file, "-ui", "-retry-join=192.0.2.1", "-bootstrap-expect", "3"];
+    let mut agent = Process::spawn("consul", consul(folder.path(), &flags));
     let api = format!("127.0.0.1:{http}");
     eventually("it leads itself", async || {
         agent.expect_running()?;
@@ -67,9 +68,22 @@ async fn an_agent_takes_consuls_configuration_and_shows_itself_as_consuls_do() {
     assert!(made["ID"].is_string(), "its check is well: {made}");
     let log = agent.log();
     assert!(log.contains("performance: is a setting of Consul's that has no effect here"), "{log}");
+    assert!(log.contains("warning: an agent under this name is a server with a mesh of its own"), "{log}");
     assert!(agent.end_with(Signal::SIGINT, TIME_MAX).success());
 
+    let said = |arguments: &[&str]| {
+        let output = consul(folder.path(), arguments).output().expect("it runs");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    };
+    let (code, told) = said(&["validate", &file]);
+    assert!(code == Some(0) && told.contains("Configuration is valid!"), "{told}");
+    let (code, told) = said(&["exec", "-node", "n1", "uptime"]);
+    assert!(code == Some(2) && told.contains("there is no `consul exec`"), "{told}");
+
     std::fs::write(&file, r#"{"data_dir": "/tmp", "colour": "red"}"#).expect("written");
+    let (code, told) = said(&["validate", &file]);
+    assert!(code == Some(1) && told.contains("config.json: colour: unknown field"), "{told}");
     let refused = consul(folder.path(), &["agent", "-config-file", &file]).output().expect("it runs");
     let told = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.status.code() == Some(2) && told.contains("config.json: colour: unknown field"), "{told}");

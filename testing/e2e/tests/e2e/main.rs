@@ -12,6 +12,7 @@ mod chain;
 mod command_line;
 mod command_output;
 mod consul_name;
+mod coordinating;
 mod coordination;
 mod cut_off;
 mod data_directory;

@@ -1,0 +1,246 @@
+//! `starling lock`: runs a command while a lock of the key-value store is held, with Consul's flags.
+//!
+//! The lock is the key `PREFIX/.lock`, held by a session that is renewed while the command runs. Should the lock be lost, the command is
+//! ended: another may run already.
+
+use std::process::{ExitCode, ExitStatus};
+use std::time::Duration;
+
+use anyhow::Context;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::process::Child;
+use tokio::time::{Instant, timeout};
+
+use crate::arguments::Surroundings;
+use crate::child;
+use crate::client::{ApiArgs, Call, Client};
+use crate::outcome::{Outcome, usage};
+use crate::receipt::duration;
+
+/// Time to live of the session, which is renewed at half of it.
+const TTL: Duration = Duration::from_secs(15);
+
+/// The flags of a key that is a lock, which Consul's Go client looks at.
+const LOCK_FLAG: u64 = 0x2ddc_cbc0_58a5_0c18;
+
+/// How long one question waits for the lock to change.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// Pause before a lock that is free, and is not given, is asked for again: while its lock delay goes on.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Time for a command to end that was asked to, before it is killed.
+const END_WITHIN: Duration = Duration::from_secs(5);
+
+/// Run a command while a lock is held
+#[derive(Debug, clap::Args)]
+pub(crate) struct LockArgs {
+    /// The lock is the key PREFIX/.lock
+    #[arg(value_name = "PREFIX")]
+    prefix: String,
+
+    /// The command, with its arguments
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
+
+    /// How many may hold it; only 1 is supported
+    #[arg(short = 'n', default_value_t = 1, value_name = "N")]
+    holders: u32,
+
+    /// Name of the session
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+
+    /// Exit with the code of the command, and not with 1 whenever that is not 0
+    #[arg(long)]
+    child_exit_code: bool,
+
+    /// Try once, for as long as --timeout says
+    #[arg(long, requires = "timeout")]
+    r#try: bool,
+
+    /// How long the lock is waited for, such as 10s; without it, for ever
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    timeout: Option<Duration>,
+
+    /// Hand a command of one word to the shell
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL")]
+    shell: bool,
+
+    /// Say what happens
+    #[arg(long)]
+    verbose: bool,
+
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+/// The entry that is the lock; as it is by default where there is none.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Lock {
+    #[serde(default)]
+    session: Option<String>,
+    modify_index: u64,
+}
+
+/// A session of one's own.
+struct Session<'c> {
+    client: &'c Client,
+    id: String,
+    key: String,
+}
+
+pub(crate) async fn run(args: LockArgs, surroundings: &Surroundings) -> anyhow::Result<ExitCode> {
+    if args.holders != 1 {
+        return Err(usage("-n: a lock has one holder here; semaphores are not supported"));
+    }
+    let client = surroundings.client(&args.api)?;
+    let name = args.name.clone().unwrap_or_else(|| format!("lock for {} at {}", args.command[0], args.prefix));
+    let key = format!("{}/.lock", args.prefix.trim_matches('/'));
+    let session = Session::create(&client, &name, key).await?;
+    let outcome = tokio::select! {
+        outcome = held(&session, &args) => outcome,
+        _ = tokio::signal::ctrl_c() => Ok(Outcome::No.into()),
+    };
+    session.end().await;
+    outcome
+}
+
+async fn held(session: &Session<'_>, args: &LockArgs) -> anyhow::Result<ExitCode> {
+    let say = |text: &str| {
+        if args.verbose {
+            eprintln!("{text}");
+        }
+    };
+    say("waiting for the lock");
+    let acquired = match args.timeout {
+        Some(patience) => timeout(patience, session.acquire()).await.unwrap_or(Ok(false)),
+        None => session.acquire().await,
+    };
+    if !acquired? {
+        eprintln!("error: the lock {} was not to be had in time", session.key);
+        return Ok(Outcome::No.into());
+    }
+    say("the lock is held");
+    let mut child = child::spawn(&args.command, args.shell, |command| command.env("CONSUL_LOCK_HELD", "true"))?;
+    let status = tokio::select! {
+        status = child.wait() => status?,
+        why = session.lost() => {
+            eprintln!("error: the lock is lost: {why}; the command is ended");
+            end(&mut child).await?;
+            return Ok(Outcome::No.into());
+        }
+    };
+    say("the command has ended");
+    Ok(ended(args, status))
+}
+
+fn ended(args: &LockArgs, status: ExitStatus) -> ExitCode {
+    match status.code() {
+        Some(0) => Outcome::Done.into(),
+        Some(code) if args.child_exit_code => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        _ => Outcome::No.into(),
+    }
+}
+
+async fn end(child: &mut Child) -> anyhow::Result<()> {
+    if let Some(id) = child.id().and_then(|id| i32::try_from(id).ok()) {
+        // It may have ended by itself.
+        let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
+    }
+    if timeout(END_WITHIN, child.wait()).await.is_err() {
+        child.kill().await?;
+    }
+    Ok(())
+}
+
+impl<'c> Session<'c> {
+    async fn create(client: &'c Client, name: &str, key: String) -> anyhow::Result<Self> {
+        let wanted = json!({"Name": name, "TTL": format!("{}s", TTL.as_secs())});
+        let made: Value = client.read(Call::put("/v1/session/create").json(&wanted)).await?;
+        let id = made["ID"].as_str().context("the API made a session without an ID")?.to_owned();
+        Ok(Self { client, id, key })
+    }
+
+    fn entry(&self, call: Call) -> Call {
+        call.path(&self.key)
+    }
+
+    /// Returns once the lock is held, renewing the session meanwhile.
+    async fn acquire(&self) -> anyhow::Result<bool> {
+        let mut renewed = Instant::now();
+        loop {
+            let call = self.entry(Call::put("/v1/kv")).query("acquire", &self.id);
+            if self.client.read::<bool>(call.query("flags", &LOCK_FLAG.to_string())).await? {
+                return Ok(true);
+            }
+            let (lock, index) = self.look(None).await?;
+            if lock.session.is_some() {
+                self.look(Some((index, WAIT))).await?;
+            } else {
+                tokio::time::sleep(PAUSE).await;
+            }
+            if renewed.elapsed() >= TTL / 3 {
+                self.renew().await?;
+                renewed = Instant::now();
+            }
+        }
+    }
+
+    /// How it stands with the lock, and the index of that: as it is now, or after it has changed or the time is over.
+    async fn look(&self, after: Option<(u64, Duration)>) -> anyhow::Result<(Lock, u64)> {
+        let mut call = self.entry(Call::get("/v1/kv"));
+        if let Some((index, wait)) = after {
+            call = call.query("index", &index.to_string()).wait(wait);
+        }
+        let (entries, index) = self.client.find_at::<Vec<Lock>>(call.query("consistent", "true")).await?;
+        Ok((entries.and_then(|mut entries| entries.pop()).unwrap_or_default(), index))
+    }
+
+    async fn renew(&self) -> anyhow::Result<()> {
+        self.client.send(Call::put("/v1/session/renew").segment(&self.id)).await?;
+        Ok(())
+    }
+
+    /// Returns once the lock is no longer held, or nobody can tell for as long as the session lives.
+    async fn lost(&self) -> String {
+        let (mut index, mut known) = (None, Instant::now());
+        loop {
+            let step = async {
+                self.renew().await?;
+                self.look(index.map(|index| (index, WAIT))).await
+            };
+            match step.await {
+                Ok((lock, now)) if lock.session.as_ref() == Some(&self.id) => {
+                    index = Some(now);
+                    known = Instant::now();
+                }
+                Ok(_) => return "somebody else took it".to_owned(),
+                Err(error) if known.elapsed() >= TTL => return format!("{error:#}"),
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// Gives the lock back, and leaves no key behind that nobody wants.
+    async fn end(&self) {
+        let release = async {
+            let _: bool = self.client.read(self.entry(Call::put("/v1/kv")).query("release", &self.id)).await?;
+            let (lock, _) = self.look(None).await?;
+            self.client.send(Call::put("/v1/session/destroy").segment(&self.id)).await?;
+            if lock.session.is_none() && lock.modify_index > 0 {
+                let call = self.entry(Call::delete("/v1/kv")).query("cas", &lock.modify_index.to_string());
+                self.client.send(call).await?;
+            }
+            anyhow::Ok(())
+        };
+        // The session ends by itself otherwise.
+        if let Err(error) = release.await {
+            eprintln!("warning: the lock is given back when its session ends: {error:#}");
+        }
+    }
+}
