@@ -15,6 +15,7 @@ mod cgroup;
 mod churn;
 mod connection;
 mod cost;
+mod dns;
 mod echo;
 mod etcd;
 mod fleet;
@@ -44,6 +45,7 @@ mod store;
 mod suite;
 mod table;
 mod verdict;
+mod watchers;
 
 use std::process::ExitCode;
 
@@ -86,6 +88,10 @@ enum Scenario {
     Proxy(proxy::Args),
     /// Measure durable writes through three members of etcd, beside etcd's own benchmark
     Store(store::Args),
+    /// Measure whom a change wakes of many blocking queries on one server, when, and what one of these costs
+    Watchers(watchers::Args),
+    /// Measure what a server answers over DNS for a second of its CPU time, and how soon
+    Dns(dns::Args),
     /// Measure the latency that proxies add, by connections and by rate
     Latency(cost::Args),
     /// Measure the CPU time that proxies take, by rate
@@ -147,6 +153,8 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             Scenario::Faults(args) => propagation::faults::run(args).await,
             Scenario::Proxy(args) => proxy::run(args).await,
             Scenario::Store(args) => store::run(args).await,
+            Scenario::Watchers(args) => watchers::run(args).await,
+            Scenario::Dns(args) => dns::run(args).await,
             Scenario::Latency(args) => cost::run(CostScenario::Latency, args).await,
             Scenario::Cpu(args) => cost::run(CostScenario::Cpu, args).await,
             Scenario::Throughput(args) => cost::run(CostScenario::Throughput, args).await,

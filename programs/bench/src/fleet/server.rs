@@ -147,6 +147,16 @@ impl Server {
         Api::new(self.setup.http)
     }
 
+    /// Where its HTTP API is.
+    pub(crate) fn http(&self) -> SocketAddr {
+        self.setup.http
+    }
+
+    /// Where its DNS is.
+    pub(crate) fn dns(&self) -> SocketAddr {
+        self.setup.dns
+    }
+
     /// Where agents attach.
     pub(crate) fn agents(&self) -> SocketAddr {
         self.setup.agents
