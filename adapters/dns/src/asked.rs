@@ -42,6 +42,10 @@ pub(crate) enum Asked {
     },
     /// What accepts mesh connections for a service.
     Connect(ServiceName),
+    /// The gateways that let callers from outside in to a service.
+    Ingress(ServiceName),
+    /// The names of an address.
+    Reverse(IpAddr),
     /// A service, at the address that is its own.
     Virtual(ServiceName),
     /// A node.
@@ -56,7 +60,7 @@ impl Asked {
         let mut raw: Vec<&[u8]> = name.iter().collect();
         match raw.pop() {
             Some(domain) if domain.eq_ignore_ascii_case(DOMAIN.as_bytes()) => {}
-            Some(_) | None => return Self::Outside,
+            Some(_) | None => return reverse(name).map_or(Self::Outside, Self::Reverse),
         }
         let Some(labels) = raw.into_iter().map(lower).collect::<Option<Vec<_>>>() else { return Self::Unknown };
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
@@ -77,8 +81,9 @@ impl Asked {
     fn within(labels: &[&str]) -> Self {
         match labels {
             [rest @ .., "service"] => Self::service(rest),
-            ["connect" | "virtual" | "node" | "addr"] => Self::Empty,
+            ["connect" | "ingress" | "virtual" | "node" | "addr"] => Self::Empty,
             [service, "connect"] => service.parse().map_or(Self::Unknown, Self::Connect),
+            [service, "ingress"] => service.parse().map_or(Self::Unknown, Self::Ingress),
             [service, "virtual"] => service.parse().map_or(Self::Unknown, Self::Virtual),
             [rest @ .., "node"] => rest.join(".").parse().map_or(Self::Unknown, Self::Node),
             [digits, "addr"] => address(digits).map_or(Self::Unknown, Self::Address),
@@ -108,6 +113,12 @@ impl Asked {
 fn lower(label: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(label).ok()?;
     (!text.contains('.')).then(|| text.to_ascii_lowercase())
+}
+
+/// The address that a name under `in-addr.arpa` or `ip6.arpa` spells; `None` for one of a network, or any other name.
+fn reverse(name: &Name) -> Option<IpAddr> {
+    let network = name.parse_arpa_name().ok()?;
+    (network.prefix_len() == network.max_prefix_len()).then(|| network.addr())
 }
 
 fn address(digits: &str) -> Option<IpAddr> {
@@ -186,6 +197,16 @@ mod tests {
         assert_eq!(parse("n1.rack2.node.consul.", "dc1"), Asked::Node("n1.rack2".parse().expect("a name")));
         let one_label = Name::from_labels([&b"a.b"[..], b"service", b"consul"]).expect("a name");
         assert_eq!(Asked::parse(&one_label, &"dc1".parse().expect("a datacentre")), Asked::Unknown);
+    }
+
+    #[test]
+    fn reverse_names_are_whole_addresses() {
+        assert_eq!(parse("4.3.2.10.in-addr.arpa.", "dc1"), Asked::Reverse("10.2.3.4".parse().expect("an address")));
+        let v6 = format!("1.{}8.b.d.0.1.0.0.2.ip6.arpa.", "0.".repeat(23));
+        assert_eq!(parse(&v6, "dc1"), Asked::Reverse("2001:db8::1".parse().expect("an address")));
+        for name in ["3.2.10.in-addr.arpa.", "in-addr.arpa.", "x.3.2.10.in-addr.arpa.", "256.3.2.10.in-addr.arpa."] {
+            assert_eq!(parse(name, "dc1"), Asked::Outside, "{name}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use hickory_proto::rr::rdata::{A, AAAA, CNAME, NS, SOA, SRV, TXT};
+use hickory_proto::rr::rdata::{A, AAAA, CNAME, NS, PTR, SOA, SRV, TXT};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use starling_model::{Datacenter, Revision};
 
@@ -90,6 +90,11 @@ pub(crate) fn server(owner: &Name, weight: u32, port: u16, target: Name) -> Reco
     record(owner, RData::SRV(SRV::new(PRIORITY, weight, port, target)))
 }
 
+/// A PTR record.
+pub(crate) fn pointer(owner: &Name, name: Name) -> Record {
+    record(owner, RData::PTR(PTR(name)))
+}
+
 /// A NS record.
 pub(crate) fn name_server(owner: &Name, host: Name) -> Record {
     record(owner, RData::NS(NS(host)))
@@ -153,6 +158,11 @@ pub(crate) fn name_server_name() -> Name {
 fn fixed(labels: &[&str]) -> Name {
     let labels = labels.iter().map(|label| label.as_bytes());
     Name::from_labels(labels).expect("invariant: these few labels are short")
+}
+
+/// `SERVICE.service.DC.consul.`; `None` where the names are too long for DNS.
+pub(crate) fn service_name(service: &str, datacenter: &Datacenter) -> Option<Name> {
+    join(service, "service", datacenter)
 }
 
 /// `NODE.node.DC.consul.`; `None` where the names are too long for DNS.

@@ -1,11 +1,13 @@
 //! The catalog as DNS reads it: names without regard to case.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, OnceLock};
 
 use starling_catalog::Snapshot;
-use starling_model::{Node, NodeName, Revision, ServiceInstance, ServiceName};
+use starling_model::{
+    ConfigEntry, ConfigKind, IngressGateway, IngressRoute, Node, NodeName, Revision, ServiceInstance, ServiceName,
+};
 
 /// A snapshot, and which of its names are spelled with upper case.
 ///
@@ -16,6 +18,17 @@ pub struct View {
     snapshot: Arc<Snapshot>,
     services: BTreeMap<String, Vec<ServiceName>>,
     nodes: BTreeMap<String, Vec<NodeName>>,
+    /// Made when the first reverse name is asked for: a pass over all addresses.
+    by_address: OnceLock<BTreeMap<IpAddr, Vec<Named>>>,
+}
+
+/// Whom an address belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Named {
+    /// A node.
+    Node(NodeName),
+    /// An instance of a service, which has the address for itself.
+    Service(ServiceName),
 }
 
 impl View {
@@ -24,7 +37,7 @@ impl View {
     pub fn of(snapshot: Arc<Snapshot>) -> Self {
         let services = fold(snapshot.service_names());
         let nodes = fold(snapshot.nodes().map(|node| &node.value.name));
-        Self { snapshot, services, nodes }
+        Self { snapshot, services, nodes, by_address: OnceLock::new() }
     }
 
     /// The revision of which this is the view.
@@ -59,6 +72,21 @@ impl View {
         sidecars.chain(native.filter(|instance| instance.value.native)).map(|instance| &instance.value).collect()
     }
 
+    /// Whom an address belongs to: nodes first, each service once.
+    pub(crate) fn named(&self, ip: IpAddr) -> &[Named] {
+        self.by_address.get_or_init(|| by_address(&self.snapshot)).get(&ip).map_or(&[], Vec::as_slice)
+    }
+
+    /// The instances of the gateways that let callers from outside in to `name`, which is in lower case.
+    pub(crate) fn ingress_instances(&self, name: &ServiceName) -> Vec<&ServiceInstance> {
+        let entries = self.snapshot.configs(ConfigKind::IngressGateway).filter_map(|entry| {
+            let ConfigEntry::IngressGateway(gateway) = &entry.value else { return None };
+            lets_in(gateway, name).then_some(&gateway.gateway)
+        });
+        let instances = entries.flat_map(|gateway| self.snapshot.instances_of(gateway));
+        instances.map(|instance| &instance.value).collect()
+    }
+
     /// The virtual address of `name`, which is in lower case.
     pub(crate) fn virtual_address(&self, name: &ServiceName) -> Option<Ipv4Addr> {
         self.spellings(name).find_map(|name| self.snapshot.virtual_address(name))
@@ -67,6 +95,36 @@ impl View {
     fn spellings<'a>(&'a self, name: &'a ServiceName) -> impl Iterator<Item = &'a ServiceName> {
         std::iter::once(name).chain(self.services.get(name.as_str()).into_iter().flatten())
     }
+}
+
+/// Whether a gateway lets callers in to `name`, which is in lower case.
+fn lets_in(gateway: &IngressGateway, name: &ServiceName) -> bool {
+    gateway.listeners.iter().any(|listener| match &listener.route {
+        IngressRoute::Services(services) => {
+            services.iter().any(|own| own.service.as_str().eq_ignore_ascii_case(name.as_str()))
+        }
+        IngressRoute::Redirect(_) => false,
+    })
+}
+
+fn by_address(snapshot: &Snapshot) -> BTreeMap<IpAddr, Vec<Named>> {
+    let mut found: BTreeMap<IpAddr, Vec<Named>> = BTreeMap::new();
+    for node in snapshot.nodes() {
+        if let Ok(ip) = node.value.address.parse() {
+            found.entry(ip).or_default().push(Named::Node(node.value.name.clone()));
+        }
+    }
+    for name in snapshot.service_names() {
+        for instance in snapshot.instances_of(name) {
+            let Some(Ok(ip)) = instance.value.address.as_deref().map(str::parse) else { continue };
+            let owners = found.entry(ip).or_default();
+            let named = Named::Service(name.clone());
+            if !owners.contains(&named) {
+                owners.push(named);
+            }
+        }
+    }
+    found
 }
 
 /// The names with upper case, by their lower case.

@@ -12,7 +12,7 @@ use starling_model::{CheckStatus, Datacenter, Node, NodeName, ServiceInstance, S
 
 use crate::asked::Asked;
 use crate::records::{self, Host};
-use crate::view::View;
+use crate::view::{Named, View};
 
 /// The service under which control-plane servers are registered; they are the zone's name servers.
 const SERVERS: &str = "consul";
@@ -77,7 +77,8 @@ impl Zone {
             }
             None => message.metadata.response_code = ResponseCode::NXDomain,
         }
-        if message.answers.is_empty() {
+        // A reverse name is not of this zone, of which alone the SOA speaks.
+        if message.answers.is_empty() && !matches!(asked, Asked::Reverse(_)) {
             message.add_authority(records::authority(view.revision()));
         }
         message
@@ -102,6 +103,8 @@ impl Zone {
                 self.instances(view, instances, query, draw)
             }
             Asked::Connect(service) => self.instances(view, view.mesh_instances(service), query, draw),
+            Asked::Ingress(service) => self.instances(view, view.ingress_instances(service), query, draw),
+            Asked::Reverse(ip) => self.reverse(view, *ip, query, draw),
             // Whether an instance is there or not, as callers may keep the address.
             Asked::Virtual(service) => {
                 let v4 = view.virtual_address(service)?;
@@ -111,6 +114,21 @@ impl Zone {
             Asked::Node(name) => node(view, name, owner, wanted, draw),
             Asked::Address(ip) => Some(Found::answers(addresses(owner, wanted, std::iter::once(Host::Ip(*ip)), draw))),
         }
+    }
+
+    /// The names of an address; `None` if nobody has it.
+    fn reverse(&self, view: &View, ip: IpAddr, query: &Query, draw: Draw) -> Option<Found> {
+        let owners = view.named(ip);
+        if owners.is_empty() {
+            return None;
+        }
+        let wants = [RecordType::PTR, RecordType::ANY].contains(&query.query_type());
+        let names = owners.iter().filter(|_| wants).filter_map(|owner| match owner {
+            Named::Node(node) => records::node_name(node.as_str(), &self.datacenter),
+            Named::Service(service) => records::service_name(service.as_str(), &self.datacenter),
+        });
+        let records = names.map(|name| records::pointer(query.name(), name)).take(draw.records_max);
+        Some(Found::answers(records.collect()))
     }
 
     fn apex(&self, view: &View, owner: &Name, wanted: RecordType, draw: Draw) -> Found {

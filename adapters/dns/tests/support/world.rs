@@ -28,7 +28,7 @@ impl<'a> Line<'a> {
 
 /// The record that a line describes: `node NAME ADDRESS key=value…`, `service NODE ID NAME port= address= tags=a,b
 /// weights=PASSING/WARNING native=true`, `sidecar …` (as service, with `of=SERVICE`), `check NODE ID STATUS service=ID`,
-/// `virtual SERVICE ADDRESS`.
+/// `virtual SERVICE ADDRESS`, `ingress GATEWAY SERVICE`.
 pub fn record(line: &str) -> Record {
     let line = Line::parse(line);
     match line.words.as_slice() {
@@ -76,6 +76,26 @@ pub fn record(line: &str) -> Record {
             address: address.parse().unwrap(),
             service: service.parse().unwrap(),
         }),
+        ["ingress", gateway, service] => Record::Config(ConfigEntry::IngressGateway(Box::new(IngressGateway {
+            gateway: gateway.parse().unwrap(),
+            tls: None,
+            defaults: UpstreamSettings::default(),
+            trusted_proxies: Vec::new(),
+            listeners: vec![IngressListener {
+                port: Port::try_from(8080).unwrap(),
+                protocol: Protocol::Tcp,
+                tls: ListenerTls::default(),
+                proxy_protocol: false,
+                route: IngressRoute::Services(vec![IngressService {
+                    service: service.parse().unwrap(),
+                    hosts: Vec::new(),
+                    request_headers: HeaderEdits::default(),
+                    response_headers: HeaderEdits::default(),
+                    settings: UpstreamSettings::default(),
+                }]),
+            }],
+            meta: BTreeMap::new(),
+        }))),
         other => panic!("no such line: {other:?}"),
     }
 }
