@@ -6,6 +6,7 @@ mod authority;
 mod catalog;
 mod config;
 mod connect;
+mod discovery_chain;
 mod health;
 mod intention;
 mod kv;
@@ -103,6 +104,8 @@ fn connect_routes() -> Vec<Route> {
         Route::new("PUT", "/v1/connect/intentions/exact", P::IntentionsWrite, B::INTENTION, "Write one intention (`source`, `destination`)", |a, c| Box::pin(intention::write(a, c))),
         Route::new("DELETE", "/v1/connect/intentions/exact", P::IntentionsWrite, B::NONE, "Remove one intention (`source`, `destination`)", |a, c| Box::pin(intention::delete(a, c))),
         Route::new("GET", "/v1/connect/intentions/match", P::IntentionsRead, B::NONE, "Intentions that cover a name (`by`, `name`), first the one that decides; blocking", |a, c| Box::pin(intention::matching(a, c))),
+        Route::new("GET", "/v1/discovery-chain/{service}", P::ServiceRead, B::NONE, "What routers, splitters and resolvers make of a call of a service (`compile-dc`); blocking", |a, c| Box::pin(discovery_chain::read(a, c))),
+        Route::new("POST", "/v1/discovery-chain/{service}", P::ServiceRead, B::SMALL, "The same with `OverrideProtocol` and `OverrideConnectTimeout`", |a, c| Box::pin(discovery_chain::read(a, c))),
         Route::new("GET", "/v1/connect/intentions/check", P::IntentionsRead, B::NONE, "Whether `source` may connect to `destination`", |a, c| Box::pin(intention::check(a, c))),
         Route::new("PUT", "/v1/config", P::ConfigWrite, B::CONFIG_ENTRY, "Write a config entry (`cas`)", |a, c| Box::pin(config::write(a, c))),
         Route::new("GET", "/v1/config/{kind}", P::ConfigRead, B::NONE, "Config entries of a kind; blocking", |a, c| Box::pin(config::list(a, c))),

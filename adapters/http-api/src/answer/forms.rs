@@ -15,8 +15,11 @@ use starling_model::{
 
 use crate::ports::{Leaf, MeshFacts};
 
+mod chain;
 mod ingress;
 mod routing;
+
+pub(crate) use chain::{ChainOf, Overrides, chain};
 
 /// An object that is built field by field, with Go's `omitempty` beside plain fields.
 struct Form(Map<String, Value>);

@@ -26,7 +26,7 @@ fn subset_name(subset: Option<&SubsetName>) -> &str {
 }
 
 /// Whole percentages without a fraction, as Go writes them.
-fn percent(percent: Percent) -> Value {
+pub(super) fn percent(percent: Percent) -> Value {
     let hundredths = percent.hundredths();
     if hundredths.is_multiple_of(100) { (hundredths / 100).into() } else { percent.as_number().into() }
 }
@@ -36,7 +36,7 @@ pub(super) fn service_router(form: Form, entry: &ServiceRouter) -> Form {
     form.field("Routes", routes).nonempty("Meta", texts(&entry.meta))
 }
 
-fn route(route: &ServiceRoute) -> Value {
+pub(super) fn route(route: &ServiceRoute) -> Value {
     let http = request_match(&route.matches);
     let matches = Form::new().nonempty("HTTP", http).end();
     let form = Form::new().nonempty("Match", matches);
@@ -148,24 +148,26 @@ fn redirect(to: &RouteRedirect) -> Value {
 }
 
 pub(super) fn service_splitter(form: Form, entry: &ServiceSplitter) -> Form {
-    let split = |split: &ServiceSplit| {
-        Form::new()
-            .field("Weight", percent(split.weight))
-            .nonempty("Service", name(split.service.as_ref()))
-            .nonempty("ServiceSubset", subset_name(split.subset.as_ref()))
-            .nonempty("RequestHeaders", edits(&split.request_headers))
-            .nonempty("ResponseHeaders", edits(&split.response_headers))
-            .end()
-    };
     let splits: Vec<_> = entry.splits.as_slice().iter().map(split).collect();
     form.field("Splits", splits).nonempty("Meta", texts(&entry.meta))
 }
 
+pub(super) fn split(split: &ServiceSplit) -> Value {
+    Form::new()
+        .field("Weight", percent(split.weight))
+        .nonempty("Service", name(split.service.as_ref()))
+        .nonempty("ServiceSubset", subset_name(split.subset.as_ref()))
+        .nonempty("RequestHeaders", edits(&split.request_headers))
+        .nonempty("ResponseHeaders", edits(&split.response_headers))
+        .end()
+}
+
+pub(super) fn subset(subset: &Subset) -> Value {
+    let filter = subset.filter.as_ref().map_or("", |filter| filter.as_str());
+    Form::new().nonempty("Filter", filter).nonempty("OnlyPassing", subset.only_passing).end()
+}
+
 pub(super) fn service_resolver(form: Form, entry: &ServiceResolver) -> Form {
-    let subset = |subset: &Subset| {
-        let filter = subset.filter.as_ref().map_or("", |filter| filter.as_str());
-        Form::new().nonempty("Filter", filter).nonempty("OnlyPassing", subset.only_passing).end()
-    };
     let subsets: Map<_, _> = entry.subsets.iter().map(|(name, inner)| (name.to_string(), subset(inner))).collect();
     let mut failover: Map<_, _> =
         entry.failover.by_subset.iter().map(|(name, targets)| (name.to_string(), targets_of(targets))).collect();
@@ -198,7 +200,7 @@ fn targets_of(targets: &[ServiceTarget]) -> Value {
     }
 }
 
-fn load_balancer(balancer: &LoadBalancer) -> Value {
+pub(super) fn load_balancer(balancer: &LoadBalancer) -> Value {
     let form = Form::new().field("Policy", balancer.policy.as_str());
     let form = match balancer.policy {
         BalancePolicy::LeastRequest { choice_count: Some(count) } => {
