@@ -94,6 +94,14 @@ pub enum ConnectError {
         /// What is wrong with it.
         source: PeerError,
     },
+    /// It does not speak TLS at all.
+    #[error(
+        "what answers at {address} speaks no TLS; is that a server's --grpc-tls-addr (port 8503), and not its HTTP API?"
+    )]
+    NoTls {
+        /// As it was given.
+        address: String,
+    },
     /// The handshake failed.
     #[error("no TLS with the server at {address}")]
     Tls {
@@ -118,6 +126,12 @@ pub enum ConnectError {
         /// The limit.
         timeout: Duration,
     },
+}
+
+/// Whether what came is no record of TLS's.
+fn is_no_tls(error: &io::Error) -> bool {
+    let told = error.get_ref().and_then(|source| source.downcast_ref());
+    matches!(told, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
 }
 
 impl From<ConnectError> for CallError {
@@ -183,6 +197,7 @@ impl ServerClient {
         let stream =
             TlsConnector::from(tls).connect(name, stream).await.map_err(|source| match PeerError::behind(&source) {
                 Some(reason) => ConnectError::NotTrusted { address: text(), source: reason.clone() },
+                None if is_no_tls(&source) => ConnectError::NoTls { address: text() },
                 None => ConnectError::Tls { address: text(), source },
             })?;
         Self::over(stream, pulse).await.map_err(|source| ConnectError::Http2 { address: text(), source })

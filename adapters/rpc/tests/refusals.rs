@@ -13,7 +13,7 @@ use rustls::ClientConfig;
 use starling_attach::message::{AgentSays, Hello, ServerSays, Subjects};
 use starling_identity::{IssuanceRules, LEAF_TTL_DEFAULT};
 use starling_model::UnixSeconds;
-use starling_rpc::{AgentSender, CallError, ServerClient, ServerFrames};
+use starling_rpc::{AgentSender, CallError, ConnectError, ServerClient, ServerFrames};
 use starling_tls::{Credentials, LeafKey, TrustRoots, agent_client_config};
 use support::{DEADLINE, Mesh, Server, now};
 
@@ -97,6 +97,21 @@ async fn a_certificate_that_is_expired_or_of_another_mesh_is_turned_away() {
     let good = server.connect(issued_at(mesh, "n1", now())).await;
     good.attach(hello("n1")).await.unwrap();
     server.stop().await;
+}
+
+#[tokio::test]
+async fn a_port_that_speaks_no_tls_is_told_as_one() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let answer = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        stream
+    });
+    let mesh = Mesh::new();
+    let refused = ServerClient::connect(address, mesh.agent("n1"), DEADLINE).await;
+    let Err(ConnectError::NoTls { .. }) = refused else { panic!("{:?}", refused.map(drop)) };
+    drop(answer.await.unwrap());
 }
 
 #[tokio::test]

@@ -51,7 +51,7 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_'
 pub(crate) enum ApiError {
     /// No connection came about.
     #[error(
-        "cannot reach the Starling API at {address}: {reason}; is `starling dev` running? --http-addr and \
+        "cannot reach the Starling API at {address}: {reason}; does an agent or a server run there? --http-addr and \
          STARLING_HTTP_ADDR name another address"
     )]
     Unreachable {

@@ -55,7 +55,7 @@ impl From<CallError> for Turned {
 impl From<ConnectError> for Turned {
     fn from(error: ConnectError) -> Self {
         match &error {
-            ConnectError::NotTrusted { .. } => Self::AwayHere(error.into()),
+            ConnectError::NotTrusted { .. } | ConnectError::NoTls { .. } => Self::AwayHere(error.into()),
             // An address that is none, such as one without a port.
             ConnectError::Unreachable { source, .. } if source.kind() == std::io::ErrorKind::InvalidInput => {
                 Self::AwayHere(error.into())

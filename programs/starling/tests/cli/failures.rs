@@ -27,7 +27,7 @@ fn says(words: &'static [u8]) -> String {
 #[test]
 fn an_api_that_is_not_there_is_said_to_be_so() {
     let address = nobody();
-    let words = [address.as_str(), "connection refused", "is `starling dev` running?", "STARLING_HTTP_ADDR"];
+    let words = [address.as_str(), "connection refused", "does an agent or a server run there?", "STARLING_HTTP_ADDR"];
     for command in ["nodes", "services", "status", "can a b", "connect envoy -sidecar-for web-1 -bootstrap"] {
         run(&format!("{command} -http-addr {address}"), "", &[]).fails(3, &words);
     }
