@@ -10,6 +10,7 @@ pub mod file;
 pub mod hcl;
 mod ingress;
 pub mod intention;
+mod kept;
 mod nearest;
 pub mod opaque;
 mod resolver;

@@ -18,7 +18,11 @@ const ENTRIES: &[(&str, &str)] = &[
     (r#""TLS": {"TLSMinVersion": "TLSv1_3"}"#, "TLS.TLSMinVersion: needs Enabled"),
     (r#""TLS": {"Enabled": true, "TLSMaxVersion": "TLSv1_2"}"#, "TLS.TLSMaxVersion: TLS 1.3 is always spoken"),
     (r#""TLS": {"Enabled": true, "CipherSuites": ["x"]}"#, "TLS.CipherSuites: is not supported"),
-    (r#""TLS": {"SDS": {"ClusterName": "x"}}"#, "TLS.SDS: is not supported"),
+    (r#""TLS": {"SDS": {"ClusterName": "x"}}"#, "TLS.SDS.CertResource: must be given"),
+    (
+        r#""TLS": {"SDS": {"CertResource": "x"}, "Certificates": [{"CertFile": "/a", "KeyFile": "/b"}]}"#,
+        "TLS.Certificates: contradicts SDS",
+    ),
     (r#""TLS": {"Certificates": [{"CertFile": "/a"}]}"#, "TLS.Certificates[0].KeyFile: must be given"),
     (
         r#""TLS": {"Certificates": [{"CertFile": "a.crt", "KeyFile": "/a.key"}]}"#,
@@ -81,8 +85,8 @@ const LISTENERS: &[(&str, &str)] = &[
         "Listeners[0].Services[0].Hosts[0]: \"a.*\" is no host",
     ),
     (
-        r#"{"Port": 80, "Protocol": "http", "Services": [{"Name": "a", "TLS": {"SDS": {"CertResource": "x"}}}]}"#,
-        "Listeners[0].Services[0].TLS: is not supported",
+        r#"{"Port": 80, "Protocol": "http", "Services": [{"Name": "a", "TLS": {"SDS": {"Certificate": "x"}}}]}"#,
+        "Listeners[0].Services[0].TLS.SDS.Certificate: unknown field",
     ),
     (
         r#"{"Port": 80, "HTTPSRedirect": {"Status": 302}}"#,

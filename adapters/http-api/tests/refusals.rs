@@ -303,10 +303,33 @@ const CONFIGS: &[(&str, &str)] = &[
     ("{}", "Kind: must be given"),
     (r#"{"Knd": "service-defaults", "Name": "a"}"#, "Knd: unknown field; did you mean Kind?"),
     (r#"{"Kind": "service-defaults", "Nam": "a"}"#, "Nam: unknown field; did you mean Name?"),
-    (r#"{"Kind": "api-gateway", "Name": "a"}"#, "Kind: \"api-gateway\" is not supported in this release"),
+    (r#"{"Kind": "rate-limit", "Name": "a"}"#, "Kind: \"rate-limit\" is not supported in this release"),
+    (r#"{"Kind": "api-gateway"}"#, "Name: must be given"),
+    (r#"{"Kind": "api-gateway", "Name": "a", "Listners": []}"#, "Listners: unknown field"),
+    (r#"{"Kind": "http-route", "Name": "a", "Rules": {}}"#, "Rules: must be a list, not an object"),
+    (
+        r#"{"Kind": "jwt-provider", "Name": "a", "ClockSkewSeconds": "1"}"#,
+        "ClockSkewSeconds: must be a number, not a string",
+    ),
+    (
+        r#"{"Kind": "service-intentions", "Name": "a", "Sources": [{"Name": "b", "Action": "allow"}], "JWT": {"Providers": [{"Name": "okta"}]}}"#,
+        "JWT: is not supported in this release; remove it",
+    ),
+    (
+        r#"{"Kind": "proxy-defaults", "Mode": "transparent"}"#,
+        "Mode: \"transparent\" is not supported in this release; leave it out",
+    ),
+    (
+        r#"{"Kind": "proxy-defaults", "EnvoyExtensions": [{"Name": "builtin/ext-authz"}]}"#,
+        "EnvoyExtensions: is not supported in this release; remove it",
+    ),
+    (
+        r#"{"Kind": "service-intentions", "Name": "a", "Sources": [{"Name": "b", "Action": "allow", "LegacyID": "x"}]}"#,
+        "Sources[0].LegacyID: \"x\" is not a UUID in lower case with hyphens",
+    ),
     (
         r#"{"Kind": "nonsense"}"#,
-        "Kind: \"nonsense\" is no config entry kind; it is one of ingress-gateway, mesh, proxy-defaults, service-defaults, service-intentions, service-resolver, service-router, service-splitter",
+        "Kind: \"nonsense\" is no config entry kind; it is one of ingress-gateway, mesh, proxy-defaults, service-defaults, service-intentions, service-resolver, service-router, service-splitter, *",
     ),
     (
         r#"{"Kind": "proxy-defaults", "Name": "local"}"#,

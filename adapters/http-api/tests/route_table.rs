@@ -47,7 +47,7 @@ fn page() -> String {
     page.push_str(
         "\n## Settings in `Config`\n\n\
          Keys are compared without regard to case. Every other key of Consul's is refused as not supported, and any other as\n\
-         unknown. A `protocol` may repeat what service-defaults or proxy-defaults say of the service, not contradict it.\n\n\
+         unknown; in `proxy-defaults` one that looks like none of these is kept, and does nothing. A `protocol` may repeat what service-defaults or proxy-defaults say of the service, not contradict it.\n\n\
          | Where | Keys |\n|---|---|\n",
     );
     for (path, place) in [

@@ -232,7 +232,7 @@ impl Touched {
             }
             RecordKey::Config(key) => {
                 let Some(entry) = snapshot.config(key) else { return };
-                self.named.insert(place_of(&entry.value));
+                self.named.extend(place_of(&entry.value));
                 if let ConfigEntry::ServiceIntentions(entry) = &entry.value {
                     // Those that look as before are left out.
                     let sources = entry.sources.iter().filter_map(|source| source.source.service());
@@ -430,9 +430,10 @@ pub fn decode_item(subject: &Subject, wire: &WireItem) -> Result<(ItemKey, Optio
     }
 }
 
-/// The subject that a config entry belongs to, and its key there.
-fn place_of(entry: &ConfigEntry) -> (Subject, ItemKey) {
-    match entry {
+/// The subject that a config entry belongs to, and its key there; `None` for one that agents are not told of.
+fn place_of(entry: &ConfigEntry) -> Option<(Subject, ItemKey)> {
+    Some(match entry {
+        ConfigEntry::Kept(_) => return None,
         ConfigEntry::ProxyDefaults(_) => (Subject::ProxyDefaults, ItemKey::Sole),
         ConfigEntry::Mesh(_) => (Subject::ProxyDefaults, MESH),
         ConfigEntry::ServiceIntentions(entry) => (Subject::Intentions(entry.destination.clone()), ItemKey::Sole),
@@ -444,14 +445,14 @@ fn place_of(entry: &ConfigEntry) -> (Subject, ItemKey) {
             let service = entry.routing_of().expect("invariant: these kinds are of a service").clone();
             (Subject::Routing(service), ItemKey::Entry(entry.key().kind))
         }
-    }
+    })
 }
 
 /// The entry that stands at `place`; `None` if it is gone.
 fn decode_entry(value: Option<&Bytes>, place: &(Subject, ItemKey)) -> Result<Option<Item>, String> {
     let Some(value) = value else { return Ok(None) };
     let entry: ConfigEntry = serde_json::from_slice(value).map_err(|error| error.to_string())?;
-    if place_of(&entry) == *place {
+    if place_of(&entry).as_ref() == Some(place) {
         Ok(Some(Item::Entry(entry)))
     } else {
         Err("it is another's config entry".to_owned())

@@ -98,7 +98,7 @@ fn change() -> impl Strategy<Value = Change> {
         }),
         1 => Just(delete_config(ConfigKind::ProxyDefaults, "global")),
         1 => any::<bool>().prop_map(move |only| {
-            put(Record::Config(ConfigEntry::Mesh(MeshEntry { mesh_destinations_only: only, meta: BTreeMap::new() })))
+            put(Record::Config(ConfigEntry::Mesh(MeshEntry { mesh_destinations_only: only, ..MeshEntry::default() })))
         }),
         1 => Just(delete_config(ConfigKind::Mesh, "mesh")),
         2 => (pick(&["web", "*"]), action())

@@ -96,9 +96,12 @@ pub fn plan(now: &Records, then: &Records, is_attached: impl Fn(&NodeName) -> bo
     stages.push(Stage::putting("nodes, services and checks", runtime_puts(&puts)));
     let routes = routing_of(puts.keys()).into_iter().filter_map(|key| puts.get(&key).cloned());
     stages.push(Stage::putting("routes", routes.collect()));
-    let is_entry = |key: &&RecordKey| matches!(key, RecordKey::Coordination(_));
+    // On these nothing hangs.
+    let is_entry = |key: &&RecordKey| {
+        matches!(key, RecordKey::Coordination(_)) || matches!(config_kind(key), Some(ConfigKind::Kept(_)))
+    };
     let entries = puts.iter().filter(|(key, _)| is_entry(key)).map(|(_, record)| record.clone());
-    stages.push(Stage::putting("entries of the key-value store", entries.collect()));
+    stages.push(Stage::putting("entries on which nothing acts, and those of the key-value store", entries.collect()));
     let gone = other_deletes.iter().filter(is_entry).cloned();
     stages.push(Stage::deleting("entries that it does not know", gone.collect()));
     stages.push(Stage::deleting("what else it does not know", runtime_deletes(&other_deletes)));

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use starling_model::{
-    Change, Check, CheckId, CheckedService, ConfigEntry, ConfigEntryKey, InstanceKey, InstanceKind, IntentionSubject,
-    NodeName, Record, RecordKey, Revision, ServiceInstance, ServiceName, Versioned,
+    Change, Check, CheckId, CheckedService, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceKey, InstanceKind,
+    IntentionSubject, NodeName, Record, RecordKey, Revision, ServiceInstance, ServiceName, Versioned,
 };
 
 use crate::snapshot::{ById, ByKey, ByOwner, ByPort, NodeEntry, Snapshot};
@@ -457,5 +457,6 @@ fn config_subject(entry: &ConfigEntry) -> Subject {
         ConfigEntry::ServiceSplitter(entry) => Subject::Routing(entry.service.clone()),
         ConfigEntry::IngressGateway(entry) => Subject::Routing(entry.gateway.clone()),
         ConfigEntry::ServiceIntentions(entry) => Subject::Intentions(entry.destination.clone()),
+        ConfigEntry::Kept(entry) => Subject::ConfigList(ConfigKind::Kept(entry.kind)),
     }
 }

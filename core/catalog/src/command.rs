@@ -33,6 +33,7 @@ pub use coordination::{
     CoordinationCommand, CoordinationRefusal, KvAnswer, KvFailure, KvOperation, KvWrite, SESSIONS_MAX,
     TXN_OPERATIONS_MAX, kv_answers,
 };
+pub use intention::{IntentionById, IntentionRefusal};
 pub use join_token::{JOIN_TOKENS_MAX, JoinRequest, JoinTokenCommand, JoinTokenRefusal, KEPT_EXPIRED_S, NameHolder};
 pub use liveness::{Charge, LIVENESS_NODES_MAX, LivenessCommand, Said};
 
@@ -95,6 +96,8 @@ pub enum Command {
         /// The source.
         source: IntentionSubject,
     },
+    /// A single intention, named by its identifier.
+    IntentionById(IntentionById),
     /// Changes what is trusted, or by what leaves are signed.
     Authority(AuthorityCommand),
     /// Makes, uses or revokes a join token.
@@ -202,6 +205,9 @@ pub enum Refusal {
         /// The record.
         key: String,
     },
+    /// A rule about single intentions is broken.
+    #[error(transparent)]
+    Intention(#[from] IntentionRefusal),
     /// A rule about the CA is broken.
     #[error(transparent)]
     Authority(#[from] AuthorityRefusal),
@@ -270,6 +276,7 @@ fn decide_after(snapshot: &Snapshot, command: &Command, first: Option<Revision>)
         Command::DeleteIntention { destination, source } => {
             intention::decide_delete(snapshot, destination, source, &mut decision);
         }
+        Command::IntentionById(command) => intention::decide_by_id(snapshot, command, &mut decision)?,
         Command::Authority(command) => authority::decide(snapshot, command, &mut decision)?,
         Command::JoinToken(command) => join_token::decide(snapshot, command, &mut decision)?,
         Command::Liveness(command) => liveness::decide(snapshot, command, &mut decision),
@@ -472,14 +479,11 @@ fn check_cas(snapshot: &Snapshot, key: &ConfigEntryKey, cas: Option<Revision>) -
 /// Whether an entry says what services speak, or relies on it. An entry of intentions that is removed, or has no permissions
 /// on requests, only frees others from a rule.
 fn concerns_protocols(entry: &ConfigEntry) -> bool {
-    match entry {
-        ConfigEntry::ServiceIntentions(entry) => has_permissions(entry),
-        ConfigEntry::ServiceDefaults(_)
-        | ConfigEntry::ProxyDefaults(_)
-        | ConfigEntry::ServiceRouter(_)
-        | ConfigEntry::ServiceSplitter(_) => true,
-        ConfigEntry::ServiceResolver(_) | ConfigEntry::IngressGateway(_) | ConfigEntry::Mesh(_) => false,
+    if let ConfigEntry::ServiceIntentions(entry) = entry {
+        return has_permissions(entry);
     }
+    let kind = entry.key().kind;
+    says_protocols(kind) || matches!(kind, ConfigKind::ServiceRouter | ConfigKind::ServiceSplitter)
 }
 
 /// Whether entries of this kind say what services speak; without one that merely relies on it others are only freer.
@@ -491,7 +495,8 @@ fn says_protocols(kind: ConfigKind) -> bool {
         | ConfigKind::ServiceRouter
         | ConfigKind::ServiceSplitter
         | ConfigKind::IngressGateway
-        | ConfigKind::Mesh => false,
+        | ConfigKind::Mesh
+        | ConfigKind::Kept(_) => false,
     }
 }
 
@@ -509,7 +514,10 @@ fn check_entry(snapshot: &Snapshot, entry: &ConfigEntry) -> Result<(), Refusal> 
             require_requests(entry, protocol)
         }
         // What a gateway lets in may be written before what it lets in is there.
-        ConfigEntry::ServiceResolver(_) | ConfigEntry::IngressGateway(_) | ConfigEntry::Mesh(_) => Ok(()),
+        ConfigEntry::ServiceResolver(_)
+        | ConfigEntry::IngressGateway(_)
+        | ConfigEntry::Mesh(_)
+        | ConfigEntry::Kept(_) => Ok(()),
     }
 }
 
@@ -520,7 +528,8 @@ fn check_removal(snapshot: &Snapshot, key: &ConfigEntryKey) -> Result<(), Refusa
         | ConfigKind::ServiceRouter
         | ConfigKind::ServiceSplitter
         | ConfigKind::IngressGateway
-        | ConfigKind::Mesh => Ok(()),
+        | ConfigKind::Mesh
+        | ConfigKind::Kept(_) => Ok(()),
         ConfigKind::ProxyDefaults => check_proxy_defaults(snapshot, None),
         ConfigKind::ServiceDefaults => match ServiceName::new(&key.name) {
             Ok(service) => check_defaults(snapshot, &ServiceDefaults::bare(service)),

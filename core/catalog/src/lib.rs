@@ -19,9 +19,9 @@ pub mod subject;
 pub use apply::{Applied, Event};
 pub use command::{
     AuthorityCommand, AuthorityRefusal, Charge, Command, CoordinationCommand, CoordinationRefusal, Decision,
-    JoinRequest, JoinTokenCommand, JoinTokenRefusal, KvAnswer, KvFailure, KvOperation, KvWrite, LIVENESS_NODES_MAX,
-    LivenessCommand, NameHolder, OVERLAP_MIN, Refusal, RotationWaits, SESSIONS_MAX, Said, Seen, TXN_OPERATIONS_MAX,
-    decide, decide_again, kv_answers, reports_as,
+    IntentionById, IntentionRefusal, JoinRequest, JoinTokenCommand, JoinTokenRefusal, KvAnswer, KvFailure, KvOperation,
+    KvWrite, LIVENESS_NODES_MAX, LivenessCommand, NameHolder, OVERLAP_MIN, Refusal, RotationWaits, SESSIONS_MAX, Said,
+    Seen, TXN_OPERATIONS_MAX, decide, decide_again, kv_answers, reports_as,
 };
 pub use fan_out::{FanOut, SubscriberId};
 pub use mesh::{Front, Marks, MeshRead};

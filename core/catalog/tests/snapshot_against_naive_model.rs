@@ -257,7 +257,7 @@ proptest! {
                 }));
                 prop_assert_eq!(locked, by_naive.copied().collect::<Vec<_>>());
             }
-            for kind in ConfigKind::ALL {
+            for kind in ConfigKind::all() {
                 let entries: Vec<_> = real.configs(kind).map(|entry| entry.value.clone()).collect();
                 prop_assert_eq!(entries, naive.configs(kind));
             }

@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::access_log::AccessLog;
 use crate::ingress::IngressGateway;
 use crate::intention::ServiceIntentions;
+use crate::kept::{KeptEntry, KeptKind};
 use crate::locality::LocalityMode;
 use crate::name::ServiceName;
+use crate::opaque::OpaqueSettings;
 use crate::resolver::ServiceResolver;
 use crate::router::ServiceRouter;
 use crate::splitter::ServiceSplitter;
@@ -74,8 +76,7 @@ impl FromStr for Protocol {
 pub struct UnknownProtocol(pub String);
 
 /// The kinds of config entry of this release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConfigKind {
     /// Settings of every proxy; the name is always `global`.
     ProxyDefaults,
@@ -93,6 +94,8 @@ pub enum ConfigKind {
     IngressGateway,
     /// Settings of the whole mesh; the name is always `mesh`.
     Mesh,
+    /// What is kept and not acted upon.
+    Kept(KeptKind),
 }
 
 impl ConfigKind {
@@ -100,8 +103,8 @@ impl ConfigKind {
     pub const ROUTING: [Self; 4] =
         [Self::ServiceDefaults, Self::ServiceResolver, Self::ServiceRouter, Self::ServiceSplitter];
 
-    /// Every kind, in the order of their names.
-    pub const ALL: [Self; 8] = [
+    /// The kinds that are acted upon, in the order of their names.
+    pub const OBEYED: [Self; 8] = [
         Self::IngressGateway,
         Self::Mesh,
         Self::ProxyDefaults,
@@ -111,6 +114,11 @@ impl ConfigKind {
         Self::ServiceRouter,
         Self::ServiceSplitter,
     ];
+
+    /// Every kind: those that are acted upon, then those that are kept.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::OBEYED.into_iter().chain(KeptKind::ALL.into_iter().map(Self::Kept))
+    }
 
     /// Consul's word for it.
     #[must_use]
@@ -124,6 +132,7 @@ impl ConfigKind {
             Self::ServiceSplitter => "service-splitter",
             Self::IngressGateway => "ingress-gateway",
             Self::Mesh => "mesh",
+            Self::Kept(kind) => kind.as_str(),
         }
     }
 }
@@ -131,19 +140,20 @@ impl ConfigKind {
 impl FromStr for ConfigKind {
     type Err = UnknownKind;
     fn from_str(text: &str) -> Result<Self, UnknownKind> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or_else(|| UnknownKind(text.to_owned()))
+        Self::all().find(|kind| kind.as_str() == text).ok_or_else(|| UnknownKind(text.to_owned()))
     }
 }
 
 /// A text that is no kind of config entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no config entry kind; it is one of ingress-gateway, mesh, proxy-defaults, service-defaults, service-intentions, service-resolver, service-router, service-splitter"
+    "{0:?} is no config entry kind; it is one of ingress-gateway, mesh, proxy-defaults, service-defaults, service-intentions, service-resolver, service-router, service-splitter, \
+     or of those that are only kept: api-gateway, exported-services, file-system-certificate, http-route, inline-certificate, jwt-provider, tcp-route, terminating-gateway"
 )]
 pub struct UnknownKind(pub String);
 
 /// Kind and name, unique in the mesh.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConfigEntryKey {
     /// The kind.
     pub kind: ConfigKind,
@@ -177,6 +187,8 @@ pub enum ConfigEntry {
     IngressGateway(Box<IngressGateway>),
     /// Settings of the whole mesh.
     Mesh(MeshEntry),
+    /// What is kept and not acted upon.
+    Kept(Box<KeptEntry>),
 }
 
 impl ConfigEntry {
@@ -192,6 +204,7 @@ impl ConfigEntry {
             Self::ServiceSplitter(entry) => (ConfigKind::ServiceSplitter, entry.service.as_str()),
             Self::IngressGateway(entry) => (ConfigKind::IngressGateway, entry.gateway.as_str()),
             Self::Mesh(_) => (ConfigKind::Mesh, "mesh"),
+            Self::Kept(entry) => (ConfigKind::Kept(entry.kind), entry.name.as_str()),
         };
         ConfigEntryKey { kind, name: name.to_owned() }
     }
@@ -204,18 +217,29 @@ impl ConfigEntry {
             Self::ServiceResolver(entry) => Some(&entry.service),
             Self::ServiceRouter(entry) => Some(&entry.service),
             Self::ServiceSplitter(entry) => Some(&entry.service),
-            Self::ProxyDefaults(_) | Self::ServiceIntentions(_) | Self::IngressGateway(_) | Self::Mesh(_) => None,
+            Self::ProxyDefaults(_)
+            | Self::ServiceIntentions(_)
+            | Self::IngressGateway(_)
+            | Self::Mesh(_)
+            | Self::Kept(_) => None,
         }
     }
 }
 
+fn nothing_kept(kept: &OpaqueSettings) -> bool {
+    kept.is_empty()
+}
+
 /// Settings of the whole mesh (Consul's `mesh`).
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct MeshEntry {
     /// Whether captured calls to what is no service of the mesh are refused, and not passed on as they are
     /// (`TransparentProxy.MeshDestinationsOnly`).
     #[serde(default)]
     pub mesh_destinations_only: bool,
+    /// What else was given and is not acted upon, by Consul's names.
+    #[serde(default, skip_serializing_if = "nothing_kept")]
+    pub kept: OpaqueSettings,
     /// Free metadata.
     #[serde(default)]
     pub meta: BTreeMap<String, String>,
@@ -239,6 +263,9 @@ pub struct ProxyDefaults {
     /// Whether instances near the caller come first, of every service whose resolver does not say; `None` is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prioritize_by_locality: Option<LocalityMode>,
+    /// What else was given and is not acted upon, by Consul's names.
+    #[serde(default, skip_serializing_if = "nothing_kept")]
+    pub kept: OpaqueSettings,
     /// Free metadata.
     #[serde(default)]
     pub meta: BTreeMap<String, String>,
@@ -267,6 +294,9 @@ pub struct ServiceDefaults {
     /// How its sidecars call others (`UpstreamConfig`).
     #[serde(default)]
     pub upstream_config: Box<UpstreamConfig>,
+    /// What else was given and is not acted upon, by Consul's names.
+    #[serde(default, skip_serializing_if = "nothing_kept")]
+    pub kept: OpaqueSettings,
     /// Free metadata.
     #[serde(default)]
     pub meta: BTreeMap<String, String>,
@@ -284,6 +314,7 @@ impl ServiceDefaults {
             max_inbound_connections: None,
             rate_limit: None,
             upstream_config: Box::default(),
+            kept: OpaqueSettings::default(),
             meta: BTreeMap::new(),
         }
     }

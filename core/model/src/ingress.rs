@@ -84,6 +84,9 @@ pub struct IngressService {
     /// How it is called.
     #[serde(default)]
     pub settings: UpstreamSettings,
+    /// Where its certificate would come from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<Box<SecretService>>,
 }
 
 /// Where callers are told to come again.
@@ -118,6 +121,21 @@ pub struct IngressTls {
     /// The oldest version of TLS.
     #[serde(default)]
     pub min_version: TlsVersion,
+    /// Where the certificate would come from. Nothing asks there in this release, so a port with it is not opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<Box<SecretService>>,
+}
+
+/// A service of somebody else's that hands out certificates (Consul's `SDS`).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SecretService {
+    /// Which one.
+    pub cluster: String,
+    /// The certificate there.
+    pub resource: String,
+    /// Whether `Enabled` was written beside it, which it implies.
+    #[serde(default)]
+    pub said_enabled: bool,
 }
 
 /// A certificate and its key, as files of the machine on which they are used.
@@ -151,6 +169,13 @@ impl TlsVersion {
 }
 
 impl IngressGateway {
+    /// Whether the certificate of a port, or of a service there, would come from where nothing asks.
+    #[must_use]
+    pub fn lacks_secret(&self, listener: &IngressListener) -> bool {
+        let port = self.tls_of(listener).is_some_and(|tls| tls.secret.is_some());
+        port || listener.services().iter().any(|service| service.secret.is_some())
+    }
+
     /// How a port of it is encrypted, if it is.
     #[must_use]
     pub fn tls_of<'a>(&'a self, listener: &'a IngressListener) -> Option<&'a IngressTls> {
@@ -170,7 +195,9 @@ pub fn certificate_names<'a, H: IntoIterator<Item = &'a HostPattern>>(
     datacenter: &Datacenter,
 ) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    for (_, hosts) in ports.filter(|(tls, _)| tls.is_some_and(|tls| tls.certificates.is_empty())) {
+    for (_, hosts) in
+        ports.filter(|(tls, _)| tls.is_some_and(|tls| tls.certificates.is_empty() && tls.secret.is_none()))
+    {
         names.extend(["*.ingress.consul".to_owned(), format!("*.ingress.{datacenter}.consul")]);
         names.extend(hosts.into_iter().filter(|host| host.is_name()).map(ToString::to_string));
     }

@@ -10,6 +10,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::name::{NameError, ServiceName};
+use crate::uuid::Uuid;
 
 /// A side of an intention: one service, or every service.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -119,6 +120,9 @@ pub struct SourceIntention {
     /// For people.
     #[serde(default)]
     pub description: String,
+    /// By what it is found, if it was made one by one: it stays while its names change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<Uuid>,
 }
 
 impl SourceIntention {

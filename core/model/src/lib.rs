@@ -16,6 +16,7 @@ pub mod ingress;
 pub mod intention;
 pub mod ip_range;
 pub mod join_token;
+pub mod kept;
 pub mod locality;
 pub mod name;
 pub mod node;
@@ -50,7 +51,7 @@ pub use filter::Filter;
 pub use host::{HostPattern, HostPatternError};
 pub use ingress::{
     CertificateFiles, HttpsRedirect, IngressGateway, IngressListener, IngressRoute, IngressService, IngressTls,
-    ListenerTls, TlsVersion,
+    ListenerTls, SecretService, TlsVersion,
 };
 pub use intention::{
     Action, HeaderMatch, HeaderTest, IntentionPermission, IntentionSubject, PathMatch, ServiceIntentions,
@@ -58,6 +59,7 @@ pub use intention::{
 };
 pub use ip_range::{IpRange, IpRangeError};
 pub use join_token::{JoinTokenId, JoinTokenIdError, JoinTokenRecord, JoinTokenUse, JoinTokenUses, SecretHash};
+pub use kept::{KeptEntry, KeptKind};
 pub use locality::{Locality, LocalityMode, Nearness};
 pub use name::{
     CheckId, Datacenter, InstanceId, JoinTokenDescription, NameError, Namespace, NodeName, Port, Region, ServiceName,

@@ -19,6 +19,13 @@ impl OpaqueSettings {
     pub fn insert(&mut self, name: String, value: Value) {
         self.0.get_or_insert_default().insert(name, value);
     }
+
+    /// Writes all of `other`, over older ones of the same names.
+    pub fn extend(&mut self, other: Self) {
+        for (name, value) in other.0.into_iter().flat_map(|settings| *settings) {
+            self.insert(name, value);
+        }
+    }
 }
 
 impl Deref for OpaqueSettings {

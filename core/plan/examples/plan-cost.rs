@@ -246,6 +246,7 @@ fn intention(round: usize) -> Change {
             source: IntentionSubject::Any,
             decision: SourceDecision::Connection(decision),
             description: String::new(),
+            id: None,
         }],
         meta: BTreeMap::new(),
     })))

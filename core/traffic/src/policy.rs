@@ -91,6 +91,7 @@ mod tests {
             source: source.parse().unwrap(),
             decision: SourceDecision::Connection(*action),
             description: String::new(),
+            id: None,
         });
         ServiceIntentions {
             destination: destination.parse().unwrap(),

@@ -94,6 +94,7 @@ mod tests {
                         source: source.parse().unwrap(),
                         decision,
                         description: String::new(),
+                        id: None,
                     })
                     .collect(),
                 meta: BTreeMap::new(),

@@ -19,6 +19,7 @@ fn entry(destination: &str, sources: Vec<(&str, SourceDecision)>) -> ServiceInte
         source: source.parse().unwrap(),
         decision,
         description: String::new(),
+        id: None,
     });
     ServiceIntentions { destination: destination.parse().unwrap(), sources: sources.collect(), meta: BTreeMap::new() }
 }

@@ -140,7 +140,8 @@ fn files_are_secrets_that_name_them_and_hold_nothing() {
         key: format!("/etc/{name}.key").into(),
     };
     let mut edge = edge(Protocol::Http, &["*"]);
-    edge.tls = Some(IngressTls { certificates: vec![files("a"), files("b")], min_version: TlsVersion::V1_3 });
+    edge.tls =
+        Some(IngressTls { certificates: vec![files("a"), files("b")], min_version: TlsVersion::V1_3, secret: None });
     let set = Renderer::new(names()).render(&plan(&Arc::new(edge), &cluster("api", "v1", Protocol::Http)), None);
     for name in ["a", "b"] {
         let secret: Secret =

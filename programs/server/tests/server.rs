@@ -117,6 +117,7 @@ async fn concurrent_writers_of_one_entry_all_get_through() {
                 source: format!("source-{n}").parse().expect("a name"),
                 decision: starling_model::SourceDecision::Connection(starling_model::Action::Deny),
                 description: String::new(),
+                id: None,
             };
             let destination = "web".parse().expect("a name");
             server.commit(&Command::PutIntention { destination, intention }).await

@@ -119,7 +119,8 @@ fn numbered(mut entry: ConfigEntry, number: u32) -> ConfigEntry {
         ConfigEntry::ServiceIntentions(_)
         | ConfigEntry::ServiceRouter(_)
         | ConfigEntry::IngressGateway(_)
-        | ConfigEntry::Mesh(_) => {}
+        | ConfigEntry::Mesh(_)
+        | ConfigEntry::Kept(_) => {}
     }
     entry
 }

@@ -48,6 +48,12 @@ impl Form {
         if empty { self } else { self.field(name, value) }
     }
 
+    /// Fields as they were given, over those of the same names.
+    fn all(mut self, given: &Map<String, Value>) -> Self {
+        self.0.extend(given.clone());
+        self
+    }
+
     fn indexes(self, created: Revision, modified: Revision) -> Self {
         self.field("CreateIndex", created.0).field("ModifyIndex", modified.0)
     }
@@ -340,18 +346,19 @@ pub(crate) fn config_entry(entry: &Versioned<ConfigEntry>) -> Value {
         ConfigEntry::ServiceSplitter(entry) => routing::service_splitter(form, entry),
         ConfigEntry::Mesh(entry) => mesh(form, entry),
         ConfigEntry::IngressGateway(entry) => ingress::ingress_gateway(form, entry),
+        ConfigEntry::Kept(entry) => form.all(&entry.settings),
     };
     form.indexes(entry.created, entry.modified).end()
 }
 
 fn mesh(form: Form, entry: &MeshEntry) -> Form {
-    let MeshEntry { mesh_destinations_only, meta } = entry;
+    let MeshEntry { mesh_destinations_only, kept, meta } = entry;
     let transparent = json!({"MeshDestinationsOnly": mesh_destinations_only});
-    form.field("TransparentProxy", transparent).nonempty("Meta", texts(meta))
+    form.field("TransparentProxy", transparent).all(kept).nonempty("Meta", texts(meta))
 }
 
 fn proxy_defaults(form: Form, entry: &ProxyDefaults) -> Form {
-    let ProxyDefaults { config, protocol: _, access_logs, tracing, prioritize_by_locality, meta } = entry;
+    let ProxyDefaults { config, protocol: _, access_logs, tracing, prioritize_by_locality, kept, meta } = entry;
     let config = if config.is_empty() { Value::Null } else { Value::Object(config.clone()) };
     form.field("TransparentProxy", json!({}))
         .field("MeshGateway", json!({}))
@@ -360,6 +367,7 @@ fn proxy_defaults(form: Form, entry: &ProxyDefaults) -> Form {
         .nonempty("Tracing", self::tracing(tracing))
         .field("Config", config)
         .nonempty("PrioritizeByLocality", locality_mode(*prioritize_by_locality))
+        .all(kept)
         .nonempty("Meta", texts(meta))
 }
 
@@ -415,6 +423,7 @@ fn service_defaults(form: Form, entry: &ServiceDefaults) -> Form {
         max_inbound_connections,
         rate_limit,
         upstream_config,
+        kept,
         meta,
     } = entry;
     form.field("Protocol", protocol.map_or("", starling_model::Protocol::as_str))
@@ -426,6 +435,7 @@ fn service_defaults(form: Form, entry: &ServiceDefaults) -> Form {
         .nonempty("LocalRequestTimeoutMs", milliseconds(*local_request_timeout))
         .nonempty("UpstreamConfig", routing::upstream_config(upstream_config))
         .nonempty("RateLimits", rate_limit.map_or(Value::Null, routing::rate_limits))
+        .all(kept)
         .nonempty("Meta", texts(meta))
 }
 
@@ -439,6 +449,7 @@ fn service_intentions(form: Form, entry: &ServiceIntentions) -> Form {
             .field("Precedence", source.precedence(&entry.destination))
             .field("Type", "consul")
             .nonempty("Description", source.description.as_str())
+            .nonempty("LegacyID", source.id.map_or_else(String::new, |id| id.to_string()))
             .end()
     };
     form.field("Sources", entry.sources.iter().map(source).collect::<Vec<_>>()).nonempty("Meta", texts(&entry.meta))
@@ -488,6 +499,7 @@ pub(crate) fn intention(
     modified: Revision,
 ) -> Value {
     let form = Form::new()
+        .nonempty("ID", source.id.map_or_else(String::new, |id| id.to_string()))
         .nonempty("Description", source.description.as_str())
         .field("SourceNS", "default")
         .field("SourceName", source.source.as_str())

@@ -6,13 +6,15 @@
 use std::time::Duration;
 
 use starling_model::{
-    ConfigEntry, ConfigKind, IntentionSubject, MeshEntry, Protocol, ProxyDefaults, ServiceDefaults, ServiceIntentions,
+    ConfigEntry, ConfigKind, IntentionSubject, MeshEntry, OpaqueSettings, Protocol, ProxyDefaults, ServiceDefaults,
+    ServiceIntentions,
 };
 
 use super::access_log;
 use super::field::{FieldError, Fields};
 use super::ingress::parse_ingress_gateway;
 use super::intention::parse_sources;
+use super::kept::{keep, parse_kept_entry};
 use super::opaque::{Place, parse_config, protocol_of};
 use super::resolver::{parse_locality_mode, parse_service_resolver, parse_service_splitter};
 use super::router::{named_service, parse_service_router};
@@ -20,20 +22,10 @@ use super::service::parse_mesh_gateway;
 use super::tracing;
 use super::upstream_config::{parse_rate_limits, parse_upstream_config};
 
-/// Consul's kinds that this release does not have; a list of them is empty, a write is refused.
-pub const KINDS_UNSUPPORTED: &[&str] = &[
-    "terminating-gateway",
-    "exported-services",
-    "sameness-group",
-    "api-gateway",
-    "bound-api-gateway",
-    "inline-certificate",
-    "file-system-certificate",
-    "http-route",
-    "tcp-route",
-    "jwt-provider",
-    "control-plane-request-limit",
-];
+/// Consul's kinds that this release does not have; a list of them is empty, a write is refused. They are of Consul
+/// Enterprise, of its own controllers, or a guard that nothing would stand.
+pub const KINDS_UNSUPPORTED: &[&str] =
+    &["sameness-group", "bound-api-gateway", "control-plane-request-limit", "rate-limit"];
 
 /// Reads a config entry of any kind.
 ///
@@ -56,6 +48,7 @@ pub fn parse_config_entry(mut fields: Fields<'_>) -> Result<ConfigEntry, FieldEr
         ConfigKind::Mesh => ConfigEntry::Mesh(parse_mesh(&mut fields)?),
         ConfigKind::IngressGateway => ConfigEntry::IngressGateway(Box::new(parse_ingress_gateway(&mut fields)?)),
         ConfigKind::ServiceSplitter => ConfigEntry::ServiceSplitter(parse_service_splitter(&mut fields)?),
+        ConfigKind::Kept(kind) => ConfigEntry::Kept(Box::new(parse_kept_entry(&mut fields, kind)?)),
     };
     fields.finish()?;
     Ok(entry)
@@ -69,14 +62,13 @@ fn parse_mesh(fields: &mut Fields<'_>) -> Result<MeshEntry, FieldError> {
         mesh_destinations_only = transparent.flag("MeshDestinationsOnly")?;
         transparent.finish()?;
     }
-    for name in ["AllowEnablingPermissiveMutualTLS", "ValidateClusters"] {
-        fields.without_effect(name);
-    }
-    for name in ["TLS", "HTTP", "Peering"] {
+    let kept = keep(fields, &["AllowEnablingPermissiveMutualTLS", "ValidateClusters", "Peering"]);
+    // Versions of TLS and normal forms are guards.
+    for name in ["TLS", "HTTP"] {
         fields.unsupported(name)?;
     }
     let meta = fields.meta("Meta")?;
-    Ok(MeshEntry { mesh_destinations_only, meta })
+    Ok(MeshEntry { mesh_destinations_only, kept, meta })
 }
 
 fn parse_proxy_defaults(fields: &mut Fields<'_>) -> Result<ProxyDefaults, FieldError> {
@@ -89,22 +81,24 @@ fn parse_proxy_defaults(fields: &mut Fields<'_>) -> Result<ProxyDefaults, FieldE
     let protocol = protocol_of(&config);
     let access_logs = access_log::parse(fields)?;
     let tracing = tracing::parse(fields)?;
-    parse_shared(fields)?;
-    fields.unsupported("FailoverPolicy")?;
+    let mut kept = parse_shared(fields)?;
+    kept.extend(keep(fields, &["FailoverPolicy"]));
     let prioritize_by_locality = fields.object("PrioritizeByLocality")?.map(parse_locality_mode).transpose()?.flatten();
     let meta = fields.meta("Meta")?;
-    Ok(ProxyDefaults { config, protocol, access_logs, tracing, prioritize_by_locality, meta })
+    Ok(ProxyDefaults { config, protocol, access_logs, tracing, prioritize_by_locality, kept, meta })
 }
 
-/// The fields that proxy-defaults and service-defaults share and that say nothing yet.
-fn parse_shared(fields: &mut Fields<'_>) -> Result<(), FieldError> {
-    fields.only("Mode", &["direct"])?;
-    fields.only("MutualTLSMode", &["strict"])?;
+/// The fields that proxy-defaults and service-defaults share and on which nothing acts: those that say what is so anyway,
+/// or take nothing away by being passed over, are kept.
+fn parse_shared(fields: &mut Fields<'_>) -> Result<OpaqueSettings, FieldError> {
+    fields.may_only("Mode", &["direct"])?;
+    fields.may_only("MutualTLSMode", &["strict"])?;
     parse_mesh_gateway(fields)?;
-    for name in ["TransparentProxy", "Expose", "EnvoyExtensions"] {
+    // Calls that are captured, or checked by an extension, would be so no more.
+    for name in ["TransparentProxy", "EnvoyExtensions"] {
         fields.unsupported(name)?;
     }
-    Ok(())
+    Ok(keep(fields, &["Mode", "MutualTLSMode", "Expose"]))
 }
 
 fn parse_service_defaults(fields: &mut Fields<'_>) -> Result<ServiceDefaults, FieldError> {
@@ -119,12 +113,10 @@ fn parse_service_defaults(fields: &mut Fields<'_>) -> Result<ServiceDefaults, Fi
     let local_connect_timeout = parse_milliseconds(fields, "LocalConnectTimeoutMs")?;
     let local_request_timeout = parse_milliseconds(fields, "LocalRequestTimeoutMs")?;
     let max_inbound_connections = fields.count("MaxInboundConnections")?.filter(|count| *count > 0);
-    parse_shared(fields)?;
+    let mut kept = parse_shared(fields)?;
     let rate_limit = parse_rate_limits(fields)?;
     let upstream_config = Box::new(parse_upstream_config(fields)?);
-    for name in ["ExternalSNI", "Destination", "BalanceInboundConnections"] {
-        fields.unsupported(name)?;
-    }
+    kept.extend(keep(fields, &["ExternalSNI", "Destination", "BalanceInboundConnections"]));
     let meta = fields.meta("Meta")?;
     Ok(ServiceDefaults {
         service,
@@ -134,6 +126,7 @@ fn parse_service_defaults(fields: &mut Fields<'_>) -> Result<ServiceDefaults, Fi
         max_inbound_connections,
         rate_limit,
         upstream_config,
+        kept,
         meta,
     })
 }

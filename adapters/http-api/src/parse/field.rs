@@ -405,6 +405,17 @@ impl<'c> Fields<'c> {
         }
     }
 
+    /// The same, and leaves it for who takes it.
+    ///
+    /// # Errors
+    /// [`FieldError`] if it holds anything else.
+    pub fn may_only(&mut self, name: &str, allowed: &[&str]) -> Result<(), FieldError> {
+        let Some(entry) = self.values.get(&normal(name)).cloned() else { return Ok(()) };
+        self.only(name, allowed)?;
+        self.values.insert(normal(name), entry);
+        Ok(())
+    }
+
     /// Takes a field that is read and has no effect on traffic in this release; a value in it is remembered as a notice.
     pub fn without_effect(&mut self, name: &str) {
         if let Some(field) = self.take(name)

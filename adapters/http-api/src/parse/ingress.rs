@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use starling_model::{
     CertificateFiles, HostPattern, HttpsRedirect, IngressGateway, IngressListener, IngressRoute, IngressService,
-    IngressTls, ListenerTls, Port, Protocol, RedirectStatus, ServiceName, TlsVersion, UpstreamSettings,
+    IngressTls, ListenerTls, Port, Protocol, RedirectStatus, SecretService, ServiceName, TlsVersion, UpstreamSettings,
 };
 
 use super::field::{FieldError, Fields};
@@ -83,10 +83,16 @@ fn parse_tls(mut fields: Fields<'_>) -> Result<Option<IngressTls>, FieldError> {
         return Err(fields.error("TLSMaxVersion", "TLS 1.3 is always spoken with who can; leave it out"));
     }
     fields.unsupported("CipherSuites")?;
-    fields.unsupported("SDS")?;
+    let secret = parse_secret(&mut fields, enabled == Some(true))?;
     fields.finish()?;
+    if secret.is_some() {
+        if !certificates.is_empty() {
+            return Err(fields.error("Certificates", "contradicts SDS: a certificate comes from one place"));
+        }
+        return Ok(Some(IngressTls { certificates, min_version: min_version.unwrap_or_default(), secret }));
+    }
     if enabled == Some(true) || (enabled.is_none() && !certificates.is_empty()) {
-        return Ok(Some(IngressTls { certificates, min_version: min_version.unwrap_or_default() }));
+        return Ok(Some(IngressTls { certificates, min_version: min_version.unwrap_or_default(), secret: None }));
     }
     if !certificates.is_empty() {
         return Err(fields.error("Certificates", "contradicts Enabled, which is false"));
@@ -95,6 +101,21 @@ fn parse_tls(mut fields: Fields<'_>) -> Result<Option<IngressTls>, FieldError> {
         return Err(fields.error("TLSMinVersion", "needs Enabled"));
     }
     Ok(None)
+}
+
+/// Where a certificate would come from; kept, so that the port is known to have one and is not opened without.
+fn parse_secret(fields: &mut Fields<'_>, said_enabled: bool) -> Result<Option<Box<SecretService>>, FieldError> {
+    let Some(mut inner) = fields.object("SDS")? else { return Ok(None) };
+    let (cluster, resource) = (inner.text("ClusterName")?, inner.text("CertResource")?);
+    inner.finish()?;
+    match (cluster, resource) {
+        (None, None) => Ok(None),
+        (cluster, Some(resource)) => {
+            fields.context.notice(fields.path("SDS"), "is not asked in this release; what needs it is not opened");
+            Ok(Some(Box::new(SecretService { cluster: cluster.unwrap_or_default(), resource, said_enabled })))
+        }
+        (Some(_), None) => Err(inner.missing("CertResource", "must be given")),
+    }
 }
 
 /// A file of the gateway's machine.
@@ -200,7 +221,11 @@ fn parse_service(mut fields: Fields<'_>, protocol: Protocol) -> Result<IngressSe
     }
     let service = ServiceName::new(&name).map_err(|error| fields.error("Name", error))?;
     fields.tenancy()?;
-    fields.unsupported("TLS")?;
+    let mut secret = None;
+    if let Some(mut tls) = fields.object("TLS")? {
+        secret = parse_secret(&mut tls, false)?;
+        tls.finish()?;
+    }
     let hosts = parse_hosts(&mut fields, protocol, &service)?;
     let (request_headers, response_headers) =
         (parse_edits(&mut fields, "RequestHeaders")?, parse_edits(&mut fields, "ResponseHeaders")?);
@@ -212,7 +237,7 @@ fn parse_service(mut fields: Fields<'_>, protocol: Protocol) -> Result<IngressSe
     let settings = parse_settings(&mut fields)?;
     fields.ignored(&["Meta"]);
     fields.finish()?;
-    Ok(IngressService { service, hosts, request_headers, response_headers, settings })
+    Ok(IngressService { service, hosts, request_headers, response_headers, settings, secret })
 }
 
 /// Those of the service's own name where none are given, as in Consul.
@@ -241,6 +266,12 @@ fn parse_hosts(
 fn parse_settings(fields: &mut Fields<'_>) -> Result<UpstreamSettings, FieldError> {
     let mut settings = UpstreamSettings::default();
     parse_limits(fields, &mut settings)?;
+    // Here a 0 says nothing, as in Consul, which answers one where nothing was said.
+    for count in
+        [&mut settings.max_connections, &mut settings.max_pending_requests, &mut settings.max_concurrent_requests]
+    {
+        *count = count.filter(|count| *count > 0);
+    }
     settings.passive_health_check = parse_passive_health_check(fields)?;
     Ok(settings)
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use starling_model::{
     Action, HeaderMatch, HeaderTest, IntentionPermission, IntentionSubject, PathMatch, SourceDecision, SourceIntention,
+    Uuid,
 };
 
 use starling_traffic::path::can_match;
@@ -52,14 +53,21 @@ pub fn parse_sources(
 fn parse_source(mut fields: Fields<'_>, destination: &IntentionSubject) -> Result<SourceIntention, FieldError> {
     let source = required_subject(&mut fields, "Name")?;
     fields.only("Type", &["consul"])?;
-    for name in ["LegacyID", "LegacyMeta", "LegacyCreateTime", "LegacyUpdateTime", "Peer", "SamenessGroup"] {
+    for name in ["LegacyMeta", "Peer", "SamenessGroup"] {
         fields.unsupported(name)?;
     }
-    fields.ignored(&["Precedence"]);
+    let id = parse_id(&mut fields, "LegacyID")?;
+    fields.ignored(&["Precedence", "LegacyCreateTime", "LegacyUpdateTime"]);
     fields.tenancy()?;
-    let intention = parse_decision(&mut fields, source, destination)?;
+    let mut intention = parse_decision(&mut fields, source, destination)?;
+    intention.id = id;
     fields.finish()?;
     Ok(intention)
+}
+
+fn parse_id(fields: &mut Fields<'_>, name: &str) -> Result<Option<Uuid>, FieldError> {
+    let Some(text) = fields.text(name)? else { return Ok(None) };
+    text.parse().map(Some).map_err(|error| fields.error(name, error))
 }
 
 fn required_subject(fields: &mut Fields<'_>, name: &str) -> Result<IntentionSubject, FieldError> {
@@ -110,7 +118,7 @@ fn parse_decision(
     if description.len() > DESCRIPTION_BYTES_MAX {
         return Err(fields.error("Description", format!("has more than {DESCRIPTION_BYTES_MAX} bytes")));
     }
-    Ok(SourceIntention { source, decision, description })
+    Ok(SourceIntention { source, decision, description, id: None })
 }
 
 fn parse_action(fields: &mut Fields<'_>) -> Result<Option<Action>, FieldError> {
@@ -245,14 +253,19 @@ pub fn parse_exact(
     parse_body(fields, source, destination)
 }
 
-/// Reads the body of `POST /v1/connect/intentions`.
+/// Reads the body of `POST /v1/connect/intentions`, or of `PUT /v1/connect/intentions/ID`, whose identifier it may repeat.
 ///
 /// # Errors
 /// [`FieldError`] at the first field that is wrong.
-pub fn parse_named(mut fields: Fields<'_>) -> Result<NamedIntention, FieldError> {
+pub fn parse_named(mut fields: Fields<'_>, id: Option<Uuid>) -> Result<NamedIntention, FieldError> {
+    let written = parse_id(&mut fields, "ID")?;
+    if let Some((asked, written)) = id.zip(written).filter(|(asked, written)| asked != written) {
+        return Err(fields.error("ID", format!("{written} is not {asked}, the identifier in the address")));
+    }
     let source = required_subject(&mut fields, "SourceName")?;
     let destination = required_subject(&mut fields, "DestinationName")?;
-    let intention = parse_body(fields, source, &destination)?;
+    let mut intention = parse_body(fields, source, &destination)?;
+    intention.id = id;
     Ok(NamedIntention { destination, intention })
 }
 

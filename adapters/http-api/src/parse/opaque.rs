@@ -2,7 +2,8 @@
 //!
 //! Consul takes any key there and acts upon those that it knows. Here a key is acted upon or refused, since a misspelt one
 //! would otherwise be a promise that nobody keeps. Keys are compared without regard to case, as in Consul; keys and values
-//! come out in one spelling.
+//! come out in one spelling. In proxy-defaults, where tools leave notes of their own, a key that is neither Consul's nor looks
+//! like one that is acted upon is kept as it is (ADR 0021).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -159,7 +160,25 @@ const CONSUL_KEYS: &[&str] = &[
 /// [`FieldError`] at the first key that is not acted upon, and at the first value that cannot be.
 pub(super) fn parse_config(fields: &mut Fields<'_>, place: Place) -> Result<Map<String, Value>, FieldError> {
     let path = fields.path("Config");
-    read(&path, fields.opaque("Config")?, place.settings())
+    let mut config = fields.opaque("Config")?;
+    let mut notes = Map::new();
+    if place == Place::ProxyDefaults {
+        let is_note = |key: &String| is_note(key, place.settings());
+        for key in config.keys().filter(|key| is_note(key)).cloned().collect::<Vec<_>>() {
+            fields.context.notice(format!("{path}.{key}"), "is kept and has no effect in this release");
+            notes.extend(config.remove_entry(&key));
+        }
+    }
+    let mut read = read(&path, config, place.settings())?;
+    read.extend(notes);
+    Ok(read)
+}
+
+/// Whether a key is nobody's, and looks like nobody's that is acted upon.
+fn is_note(key: &str, settings: &[Setting]) -> bool {
+    let key = key.to_ascii_lowercase();
+    let names = || settings.iter().map(|(name, _)| *name);
+    !CONSUL_KEYS.contains(&key.as_str()) && !names().any(|name| name == key) && nearest(&key, names()).is_none()
 }
 
 /// The protocol in settings that [`parse_config`] has read.

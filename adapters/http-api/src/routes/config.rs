@@ -48,7 +48,8 @@ fn conflict_path(entry: &ConfigEntry) -> String {
         | ConfigEntry::ServiceRouter(_)
         | ConfigEntry::ServiceSplitter(_)
         | ConfigEntry::IngressGateway(_)
-        | ConfigEntry::Mesh(_) => "Name".to_owned(),
+        | ConfigEntry::Mesh(_)
+        | ConfigEntry::Kept(_) => "Name".to_owned(),
     }
 }
 
@@ -89,6 +90,8 @@ pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
         | ConfigKind::ServiceRouter
         | ConfigKind::ServiceSplitter
         | ConfigKind::IngressGateway => Subject::Routing(ServiceName::new(name).map_err(wrong_name)?),
+        // Few and seldom written: a reader of one is woken for any of its kind.
+        ConfigKind::Kept(_) => Subject::ConfigList(kind),
         ConfigKind::ServiceIntentions => Subject::Intentions(name.parse::<IntentionSubject>().map_err(wrong_name)?),
     };
     let view = view(&*api.catalog, &call, &[subject]).await?;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use starling_catalog::{Command, Refusal, Snapshot, Subject};
+use starling_catalog::{Command, IntentionById, IntentionRefusal, Refusal, Snapshot, Subject};
 use starling_model::{
-    Action, ConfigEntry, ConfigKind, IntentionSubject, Revision, ServiceIntentions, ServiceName, SourceIntention,
+    Action, ConfigEntry, ConfigKind, IntentionSubject, Revision, ServiceIntentions, ServiceName, SourceIntention, Uuid,
     Versioned,
 };
 use starling_traffic::{Policy, authorise};
@@ -89,22 +89,71 @@ pub(super) async fn write(api: Arc<Api>, call: Call) -> Outcome {
 }
 
 pub(super) async fn create(api: Arc<Api>, call: Call) -> Outcome {
+    let id = Uuid::from_random(fastrand::u128(..));
+    let mut named = {
+        let context = Call::context(&api.catalog.authority());
+        parse_named(call.fields(&context)?, None)?
+    };
+    named.intention.id = Some(id);
+    let (destination, source) = (named.destination.clone(), named.intention.source.clone());
+    let revision = put(&api, named.destination, named.intention).await?;
+    // One that was there before under these names has kept its own.
+    let snapshot = api.catalog.snapshot();
+    let there =
+        snapshot.intentions(&destination).and_then(|entry| of_entry(entry).find(|it| it.source.source == source));
+    let id = there.and_then(|listed| listed.source.id).unwrap_or(id);
+    Ok(Answer::json(json!({"ID": id.to_string()})).written_at(revision))
+}
+
+/// The identifier in the path.
+fn id_of(call: &Call) -> Result<Uuid, ApiError> {
+    call.param("id").parse().map_err(|error| ApiError::bad_request(format!("id: {error}")))
+}
+
+pub(super) async fn read_by_id(api: Arc<Api>, call: Call) -> Outcome {
+    let id = id_of(&call)?;
+    let view = view(&*api.catalog, &call, &[Subject::ConfigList(ConfigKind::ServiceIntentions)]).await?;
+    let mut all = view.snapshot.configs(ConfigKind::ServiceIntentions).flat_map(|entry| of_entry(entry));
+    match all.find(|listed| listed.source.id == Some(id)) {
+        Some(listed) => Ok(Answer::json(listed.form()).read_at(view.index)),
+        None => Err(ApiError::not_found("Intention not found").at(view.index)),
+    }
+}
+
+pub(super) async fn write_by_id(api: Arc<Api>, call: Call) -> Outcome {
+    let id = id_of(&call)?;
     let named = {
         let context = Call::context(&api.catalog.authority());
-        parse_named(call.fields(&context)?)?
+        parse_named(call.fields(&context)?, Some(id))?
     };
-    let revision = put(&api, named.destination, named.intention).await?;
-    // Intentions are known by their names; there is no identifier to give.
-    Ok(Answer::json(json!({"ID": ""})).written_at(revision))
+    let command = IntentionById::Put { id, destination: named.destination, intention: named.intention };
+    match api.catalog.commit(Command::IntentionById(command)).await {
+        Ok(revision) => Ok(Answer::json(json!({"ID": id.to_string()})).written_at(revision)),
+        Err(CommitFailure::Refused(Refusal::Intention(IntentionRefusal::Unknown(_)))) => {
+            Err(ApiError::not_found("Intention not found"))
+        }
+        Err(failure) => Err(failed(failure)),
+    }
+}
+
+pub(super) async fn delete_by_id(api: Arc<Api>, call: Call) -> Outcome {
+    let revision = api.catalog.commit(Command::IntentionById(IntentionById::Delete(id_of(&call)?))).await?;
+    Ok(Answer::json(json!(true)).written_at(revision))
 }
 
 async fn put(api: &Api, destination: IntentionSubject, intention: SourceIntention) -> Result<Revision, ApiError> {
-    match api.catalog.commit(Command::PutIntention { destination, intention }).await {
-        Ok(revision) => Ok(revision),
-        Err(CommitFailure::Refused(refusal @ Refusal::ProtocolConflict { .. })) => {
-            Err(ApiError::bad_request(format!("Permissions: {refusal}")))
+    api.catalog.commit(Command::PutIntention { destination, intention }).await.map_err(failed)
+}
+
+fn failed(failure: CommitFailure) -> ApiError {
+    match failure {
+        CommitFailure::Refused(refusal @ Refusal::ProtocolConflict { .. }) => {
+            ApiError::bad_request(format!("Permissions: {refusal}"))
         }
-        Err(failure) => Err(failure.into()),
+        CommitFailure::Refused(_)
+        | CommitFailure::Invalid(_)
+        | CommitFailure::NoLeader(_)
+        | CommitFailure::Unavailable(_) => failure.into(),
     }
 }
 

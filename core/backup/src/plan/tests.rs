@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use starling_model::{
-    Action, CaRootRecord, Check, CheckId, CheckedService, ConfigEntry, InstanceKind, Node, Port, ServiceDefaults,
-    ServiceIntentions, SourceDecision, SourceIntention, UnixSeconds, VirtualAddress, Weights,
+    Action, CaRootRecord, Check, CheckId, CheckedService, ConfigEntry, InstanceKind, KeptEntry, KeptKind, Node, Port,
+    ServiceDefaults, ServiceIntentions, SourceDecision, SourceIntention, UnixSeconds, VirtualAddress, Weights,
 };
 
 use super::*;
@@ -63,6 +63,7 @@ fn rules(destination: &str, sources: &[(&str, Action)]) -> Record {
         source: name.parse().expect(name),
         decision: SourceDecision::Connection(*action),
         description: String::new(),
+        id: None,
     };
     Record::Config(ConfigEntry::ServiceIntentions(ServiceIntentions {
         destination: destination.parse().expect(destination),
@@ -81,6 +82,18 @@ fn told(plan: &Plan) -> Vec<String> {
         Change::Delete(key) => format!("-{}", key.encode()),
     };
     plan.stages.iter().map(|stage| stage.changes.iter().map(change).collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[test]
+fn what_nothing_acts_on_is_set_back_too() {
+    let kept = |kind, name: &str| {
+        let settings = starling_model::OpaqueSettings::default();
+        Record::Config(ConfigEntry::Kept(Box::new(KeptEntry { kind, name: name.parse().expect(name), settings })))
+    };
+    let now = records([kept(KeptKind::TcpRoute, "new")]);
+    let then = records([kept(KeptKind::TerminatingGateway, "egress")]);
+    let told = told(&plan(&now, &then, attached_to_none));
+    assert_eq!(told, ["+config/terminating-gateway/egress", "-config/tcp-route/new"]);
 }
 
 #[test]

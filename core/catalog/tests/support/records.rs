@@ -119,6 +119,7 @@ pub fn connection(source: &str, action: Action) -> SourceIntention {
         source: source.parse().unwrap(),
         decision: SourceDecision::Connection(action),
         description: String::new(),
+        id: None,
     }
 }
 
@@ -133,6 +134,7 @@ pub fn requests(source: &str, action: Action, prefix: &str) -> SourceIntention {
         source: source.parse().unwrap(),
         decision: SourceDecision::Requests(vec![permission]),
         description: String::new(),
+        id: None,
     }
 }
 

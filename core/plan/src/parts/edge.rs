@@ -118,6 +118,18 @@ pub(crate) fn without_entry(instance: &ServiceInstance) -> Diagnostic {
     }
 }
 
+/// What a gateway is told of a port whose certificate nothing fetches: open without one, it would be open to everybody.
+pub(crate) fn without_secret(gateway: &IngressGateway, place: usize) -> Diagnostic {
+    Diagnostic {
+        object: entry_of(&gateway.gateway),
+        field: format!("Listeners[{place}].TLS.SDS"),
+        reason: "certificates are not fetched by SDS in this release, so the port is not opened".to_owned(),
+        fix: "name files in TLS.Certificates, or take the certificate from the mesh with TLS.Enabled, and remove SDS"
+            .to_owned(),
+        severity: Severity::Error,
+    }
+}
+
 fn speaks_otherwise(
     gateway: &IngressGateway,
     field: String,

@@ -31,6 +31,10 @@ impl Planner {
         let mut listeners: Vec<_> = entry.listeners.iter().enumerate().collect();
         listeners.sort_by_key(|(_, listener)| listener.port);
         for listener in listeners {
+            if entry.lacks_secret(listener.1) {
+                draft.diagnostics.insert(edge::without_secret(entry, listener.0));
+                continue;
+            }
             let (edge, diagnostics) = edge::build(view, entry, listener, &standing);
             draft.diagnostics.extend(diagnostics);
             self.let_in(draft, &mut calls, entry, &edge);

@@ -113,7 +113,7 @@ impl Mesh {
             "intention" => self.intention(command),
             "root" => self.put(Record::CaRoot(root(args[0]))),
             "mesh" => {
-                let entry = MeshEntry { mesh_destinations_only: args[0] == "only", meta: BTreeMap::new() };
+                let entry = MeshEntry { mesh_destinations_only: args[0] == "only", ..MeshEntry::default() };
                 self.put(Record::Config(ConfigEntry::Mesh(entry)));
             }
             "address" => {
@@ -233,7 +233,7 @@ impl Mesh {
             SourceDecision::Connection(action(decision))
         };
         entry.sources.retain(|intention| intention.source != source);
-        entry.sources.push(SourceIntention { source, decision, description: String::new() });
+        entry.sources.push(SourceIntention { source, decision, description: String::new(), id: None });
         self.put(Record::Config(ConfigEntry::ServiceIntentions(entry)));
     }
 

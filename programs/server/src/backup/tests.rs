@@ -48,7 +48,7 @@ impl World {
     async fn intention(&self, source: &str, destination: &str, action: Action) -> u64 {
         let subject = |name: &str| name.parse::<IntentionSubject>().expect(name);
         let decision = SourceDecision::Connection(action);
-        let intention = SourceIntention { source: subject(source), decision, description: String::new() };
+        let intention = SourceIntention { source: subject(source), decision, description: String::new(), id: None };
         self.commit(Command::PutIntention { destination: subject(destination), intention }).await
     }
 

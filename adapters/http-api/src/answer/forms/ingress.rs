@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use starling_model::{
-    HostPattern, IngressGateway, IngressListener, IngressRoute, IngressService, IngressTls, ListenerTls, TlsVersion,
-    UpstreamSettings,
+    HostPattern, IngressGateway, IngressListener, IngressRoute, IngressService, IngressTls, ListenerTls, SecretService,
+    TlsVersion, UpstreamSettings,
 };
 
 use super::routing::{edits, limits, passive_health_check};
@@ -12,7 +12,7 @@ use super::{Form, texts};
 pub(super) fn ingress_gateway(form: Form, entry: &IngressGateway) -> Form {
     let IngressGateway { gateway: _, tls, defaults, trusted_proxies, listeners, meta } = entry;
     form.field("TLS", tls.as_ref().map_or_else(without_tls, self::tls))
-        .nonempty("Defaults", settings(Form::new(), defaults).end())
+        .nonempty("Defaults", self::defaults(defaults))
         .nonempty("TrustedProxies", trusted_proxies.iter().map(ToString::to_string).collect::<Vec<_>>())
         .field("Listeners", listeners.iter().map(listener).collect::<Vec<_>>())
         .nonempty("Meta", texts(meta))
@@ -43,6 +43,20 @@ fn listener(listener: &IngressListener) -> Value {
     }
 }
 
+/// With a 0 for each limit that is not said, as Consul answers.
+fn defaults(settings: &UpstreamSettings) -> Value {
+    if *settings == UpstreamSettings::default() {
+        return Value::Null;
+    }
+    let zeros = ["MaxConnections", "MaxPendingRequests", "MaxConcurrentRequests"];
+    let form = zeros.into_iter().fold(Form::new(), |form, name| form.field(name, 0));
+    self::settings(form, settings).end()
+}
+
+fn secret(secret: &SecretService) -> Value {
+    Form::new().nonempty("ClusterName", secret.cluster.as_str()).field("CertResource", secret.resource.as_str()).end()
+}
+
 fn without_tls() -> Value {
     json!({"Enabled": false})
 }
@@ -52,18 +66,21 @@ fn tls(tls: &IngressTls) -> Value {
         json!({"CertFile": files.certificate.display().to_string(), "KeyFile": files.key.display().to_string()})
     });
     Form::new()
-        .field("Enabled", true)
+        .field("Enabled", tls.secret.as_ref().is_none_or(|secret| secret.said_enabled))
+        .nonempty("SDS", tls.secret.as_deref().map_or(Value::Null, secret))
         .nonempty("Certificates", files.collect::<Vec<_>>())
         .nonempty("TLSMinVersion", if tls.min_version == TlsVersion::default() { "" } else { tls.min_version.as_str() })
         .end()
 }
 
 fn service(service: &IngressService) -> Value {
-    let IngressService { service: name, hosts, request_headers, response_headers, settings } = service;
+    let IngressService { service: name, hosts, request_headers, response_headers, settings, secret } = service;
     // What stands there where nobody has written hosts is not shown as if somebody had.
     let default = [HostPattern::of_service(name.as_str())];
     let hosts: Vec<_> = if *hosts == default { Vec::new() } else { hosts.iter().map(ToString::to_string).collect() };
     let form = Form::new().field("Name", name.as_str()).nonempty("Hosts", hosts);
+    let tls = secret.as_deref().map_or(Value::Null, |secret| json!({"SDS": self::secret(secret)}));
+    let form = form.nonempty("TLS", tls);
     self::settings(form, settings)
         .nonempty("RequestHeaders", edits(request_headers))
         .nonempty("ResponseHeaders", edits(response_headers))

@@ -228,9 +228,10 @@ fn hash_policy(policy: &HashPolicy) -> Value {
         HashOn::QueryParameter(name) => named("query_parameter", name),
         HashOn::SourceAddress => Form::new().field("SourceIP", true),
         HashOn::Cookie { name, ttl, path, session } => {
+            // In nanoseconds: here Consul's client reads no text.
             let config = Form::new()
                 .nonempty("Session", *session)
-                .nonempty("TTL", duration(*ttl))
+                .nonempty("TTL", ttl.map_or(0, |ttl| u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX)))
                 .nonempty("Path", path.as_deref().unwrap_or_default());
             named("cookie", name).nonempty("CookieConfig", config.end())
         }

@@ -72,7 +72,10 @@ fn put(path: &Path, text: &str) {
 }
 
 fn with_files(protocol: Protocol, hosts: &[&str], certificates: Vec<CertificateFiles>) -> Edge {
-    Edge { tls: Some(IngressTls { certificates, min_version: TlsVersion::V1_2 }), ..edge(protocol, hosts) }
+    Edge {
+        tls: Some(IngressTls { certificates, min_version: TlsVersion::V1_2, secret: None }),
+        ..edge(protocol, hosts)
+    }
 }
 
 #[tokio::test]
