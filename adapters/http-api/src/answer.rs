@@ -122,6 +122,11 @@ impl Answer {
         self
     }
 
+    /// The rows of its list, if it is one.
+    pub(crate) fn rows(&mut self) -> Option<&mut Vec<Value>> {
+        if let Body::Json(Value::Array(rows)) = &mut self.body { Some(rows) } else { None }
+    }
+
     /// With how it stands with what was waited for.
     pub(crate) fn until(mut self, standing: Standing) -> Self {
         self.until = Some(standing);
@@ -144,6 +149,7 @@ impl Answer {
 /// How answers to one request are written.
 pub(crate) struct Rendering {
     pretty: bool,
+    cached: bool,
     consistency: &'static str,
     default_policy: Action,
     catalog: Arc<dyn CatalogPort>,
@@ -156,7 +162,7 @@ impl Rendering {
             (false, true) => "consistent",
             _ => "leader",
         };
-        Self { pretty: query.has("pretty"), consistency, default_policy, catalog }
+        Self { pretty: query.has("pretty"), cached: query.has("cached"), consistency, default_policy, catalog }
     }
 
     pub(crate) fn answer(&self, answer: Answer) -> Response<axum::body::Body> {
@@ -176,7 +182,14 @@ impl Rendering {
         }
         match answer.index {
             Index::None => {}
-            Index::Read(index) => self.read_headers(&mut response, index),
+            Index::Read(index) => {
+                self.read_headers(&mut response, index);
+                if self.cached {
+                    // Every read is answered from memory, which is kept current.
+                    set(&mut response, "x-cache", "HIT");
+                    set(&mut response, "age", "0");
+                }
+            }
             Index::Written(revision) => set(&mut response, "x-consul-index", &revision.to_string()),
         }
         if let Some(hash) = answer.content_hash {

@@ -18,6 +18,7 @@ pub mod router;
 pub mod routes;
 mod serve;
 mod site;
+mod volatile;
 
 pub use axum::Router;
 pub use axum::body::Body;

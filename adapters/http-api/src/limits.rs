@@ -30,6 +30,8 @@ impl BodyLimit {
     pub const KV_VALUE: Self = Self { name: "kv-value", bytes: starling_model::KV_VALUE_BYTES_MAX };
     /// A transaction, its values in base64. The store takes a megabyte at once, and counts a key three times.
     pub const TRANSACTION: Self = Self { name: "transaction", bytes: 320 * 1024 };
+    /// What an event carries; Serf's limit is half of that, with the name.
+    pub const EVENT: Self = Self { name: "event", bytes: 1024 };
     /// A handful of short fields.
     pub const SMALL: Self = Self { name: "small", bytes: 16 * 1024 };
 

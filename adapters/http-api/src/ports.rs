@@ -16,6 +16,8 @@ use starling_model::{
     NodeName, Revision, ServerId, ServiceInstance, ServiceName, ServiceRegistration, TrustDomain, UnixSeconds,
 };
 
+use tokio::sync::mpsc;
+
 use crate::parse::CheckRegistration;
 
 pub use snapshot::{IncomingSnapshot, OutgoingSnapshot, RestoreReport, SnapshotFailure};
@@ -131,6 +133,12 @@ pub trait CatalogPort: Send + Sync + 'static {
 
     /// Every metric in the OpenMetrics text form.
     fn metrics_text(&self) -> String;
+
+    /// What the process logs from now on, up to `level`, as text or as JSON; `None` if as many listen as may.
+    fn log_lines(&self, level: tracing::Level, json: bool) -> Option<mpsc::Receiver<String>> {
+        let _ = (level, json);
+        None
+    }
 
     /// Everything that was acknowledged before, as a snapshot file.
     ///
@@ -342,6 +350,8 @@ pub struct MeshFacts {
     pub dns_port: Option<u16>,
     /// Envoy versions that are tested, newest first.
     pub envoy_versions: Vec<String>,
+    /// Whether the operator has turned off what Consul calls Connect: nobody is given roots or leaves.
+    pub connect_off: bool,
 }
 
 /// The agent on this node.
@@ -406,6 +416,15 @@ pub trait AgentPort: Send + Sync + 'static {
 
     /// Has every leaf of this node issued anew, with a new key.
     fn rotate_leaves(&self);
+
+    /// Reads its definition files anew, and registers what they say now; what they say no more goes.
+    ///
+    /// # Errors
+    /// [`AgentFailure`] if a file cannot be read or says what cannot be; nothing is changed then.
+    async fn reload(&self) -> Result<(), AgentFailure> {
+        let reason = "this agent was started without definition files that it could read anew".to_owned();
+        Err(AgentFailure::BadRequest { path: "reload".to_owned(), reason })
+    }
 }
 
 /// Why the agent did not do something.

@@ -49,6 +49,8 @@ impl Answerer {
             }
             // Judged by intentions that the agent need not have.
             "/v1/agent/connect/authorize" => Self::Servers,
+            // About a node that is not this one.
+            "/v1/agent/force-leave/{node}" => Self::Servers,
             "/metrics" | "/starling/v1/diagnostics" => Self::Agent,
             _ if pattern.starts_with("/v1/agent/") || pattern.starts_with("/starling/v1/agent/") => Self::Agent,
             _ => Self::Servers,
@@ -119,6 +121,8 @@ mod tests {
             (Method::PUT, "/v1/agent/service/register", "/v1/agent/service/register", Agent),
             (Method::GET, "/v1/agent/connect/ca/leaf/web", "/v1/agent/connect/ca/leaf/{service}", Agent),
             (Method::GET, "/metrics", "/metrics", Agent),
+            (Method::PUT, "/v1/agent/force-leave/n2", "/v1/agent/force-leave/{node}", Servers),
+            (Method::PUT, "/v1/agent/maintenance", "/v1/agent/maintenance", Agent),
             (Method::POST, "/v1/agent/connect/authorize", "/v1/agent/connect/authorize", Servers),
             (Method::GET, "/v1/catalog/nodes", "/v1/catalog/nodes", Servers),
             (Method::PUT, "/starling/v1/tokens/join", "/starling/v1/tokens/join", Servers),

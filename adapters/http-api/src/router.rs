@@ -23,7 +23,9 @@ use crate::filter::{ListFilter, Shape};
 use crate::limits::{BODY_TIMEOUT, BodyLimit, URI_BYTES_MAX};
 use crate::ports::{AgentPort, CatalogPort};
 use crate::relay::{self, Answerer, ServersPort};
+use crate::routes::coordinate;
 use crate::site::{OnLoopback, check_site};
+use crate::volatile::{AgentTokens, Coordinates, Events};
 
 /// What a caller must be allowed to do; the words of Consul's rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +124,9 @@ pub(crate) struct Api {
     agent: Option<Arc<dyn AgentPort>>,
     servers: Option<Arc<dyn ServersPort>>,
     authoriser: Arc<dyn Authoriser>,
+    pub(crate) events: Events,
+    pub(crate) coordinates: Coordinates,
+    pub(crate) agent_tokens: AgentTokens,
 }
 
 impl Api {
@@ -232,7 +237,8 @@ impl Route {
 /// Builds the router of every route in [`crate::routes::table`].
 pub fn router(ports: Ports) -> axum::Router {
     let Ports { catalog, agent, servers, authoriser } = ports;
-    let api = Arc::new(Api { catalog, agent, servers, authoriser });
+    let (events, coordinates, agent_tokens) = Default::default();
+    let api = Arc::new(Api { catalog, agent, servers, authoriser, events, coordinates, agent_tokens });
     let mut paths: BTreeMap<&'static str, Vec<Route>> = BTreeMap::new();
     for route in crate::routes::table() {
         paths.entry(route.path).or_default().push(route);
@@ -324,9 +330,13 @@ async fn dispatch(
         let current = stopping.cuts_short(api.catalog.catch_up()).await;
         current.unwrap_or(Ok(())).map_err(ApiError::from)?;
     }
+    let near = coordinate::near(api, &query, &head.headers);
     let (headers, stream, filter) = (head.headers, Mutex::new(stream), filter.map(Arc::new));
     let call = Call { params, query, headers, body, stream, filter: filter.clone(), stopping: stopping.clone() };
-    let answer = (route.handler)(Arc::clone(api), call).await?;
+    let mut answer = (route.handler)(Arc::clone(api), call).await?;
+    if let Some((near, rows)) = near.zip(answer.rows()) {
+        coordinate::sort(api, &near, rows);
+    }
     let answer = match (filter, route.filtered) {
         (Some(filter), Filtered::All(_)) => answer.filtered(&filter, None),
         (Some(filter), Filtered::Services(_)) => answer.filtered(&filter, Some("Services")),

@@ -6,10 +6,17 @@ mod authority;
 mod catalog;
 mod config;
 mod connect;
+pub(crate) mod coordinate;
 mod discovery_chain;
+mod event;
 mod health;
 mod intention;
 mod kv;
+mod machine;
+mod maintenance;
+mod membership;
+mod monitor;
+mod operator;
 mod servers;
 mod session;
 mod snapshot;
@@ -29,7 +36,8 @@ use crate::router::{Filtered, Permission, Route};
 /// Every route.
 #[must_use]
 pub fn table() -> Vec<Route> {
-    [agent_routes(), catalog_routes(), connect_routes(), coordination_routes(), own_routes()].concat()
+    [agent_routes(), catalog_routes(), connect_routes(), coordination_routes(), operator_routes(), own_routes()]
+        .concat()
 }
 
 /// Milliseconds since 1970, by the clock of this machine.
@@ -62,7 +70,17 @@ fn agent_routes() -> Vec<Route> {
         Route::new("GET", "/v1/agent/connect/ca/roots", P::Public, B::NONE, "Root certificates that the mesh trusts; blocking", |a, c| Box::pin(connect::roots(a, c))),
         Route::new("GET", "/v1/agent/connect/ca/leaf/{service}", P::ServiceWrite, B::NONE, "A leaf certificate with its private key; blocking", |a, c| Box::pin(connect::leaf(a, c))),
         Route::new("POST", "/v1/agent/connect/authorize", P::ServiceWrite, B::SMALL, "Whether a client certificate may connect to a service", |a, c| Box::pin(connect::authorize(a, c))),
-        Route::new("GET", "/v1/agent/metrics", P::AgentRead, B::NONE, "Metrics (`format=prometheus`)", |a, c| Box::pin(status::agent_metrics(a, c))),
+        Route::new("GET", "/v1/agent/metrics", P::AgentRead, B::NONE, "Metrics, in Consul's JSON (`format=prometheus`: in text)", |a, c| Box::pin(machine::metrics(a, c))),
+        Route::new("GET", "/v1/agent/host", P::OperatorRead, B::NONE, "The machine: memory, processors, kernel", |a, c| Box::pin(machine::host(a, c))),
+        Route::new("GET", "/v1/agent/version", P::AgentRead, B::NONE, "The release of Consul whose API this is, and Starling's own", |a, c| Box::pin(machine::version(a, c))),
+        Route::new("GET", "/v1/agent/monitor", P::AgentRead, B::NONE, "The log as it is written, a line at a time (`loglevel`, no deeper than the process logs; `logjson`)", |a, c| Box::pin(monitor::monitor(a, c))),
+        Route::new("PUT", "/v1/agent/maintenance", P::NodeWrite, B::NONE, "Put this node into maintenance, or take it out (`enable`, `reason`)", |a, c| Box::pin(maintenance::node(a, c))),
+        Route::new("PUT", "/v1/agent/service/maintenance/{id}", P::ServiceWrite, B::NONE, "Put an instance into maintenance, or take it out (`enable`, `reason`)", |a, c| Box::pin(maintenance::service(a, c))),
+        Route::new("PUT", "/v1/agent/reload", P::AgentWrite, B::NONE, "Read definition files anew; what they say no more goes", |a, c| Box::pin(agent::reload(a, c))),
+        Route::new("PUT", "/v1/agent/token/{token}", P::AgentWrite, B::SMALL, "Give the agent a token of its own, until it ends", |a, c| Box::pin(membership::token(a, c))),
+        Route::new("PUT", "/v1/agent/leave", P::AgentWrite, B::NONE, "Have this server leave, if there is another", |a, c| Box::pin(membership::leave(a, c))),
+        Route::new("PUT", "/v1/agent/force-leave/{node}", P::OperatorWrite, B::NONE, "Take out a node that is lost", |a, c| Box::pin(membership::force_leave(a, c))),
+        Route::new("PUT", "/v1/agent/join/{address}", P::AgentWrite, B::NONE, "Refused, with how a node joins", |a, c| Box::pin(membership::join(a, c))),
     ]
 }
 
@@ -134,6 +152,28 @@ fn coordination_routes() -> Vec<Route> {
         Route::new("GET", "/v1/session/info/{id}", P::SessionRead, B::NONE, "A session, in a list that is empty without; blocking", |a, c| Box::pin(session::info(a, c))),
         Route::new("GET", "/v1/session/node/{node}", P::SessionRead, B::NONE, "The sessions of a node; blocking", |a, c| Box::pin(session::of_node(a, c))),
         Route::new("GET", "/v1/session/list", P::SessionRead, B::NONE, "Every session; blocking", |a, c| Box::pin(session::list(a, c))),
+    ]
+}
+
+#[rustfmt::skip]
+fn operator_routes() -> Vec<Route> {
+    use BodyLimit as B;
+    use Permission as P;
+    vec![
+        Route::new("GET", "/v1/operator/raft/configuration", P::OperatorRead, B::NONE, "The servers, as Consul would tell of its own", |a, c| Box::pin(operator::raft(a, c))),
+        Route::new("DELETE", "/v1/operator/raft/peer", P::OperatorWrite, B::NONE, "Refused: servers vote on nothing", |a, c| Box::pin(operator::without_raft(a, c))),
+        Route::new("POST", "/v1/operator/raft/transfer-leader", P::OperatorWrite, B::NONE, "Refused: servers vote on nothing", |a, c| Box::pin(operator::without_raft(a, c))),
+        Route::new("GET", "/v1/operator/autopilot/configuration", P::OperatorRead, B::NONE, "Settings of Consul's autopilot, which are kept and do nothing", |a, c| Box::pin(operator::autopilot(a, c))),
+        Route::new("PUT", "/v1/operator/autopilot/configuration", P::OperatorWrite, B::SMALL, "Write them (`cas`)", |a, c| Box::pin(operator::write_autopilot(a, c))),
+        Route::new("GET", "/v1/operator/autopilot/health", P::OperatorRead, B::NONE, "How the servers fare; 429 if one does not", |a, c| Box::pin(operator::health(a, c))),
+        Route::new("GET", "/v1/operator/autopilot/state", P::OperatorRead, B::NONE, "The same, by identifier", |a, c| Box::pin(operator::state(a, c))),
+        Route::new("GET", "/v1/operator/usage", P::OperatorRead, B::NONE, "How many nodes, services and instances there are; blocking", |a, c| Box::pin(operator::usage(a, c))),
+        Route::new("PUT", "/v1/event/fire/{name}", P::AgentWrite, B::EVENT, "Tell an event (`node`, `service`, `tag`); its payload is the body", |a, c| Box::pin(event::fire(a, c))),
+        Route::new("GET", "/v1/event/list", P::AgentRead, B::NONE, "The last 256 events of every server (`name`; `local`: of the one that is asked); blocking", |a, c| Box::pin(event::list(a, c))),
+        Route::new("GET", "/v1/coordinate/datacenters", P::Public, B::NONE, "The datacentres: this one", |a, c| Box::pin(coordinate::datacenters(a, c))),
+        Route::new("GET", "/v1/coordinate/nodes", P::NodeRead, B::NONE, "Coordinates that the server was told of (`segment`)", |a, c| Box::pin(coordinate::nodes(a, c))),
+        Route::new("GET", "/v1/coordinate/node/{node}", P::NodeRead, B::NONE, "Those of one node", |a, c| Box::pin(coordinate::node(a, c))),
+        Route::new("PUT", "/v1/coordinate/update", P::NodeWrite, B::SMALL, "Tell the coordinates of a node, by which `?near` sorts lists", |a, c| Box::pin(coordinate::update(a, c))),
     ]
 }
 

@@ -265,9 +265,9 @@ const CHECKS: &[(&str, &str)] = &[
     ("{}", "TTL: a check needs one of HTTP, TCP, GRPC, TTL, ScriptArgs or AliasService"),
     (r#"{"Name": "c", "HTPP": "http://a/", "Interval": "1s"}"#, "HTPP: unknown field"),
     (r#"{"TTL": "1s"}"#, "Name: must be given"),
-    (r#"{"Name": "c", "TTL": "soon"}"#, "TTL: \"soon\" is no duration; write it like \"10s\" or \"1m30s\""),
-    (r#"{"Name": "c", "TTL": true}"#, "TTL: true is no duration; write it like \"10s\" or \"1m30s\""),
-    (r#"{"Name": "c", "TTL": "-1s"}"#, "TTL: \"-1s\" is no duration; write it like \"10s\" or \"1m30s\""),
+    (r#"{"Name": "c", "TTL": "soon"}"#, "TTL: invalid duration \"soon\"; write it like \"10s\" or \"1m30s\""),
+    (r#"{"Name": "c", "TTL": true}"#, "TTL: invalid duration true; write it like \"10s\" or \"1m30s\""),
+    (r#"{"Name": "c", "TTL": "-1s"}"#, "TTL: invalid duration \"-1s\"; write it like \"10s\" or \"1m30s\""),
     (r#"{"Name": "c", "TTL": "1s", "Interval": "1s"}"#, "Interval: must not be given together with TTL"),
     (r#"{"Name": "c", "HTTP": "http://a/"}"#, "Interval: must be given and more than 0 for this kind of check"),
     (

@@ -4,6 +4,7 @@
 //! when it is built, keeps the handles, and pays one atomic addition per event.
 
 mod measured;
+mod tail;
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -19,9 +20,12 @@ pub use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Metric;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use measured::Measured;
 pub use measured::{Measure, MeasureFamily, Measurement};
+pub use tail::{FOLLOWERS_MAX, follow};
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,13 +59,13 @@ pub enum LogError {
 /// [`LogError`].
 pub fn start_log(filter: &str, format: LogFormat) -> Result<(), LogError> {
     let filter = parse(filter)?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let registry = tracing_subscriber::registry().with(filter).with(tail::Followed);
     // A closed standard error is no reason to panic, which the report of such a failure on standard error would be.
-    let builder = builder.log_internal_errors(false);
-    let builder = if std::io::stderr().is_terminal() { builder } else { builder.with_ansi(false) };
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
+    let lines = if std::io::stderr().is_terminal() { lines } else { lines.with_ansi(false) };
     let started = match format {
-        LogFormat::Text => builder.with_target(false).try_init(),
-        LogFormat::Json => builder.json().try_init(),
+        LogFormat::Text => registry.with(lines.with_target(false)).try_init(),
+        LogFormat::Json => registry.with(lines.json()).try_init(),
     };
     started.map_err(|_| LogError::Running)
 }

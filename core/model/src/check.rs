@@ -178,6 +178,8 @@ pub enum CheckKind {
         /// Instance looked at; `None` means the node's own checks.
         service: Option<InstanceId>,
     },
+    /// Nothing is run: somebody has put it there, and it stays as it is until somebody takes it away.
+    Maintenance,
 }
 
 impl CheckKind {
@@ -191,6 +193,7 @@ impl CheckKind {
             Self::Ttl { .. } => "ttl",
             Self::Script { .. } => "script",
             Self::Alias { .. } => "alias",
+            Self::Maintenance => "maintenance",
         }
     }
 }

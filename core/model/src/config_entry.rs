@@ -115,9 +115,17 @@ impl ConfigKind {
         Self::ServiceSplitter,
     ];
 
-    /// Every kind: those that are acted upon, then those that are kept.
+    /// Every kind of users: those that are acted upon, then those that are kept.
     pub fn all() -> impl Iterator<Item = Self> {
         Self::OBEYED.into_iter().chain(KeptKind::ALL.into_iter().map(Self::Kept))
+    }
+
+    /// The kind that users call so when they write an entry.
+    ///
+    /// # Errors
+    /// [`UnknownKind`] if there is none.
+    pub fn of_users(text: &str) -> Result<Self, UnknownKind> {
+        Self::all().find(|kind| kind.as_str() == text).ok_or_else(|| UnknownKind(text.to_owned()))
     }
 
     /// Consul's word for it.
@@ -140,7 +148,8 @@ impl ConfigKind {
 impl FromStr for ConfigKind {
     type Err = UnknownKind;
     fn from_str(text: &str) -> Result<Self, UnknownKind> {
-        Self::all().find(|kind| kind.as_str() == text).ok_or_else(|| UnknownKind(text.to_owned()))
+        let apart = || KeptKind::APART.into_iter().map(Self::Kept).find(|kind| kind.as_str() == text);
+        Self::of_users(text).or_else(|error| apart().ok_or(error))
     }
 }
 
@@ -259,7 +268,7 @@ pub struct ProxyDefaults {
     pub access_logs: AccessLog,
     /// The traces that proxies take part in.
     #[serde(default)]
-    pub tracing: Tracing,
+    pub tracing: Box<Tracing>,
     /// Whether instances near the caller come first, of every service whose resolver does not say; `None` is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prioritize_by_locality: Option<LocalityMode>,

@@ -27,10 +27,12 @@ pub enum KeptKind {
     TcpRoute,
     /// Services outside the mesh, and how they are called.
     TerminatingGateway,
+    /// Settings of Consul's autopilot. No entry of users: an endpoint of its own writes it.
+    Autopilot,
 }
 
 impl KeptKind {
-    /// Every kind, in the order of their names.
+    /// Every kind that users write as a config entry, in the order of their names.
     pub const ALL: [Self; 8] = [
         Self::ApiGateway,
         Self::ExportedServices,
@@ -41,6 +43,9 @@ impl KeptKind {
         Self::TcpRoute,
         Self::TerminatingGateway,
     ];
+
+    /// Those that have an endpoint of their own.
+    pub const APART: [Self; 1] = [Self::Autopilot];
 
     /// Consul's word for it.
     #[must_use]
@@ -54,6 +59,7 @@ impl KeptKind {
             Self::JwtProvider => "jwt-provider",
             Self::TcpRoute => "tcp-route",
             Self::TerminatingGateway => "terminating-gateway",
+            Self::Autopilot => "autopilot-configuration",
         }
     }
 }

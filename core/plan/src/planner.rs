@@ -178,7 +178,7 @@ impl Planner {
         let mut draft = Draft { mesh, from, subjects: BTreeSet::new(), diagnostics: BTreeSet::new() };
         let defaults = view.proxy_defaults();
         let access_log = kept(&mut self.access_log, defaults.map(|entry| &entry.access_logs));
-        let tracing = kept(&mut self.tracing, defaults.map(|entry| &entry.tracing));
+        let tracing = kept(&mut self.tracing, defaults.map(|entry| &*entry.tracing));
         let trust = draft.take(self.trusts.fetch(&(), mesh, build_trust));
         // A proxy that trusts nobody must not listen: it could verify no peer.
         let (mut inbound, mut edges) = (None, Vec::new());

@@ -69,7 +69,9 @@ impl Prober {
             CheckKind::Grpc { .. } => within(timeout, grpc::run(kind, &self.trust)).await,
             CheckKind::Script { args } if self.enable_script_checks => script::run(args, timeout).await,
             CheckKind::Script { .. } => Ok(critical(definition::SCRIPTS_DISABLED.to_owned())),
-            CheckKind::Ttl { .. } | CheckKind::Alias { .. } => Ok(critical("this kind of check is not run".to_owned())),
+            CheckKind::Ttl { .. } | CheckKind::Alias { .. } | CheckKind::Maintenance => {
+                Ok(critical("this kind of check is not run".to_owned()))
+            }
         }
     }
 }

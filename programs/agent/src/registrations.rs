@@ -280,9 +280,10 @@ impl Registrations {
         Some(touched)
     }
 
-    /// How a check is run; `None` for one that is not here or follows from others.
+    /// How a check is run; `None` for one that is not here, follows from others or is put there by hand.
     pub(crate) fn plan(&self, id: &CheckId) -> Option<Plan> {
-        let check = self.checks.get(id).filter(|check| !self.is_derived(check))?;
+        let is_run = |check: &&CheckState| !self.is_derived(check) && check.definition().kind != CheckKind::Maintenance;
+        let check = self.checks.get(id).filter(is_run)?;
         Some(Plan {
             kind: check.definition().kind.clone(),
             interval: check.definition().interval,
@@ -518,7 +519,8 @@ impl Registrations {
             | CheckKind::Tcp { .. }
             | CheckKind::Grpc { .. }
             | CheckKind::Ttl { .. }
-            | CheckKind::Script { .. } => None,
+            | CheckKind::Script { .. }
+            | CheckKind::Maintenance => None,
         }
     }
 }

@@ -161,7 +161,7 @@ async fn open(node: &Arc<RemoteNode>, serving: &Serving, sockets: Sockets, regis
     let servers = Servers(Arc::clone(&node.api));
     let api = starling_http_api::router(Ports {
         catalog: Arc::new(Part { node: Arc::clone(node), servers: servers.clone(), facts, registry }),
-        agent: Some(Arc::new(LocalAgent { agent: Arc::clone(&node.agent), trust_domain })),
+        agent: Some(Arc::new(LocalAgent { agent: Arc::clone(&node.agent), trust_domain, reload: None })),
         servers: Some(Arc::new(servers.clone())),
         authoriser: Arc::new(AllowEverything),
     });
@@ -188,6 +188,7 @@ fn facts(node: &RemoteNode, sockets: &Sockets) -> anyhow::Result<MeshFacts> {
         grpc_tls_port: None,
         dns_port: Some(sockets.dns.udp.local_addr()?.port()),
         envoy_versions: ENVOY_VERSIONS.map(str::to_owned).to_vec(),
+        connect_off: false,
     })
 }
 

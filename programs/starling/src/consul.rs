@@ -28,6 +28,7 @@ use starling_server::Server;
 use crate::outcome::{EXIT_CODES, usage};
 use crate::print;
 use crate::role::definitions;
+use crate::role::reload::Sources;
 use crate::{argv, dev};
 use settings::Settings;
 
@@ -45,6 +46,10 @@ pub(crate) struct Guise {
     pub(crate) cluster: Option<ClusterId>,
     /// Whether the node has Consul's check and service.
     pub(crate) is_consul: bool,
+    /// Whether nobody is to be given roots or leaves.
+    pub(crate) connect_off: bool,
+    /// Where its definitions are written.
+    pub(crate) sources: Sources,
 }
 
 /// Starling under the name of Consul
@@ -269,6 +274,7 @@ fn version(format: &str) -> anyhow::Result<()> {
 
 fn agent(args: AgentArgs) -> anyhow::Result<Agent> {
     let mut settings = Settings::default();
+    let sources = Sources { files: args.config_file.clone(), directories: args.config_dir.clone(), has_settings: true };
     let texts = read(&mut settings, &files(&args)?)?;
     let keeps_nothing = args.dev;
     args.over(&mut settings);
@@ -280,7 +286,7 @@ fn agent(args: AgentArgs) -> anyhow::Result<Agent> {
     if settings.seeks_others {
         eprintln!("warning: {ALONE}");
     }
-    Ok(Agent { dev, definitions, guise: settings.guise() })
+    Ok(Agent { dev, definitions, guise: Guise { sources, ..settings.guise() } })
 }
 
 /// The settings of these files, and their texts with what to call them.
@@ -288,6 +294,10 @@ fn read(settings: &mut Settings, paths: &[PathBuf]) -> anyhow::Result<Vec<(Strin
     let mut texts = Vec::new();
     for path in paths {
         let text = definitions::read_file(path).with_context(|| format!("reading {}", path.display()))?;
+        // One that is made before it is filled says nothing yet.
+        if text.trim_ascii().is_empty() {
+            continue;
+        }
         let name = path.display().to_string();
         settings.read(&name, &text)?;
         texts.push((name, text));

@@ -6,6 +6,7 @@
 mod demo;
 mod link;
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use starling_agent::{Agent, AgentConfig, Proxies, data_plane};
 use starling_http_api::parse::Definitions;
-use starling_model::Node;
+use starling_model::{InstanceId, Node};
 use starling_plan::MeshSettings;
 use starling_rpc::{LoopbackListener, ProxySource};
 use starling_server::{Opening, ServerConfig};
@@ -28,6 +29,7 @@ use crate::role::arguments::NativePlane;
 use crate::role::control::{Beside, Control, ServerSockets};
 use crate::role::definitions::{self, Unavailable};
 use crate::role::local_agent::LocalAgent;
+use crate::role::reload::{Reload, Sources};
 use crate::role::{self, Interrupts, Role, Serving, doors, node};
 
 /// Runs until interrupted.
@@ -36,11 +38,12 @@ pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
 }
 
 /// The same with definitions beyond those that the arguments name, and a node that shows itself otherwise.
-pub(crate) async fn run_as(mut args: DevArgs, more: Vec<Definitions>, guise: Guise) -> anyhow::Result<()> {
+pub(crate) async fn run_as(mut args: DevArgs, more: Vec<Definitions>, mut guise: Guise) -> anyhow::Result<()> {
     // First of all: whatever has begun when a signal comes is taken down in order.
     let interrupts = Interrupts::listen()?;
     let mut definitions = read_definitions(&args)?;
     definitions.extend(more);
+    guise.sources.directories.extend(args.config_dir.clone());
     if args.demo {
         demo::Demo::check_ports(args.data_plane.is_native())?;
         args.data_plane.show_at(demo::ADMIN);
@@ -115,6 +118,8 @@ struct Running {
     closed: Option<(Sockets, Vec<Definitions>)>,
     /// Whether the node has Consul's check and service.
     is_consul: bool,
+    /// Where what is registered is written.
+    sources: Sources,
     demo: bool,
     /// The native data plane, if this node has one.
     engine: Option<NativePlane>,
@@ -156,7 +161,8 @@ impl Running {
         };
         let view = Arc::new(link::View(Arc::clone(&server)));
         let engine = args.data_plane.start(&registry).await?;
-        let control = Control::new(server, registry, settings.default_intention_action, Some(name.clone()));
+        let mut control = Control::new(server, registry, settings.default_intention_action, Some(name.clone()));
+        control.connect_off = guise.connect_off;
         let config = AgentConfig {
             node: node.clone(),
             locality: definitions::locality(args.locality.as_ref(), &definitions),
@@ -172,16 +178,24 @@ impl Running {
         let proxies = Proxies::new(Arc::clone(&agent), Arc::clone(&view) as _, settings);
         let (closed, serving) = (Some((sockets, definitions)), Serving::new());
         serving.spawn_endless(starling_agent::follow_roots(Arc::clone(&agent), view)).await;
-        let is_consul = guise.is_consul;
-        Ok(Self { control, agent, proxies, node, closed, is_consul, demo: args.demo, engine, serving, data_dir })
+        let Guise { is_consul, sources, .. } = guise;
+        let demo = args.demo;
+        Ok(Self { control, agent, proxies, node, closed, is_consul, sources, demo, engine, serving, data_dir })
+    }
+
+    /// How the files that were read are read again.
+    fn reload(&self, known: BTreeSet<InstanceId>) -> Reload {
+        let (node, datacenter) = (self.node.name.clone(), self.agent.datacenter().clone());
+        let (sources, server) = (self.sources.clone(), Arc::clone(&self.control.server));
+        Reload { sources, node, datacenter, server, known: known.into() }
     }
 
     /// Opens the doors; where xDS in plaintext and the API are then.
-    async fn open(&self, sockets: Sockets) -> anyhow::Result<(SocketAddr, SocketAddr)> {
+    async fn open(&self, sockets: Sockets, reload: Reload) -> anyhow::Result<(SocketAddr, SocketAddr)> {
         let shares = Shares::here()?;
         let (http, grpc) = (sockets.server.http.local_addr()?, sockets.grpc.local_addr()?);
         let trust_domain = self.control.server.trust_domain().clone();
-        let agent = Arc::new(LocalAgent { agent: Arc::clone(&self.agent), trust_domain });
+        let agent = Arc::new(LocalAgent { agent: Arc::clone(&self.agent), trust_domain, reload: Some(reload) });
         let beside = Beside { agent, proxies: self.proxies.clone(), grpc };
         self.control.open(&self.serving, sockets.server, &self.node, Some(beside), shares).await?;
         let source = Arc::new(self.proxies.clone()) as Arc<dyn ProxySource>;
@@ -194,6 +208,8 @@ impl Running {
     /// plays the demo, until something fails.
     async fn work(&mut self) -> anyhow::Result<()> {
         let Some((sockets, definitions)) = self.closed.take() else { return Ok(()) };
+        // Those of the demo are in no file.
+        let known = if self.demo { BTreeSet::new() } else { definitions::services(&definitions) };
         definitions::write_config_entries(&definitions, &self.control.server).await?;
         if self.is_consul {
             consul::enter(&self.control.server, &self.node, sockets.server.grpc_tls.local_addr()?.port()).await?;
@@ -204,7 +220,7 @@ impl Running {
             self.serving.spawn_endless(serving).await;
             plane.open_admin(&self.serving).await;
         }
-        let (http, grpc) = self.open(sockets).await?;
+        let (http, grpc) = self.open(sockets, self.reload(known)).await?;
         tracing::info!(data_dir = %self.data_dir.path.display(), %http, "ready");
         if !self.demo {
             return std::future::pending().await;

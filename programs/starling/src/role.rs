@@ -19,6 +19,7 @@ mod interrupts;
 pub(crate) mod local_agent;
 pub(crate) mod node;
 mod peers;
+pub(crate) mod reload;
 mod server_certificate;
 pub(crate) mod serving;
 

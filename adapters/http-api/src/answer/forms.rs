@@ -101,7 +101,7 @@ pub(crate) fn node(node: &Versioned<Node>, facts: &MeshFacts) -> Value {
         .end()
 }
 
-fn kind_text(instance: &ServiceInstance) -> &'static str {
+pub(crate) fn kind_text(instance: &ServiceInstance) -> &'static str {
     match &instance.kind {
         InstanceKind::Typical => "",
         InstanceKind::Sidecar(_) => "connect-proxy",

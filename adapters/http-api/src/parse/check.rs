@@ -112,7 +112,7 @@ fn timeout_default(kind: &CheckKind) -> Duration {
     match kind {
         CheckKind::Http { .. } | CheckKind::Tcp { .. } | CheckKind::Grpc { .. } => NETWORK_TIMEOUT_DEFAULT,
         CheckKind::Script { .. } => SCRIPT_TIMEOUT_DEFAULT,
-        CheckKind::Ttl { .. } | CheckKind::Alias { .. } => Duration::ZERO,
+        CheckKind::Ttl { .. } | CheckKind::Alias { .. } | CheckKind::Maintenance => Duration::ZERO,
     }
 }
 
@@ -137,7 +137,7 @@ fn check_times(
         CheckKind::Alias { .. } if interval.is_some() => {
             Err(FieldError::new(interval_path, "must not be given for an alias check"))
         }
-        CheckKind::Ttl { .. } | CheckKind::Alias { .. } => Ok((None, timeout)),
+        CheckKind::Ttl { .. } | CheckKind::Alias { .. } | CheckKind::Maintenance => Ok((None, timeout)),
     }
 }
 

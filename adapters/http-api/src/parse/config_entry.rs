@@ -36,7 +36,7 @@ pub fn parse_config_entry(mut fields: Fields<'_>) -> Result<ConfigEntry, FieldEr
     if KINDS_UNSUPPORTED.contains(&kind.as_str()) {
         return Err(fields.error("Kind", format!("{kind:?} is not supported in this release")));
     }
-    let kind: ConfigKind = kind.parse().map_err(|error| fields.error("Kind", error))?;
+    let kind = ConfigKind::of_users(&kind).map_err(|error| fields.error("Kind", error))?;
     fields.tenancy()?;
     fields.ignored(&["CreateIndex", "ModifyIndex", "Hash", "RaftIndex"]);
     let entry = match kind {
@@ -80,7 +80,7 @@ fn parse_proxy_defaults(fields: &mut Fields<'_>) -> Result<ProxyDefaults, FieldE
     let config = parse_config(fields, Place::ProxyDefaults)?;
     let protocol = protocol_of(&config);
     let access_logs = access_log::parse(fields)?;
-    let tracing = tracing::parse(fields)?;
+    let tracing = Box::new(tracing::parse(fields)?);
     let mut kept = parse_shared(fields)?;
     kept.extend(keep(fields, &["FailoverPolicy"]));
     let prioritize_by_locality = fields.object("PrioritizeByLocality")?.map(parse_locality_mode).transpose()?.flatten();

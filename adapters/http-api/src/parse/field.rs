@@ -284,7 +284,7 @@ impl<'c> Fields<'c> {
             Some(duration) => Ok((!duration.is_zero()).then_some(duration)),
             None => Err(FieldError::new(
                 &field.path,
-                format!("{} is no duration; write it like \"10s\" or \"1m30s\"", field.value),
+                format!("invalid duration {}; write it like \"10s\" or \"1m30s\"", field.value),
             )),
         }
     }

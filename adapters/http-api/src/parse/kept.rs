@@ -39,6 +39,8 @@ fn fields_of(kind: KeptKind) -> &'static [(&'static str, Holds)] {
             ("ClockSkewSeconds", Holds::Number),
             ("CacheConfig", Holds::Object),
         ],
+        // No entry that is read here.
+        KeptKind::Autopilot => &[],
         KeptKind::TcpRoute => &[("Parents", Holds::List), ("Services", Holds::List)],
     }
 }

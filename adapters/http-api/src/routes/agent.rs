@@ -108,6 +108,11 @@ pub(super) async fn service(api: Arc<Api>, call: Call) -> Outcome {
     }
 }
 
+pub(super) async fn reload(api: Arc<Api>, _: Call) -> Outcome {
+    api.agent()?.reload().await?;
+    Ok(Answer::empty())
+}
+
 pub(super) async fn register(api: Arc<Api>, call: Call) -> Outcome {
     let replace = call.query.switch("replace-existing-checks")?;
     let registration = {
@@ -144,11 +149,12 @@ pub(super) async fn deregister(api: Arc<Api>, call: Call) -> Outcome {
 }
 
 pub(super) async fn health_by_name(api: Arc<Api>, call: Call) -> Outcome {
-    let name = call.service_name()?;
+    // What can be no name is that of no service, too.
+    let name = call.param("service");
     let (facts, checks) = (api.catalog.authority(), api.agent()?.checks());
     let mut worst = CheckStatus::Passing;
     let mut entries = Vec::new();
-    for instance in api.agent()?.services().into_iter().filter(|instance| instance.name == name) {
+    for instance in api.agent()?.services().into_iter().filter(|instance| instance.name.as_str() == name) {
         let health = Health::of(&instance, &checks);
         worst = worst.max(health.status);
         entries.push(health.form(forms::agent_service(&instance, &facts)));
@@ -160,9 +166,9 @@ pub(super) async fn health_by_name(api: Arc<Api>, call: Call) -> Outcome {
 }
 
 pub(super) async fn health_by_id(api: Arc<Api>, call: Call) -> Outcome {
-    let id = call.instance_id()?;
+    let id = call.param("id");
     let (facts, checks) = (api.catalog.authority(), api.agent()?.checks());
-    let Some(instance) = api.agent()?.service(&id) else {
+    let Some(instance) = id.parse().ok().and_then(|id| api.agent().ok()?.service(&id)) else {
         let form = json!({"AggregatedStatus": "critical", "Service": null, "Checks": null});
         return missing(&call, format!("ServiceId {id} not found"), form);
     };

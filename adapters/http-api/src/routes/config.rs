@@ -56,7 +56,7 @@ fn conflict_path(entry: &ConfigEntry) -> String {
 /// The kind in the path; `None` for one of Consul's that this release does not have.
 fn kind_of(call: &Call) -> Result<Option<ConfigKind>, ApiError> {
     let text = call.param("kind");
-    match text.parse() {
+    match ConfigKind::of_users(text) {
         Ok(kind) => Ok(Some(kind)),
         Err(_) if KINDS_UNSUPPORTED.contains(&text) => Ok(None),
         Err(_) => Err(ApiError::bad_request(format!("invalid config entry kind: {text}"))),

@@ -17,7 +17,18 @@ use crate::error::ApiError;
 use crate::ports::AgentFailure;
 use crate::router::{Api, Outcome};
 
+/// Refuses who asks where the operator has said that there is no mesh.
+fn refuse_without_connect(api: &Api) -> Result<(), ApiError> {
+    if api.catalog.authority().connect_off {
+        return Err(ApiError::bad_request(
+            "Connect must be enabled in order to use this endpoint: connect.enabled is false in the agent's configuration",
+        ));
+    }
+    Ok(())
+}
+
 pub(super) async fn roots(api: Arc<Api>, call: Call) -> Outcome {
+    refuse_without_connect(&api)?;
     let view = view(&*api.catalog, &call, &[Subject::Roots]).await?;
     let roots = view.snapshot.roots();
     if call.query.switch("pem")? {
@@ -32,6 +43,7 @@ pub(super) async fn roots(api: Arc<Api>, call: Call) -> Outcome {
 }
 
 pub(super) async fn leaf(api: Arc<Api>, call: Call) -> Outcome {
+    refuse_without_connect(&api)?;
     let service = call.service_name()?;
     let wait = jittered(call.query.wait()?);
     let after = call.query.index()?;

@@ -13,7 +13,7 @@ use starling_catalog::{
     Barrier, ChangeReport, Command, JoinTokenCommand, NodeReport, ProxyReport, Receipts, Refused, Reporter, Snapshot,
     Subject, Until, decide,
 };
-use starling_http_api::parse::CheckRegistration;
+use starling_http_api::parse::{CheckRegistration, Context, Dialect, Fields};
 use starling_http_api::{
     AgentFailure, AgentPort, AllowEverything, Authoriser, CatalogPort, CommitFailure, Committed, Currency,
     DiagnosticRow, Leaf, MeshFacts, NewJoinToken, Ports, PrivateKeyText, router,
@@ -39,6 +39,7 @@ const SIDECAR_PORT_MIN: i64 = 21_000;
 pub struct World {
     snapshot: watch::Sender<Arc<Snapshot>>,
     default_action: Mutex<Action>,
+    pub connect_off: std::sync::atomic::AtomicBool,
     receipts: Mutex<Receipts>,
     local: Mutex<Local>,
     generation: watch::Sender<u64>,
@@ -68,6 +69,7 @@ impl World {
         let world = Arc::new(Self {
             snapshot: watch::Sender::new(Arc::new(Snapshot::default())),
             default_action: Mutex::new(Action::Allow),
+            connect_off: std::sync::atomic::AtomicBool::new(false),
             receipts: Mutex::new(Receipts::default()),
             local: Mutex::new(Local::default()),
             generation: watch::Sender::new(1),
@@ -321,6 +323,7 @@ impl CatalogPort for World {
             grpc_tls_port: Some(8503),
             dns_port: Some(8600),
             envoy_versions: vec!["1.40.0".to_owned()],
+            connect_off: self.connect_off.load(std::sync::atomic::Ordering::Relaxed),
         }
     }
 
@@ -354,6 +357,13 @@ fn expand(spec: CheckSpec, number: usize, instance: &ServiceInstance) -> Check {
         interval: spec.interval_text,
         timeout: spec.timeout_text,
     }
+}
+
+/// What stands for the node itself where a check is made for an instance.
+fn parse_own_node() -> ServiceInstance {
+    let context = Context::new(Dialect::Api, node_name(), "dc1".parse().unwrap());
+    let fields = Fields::of(&context, "", serde_json::json!({"Name": "node"})).unwrap();
+    starling_http_api::parse::parse_service(fields).unwrap().instance
 }
 
 impl Local {
@@ -395,11 +405,14 @@ impl AgentPort for World {
 
     async fn register_check(&self, registration: CheckRegistration) -> Result<Revision, AgentFailure> {
         let CheckRegistration { spec, service } = registration;
-        let service = service.ok_or(AgentFailure::NotFound)?;
         {
             let mut local = held(&self.local);
-            let instance = local.services.get(&service).cloned().ok_or(AgentFailure::NotFound)?;
-            let check = expand(spec, 1, &instance);
+            let instance = match &service {
+                Some(service) => local.services.get(service).cloned().ok_or(AgentFailure::NotFound)?,
+                None => parse_own_node(),
+            };
+            let mut check = expand(spec, 1, &instance);
+            check.service = check.service.filter(|_| service.is_some());
             local.checks.insert(check.id.clone(), check);
         }
         self.push()

@@ -70,7 +70,7 @@ pub(crate) fn verify(spec: &CheckSpec, path: &str, scripts_enabled: bool) -> Res
             return field("Args", "names no program".to_owned());
         }
         CheckKind::Script { .. } => {}
-        CheckKind::Alias { .. } => return Ok(()),
+        CheckKind::Alias { .. } | CheckKind::Maintenance => return Ok(()),
     }
     if spec.definition.interval < INTERVAL_MIN {
         return field("Interval", format!("must be at least {INTERVAL_MIN:?}"));

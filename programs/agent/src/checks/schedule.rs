@@ -118,7 +118,7 @@ impl Schedule {
                         (job, None)
                     })
                 }
-                CheckKind::Alias { node: None, .. } => continue,
+                CheckKind::Alias { node: None, .. } | CheckKind::Maintenance => continue,
                 kind @ (CheckKind::Http { .. }
                 | CheckKind::Tcp { .. }
                 | CheckKind::Grpc { .. }

@@ -285,7 +285,7 @@ fn pop_due(queue: &mut BTreeSet<(Instant, CheckId)>, now: Instant) -> Option<(In
 
 fn target(kind: &CheckKind) -> Option<Target> {
     let address = match kind {
-        CheckKind::Ttl { .. } | CheckKind::Alias { .. } => return None,
+        CheckKind::Ttl { .. } | CheckKind::Alias { .. } | CheckKind::Maintenance => return None,
         CheckKind::Script { .. } => return Some(Target::Script),
         CheckKind::Tcp { address } | CheckKind::Grpc { address, .. } => address.clone(),
         CheckKind::Http { url, .. } => {

@@ -16,7 +16,7 @@ use starling_http_api::{
 };
 use starling_identity::JoinToken;
 use starling_model::{Change, ConfigEntry, InstanceKey, Record, Revision, ServerId, UnixSeconds};
-use starling_telemetry::Registry;
+use starling_telemetry::{LogFormat, Registry};
 
 use super::servers::Servers;
 
@@ -134,6 +134,10 @@ impl CatalogPort for Part {
 
     fn metrics_text(&self) -> String {
         self.registry.encode()
+    }
+
+    fn log_lines(&self, level: tracing::Level, json: bool) -> Option<tokio::sync::mpsc::Receiver<String>> {
+        starling_telemetry::follow(level, if json { LogFormat::Json } else { LogFormat::Text })
     }
 
     fn leaving(&self, _: bool) -> Option<Leaving> {

@@ -15,6 +15,7 @@ use starling_model::{Datacenter, NodeName, Uuid};
 use super::Guise;
 use crate::outcome::usage;
 use crate::role::definitions;
+use crate::role::reload::Sources;
 
 /// Consul's ports.
 const HTTP_PORT: i64 = 8500;
@@ -39,6 +40,7 @@ pub(super) struct Settings {
     pub(super) log_json: bool,
     pub(super) enable_script_checks: bool,
     deny_by_default: bool,
+    connect_off: bool,
     cluster: Option<ClusterId>,
     /// Whether something was said of other members that this agent would be with.
     pub(super) seeks_others: bool,
@@ -116,8 +118,10 @@ impl Settings {
                 }
                 self.ignored.extend(ca.rest().map(|name| format!("connect.ca_config.{name}")));
             }
-            let others = connect.rest().filter(|name| name != "enabled");
-            self.ignored.extend(others.map(|name| format!("connect.{name}")));
+            if let Some(enabled) = connect.take("enabled") {
+                self.connect_off = !enabled.flag()?;
+            }
+            self.ignored.extend(connect.rest().map(|name| format!("connect.{name}")));
         }
         for name in ["server", "bootstrap_expect", "retry_join", "start_join", "retry_join_wan", "start_join_wan"] {
             let Some(field) = fields.take(name) else { continue };
@@ -160,7 +164,8 @@ impl Settings {
         let mut node_meta = self.node_meta.clone();
         node_meta.insert("consul-network-segment".to_owned(), String::new());
         node_meta.insert("consul-version".to_owned(), CONSUL_VERSION.to_owned());
-        Guise { node_id: self.node_id, node_meta, cluster: self.cluster, is_consul: true }
+        let (node_id, cluster, connect_off) = (self.node_id, self.cluster, self.connect_off);
+        Guise { node_id, node_meta, cluster, is_consul: true, connect_off, sources: Sources::default() }
     }
 
     /// The same as arguments of `starling dev`.
@@ -258,6 +263,14 @@ mod tests {
         assert_eq!(guise.node_meta["rack"], "a");
         let domain = guise.cluster.map(|cluster| cluster.trust_domain().to_string());
         assert_eq!(domain.as_deref(), Some("11111111-2222-3333-4444-555555555555.consul"));
+    }
+
+    #[test]
+    fn connect_is_on_unless_it_is_turned_off() {
+        for (text, off) in [("{}", false), (r#"{"connect": {}}"#, false), (r#"{"connect": {"enabled": false}}"#, true)]
+        {
+            assert_eq!(read(text).expect("settings").guise().connect_off, off, "{text}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use starling_http_api::{
 use starling_identity::{JoinToken, JoinTokenTtlError};
 use starling_model::{Datacenter, InstanceKey, Revision, ServerId, ServerRecord, TrustDomain, UnixSeconds, Versioned};
 use starling_server::{CommitFailure as Failure, Incoming, Server};
-use starling_telemetry::Registry;
+use starling_telemetry::{LogFormat, Registry};
 use tokio::sync::Semaphore;
 
 use super::peers::Peers;
@@ -188,6 +188,10 @@ impl CatalogPort for Catalog {
 
     fn metrics_text(&self) -> String {
         self.registry.encode()
+    }
+
+    fn log_lines(&self, level: tracing::Level, json: bool) -> Option<tokio::sync::mpsc::Receiver<String>> {
+        starling_telemetry::follow(level, if json { LogFormat::Json } else { LogFormat::Text })
     }
 
     async fn save_snapshot(&self) -> Result<OutgoingSnapshot, SnapshotFailure> {

@@ -47,6 +47,8 @@ pub(crate) struct Control {
     pub(crate) door: Arc<Door>,
     pub(crate) registry: Registry,
     default_intention_action: Action,
+    /// Whether nobody is to be given roots or leaves.
+    pub(crate) connect_off: bool,
 }
 
 impl Control {
@@ -62,7 +64,7 @@ impl Control {
             Some(node) => door.beside(node),
             None => door,
         });
-        Self { server, door, registry, default_intention_action }
+        Self { server, door, registry, default_intention_action, connect_off: false }
     }
 
     /// Opens the doors.
@@ -125,6 +127,7 @@ impl Control {
             grpc_tls_port: Some(sockets.grpc_tls.local_addr()?.port()),
             dns_port: Some(sockets.dns.udp.local_addr()?.port()),
             envoy_versions: ENVOY_VERSIONS.map(str::to_owned).to_vec(),
+            connect_off: self.connect_off,
         })
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::reload::Reload;
 use async_trait::async_trait;
 use starling_agent::{
     Agent, CheckRegistration, DeregisterError, ExistingChecks, RegisterError, UpdateCheckError, WriteError,
@@ -18,6 +19,8 @@ pub(crate) struct LocalAgent {
     pub(crate) agent: Arc<Agent>,
     /// The trust domain of its workloads.
     pub(crate) trust_domain: TrustDomain,
+    /// How definition files are read anew, if there are any.
+    pub(crate) reload: Option<Reload>,
 }
 
 #[async_trait]
@@ -103,6 +106,14 @@ impl AgentPort for LocalAgent {
 
     fn rotate_leaves(&self) {
         self.agent.leaves().rotate();
+    }
+
+    async fn reload(&self) -> Result<(), AgentFailure> {
+        let refused = |reason: String| AgentFailure::BadRequest { path: "reload".to_owned(), reason };
+        let Some(reload) = &self.reload else {
+            return Err(refused("this agent was started without definition files that it could read anew".to_owned()));
+        };
+        reload.run(&self.agent).await.map_err(|error| refused(format!("{error:#}")))
     }
 }
 

@@ -1,0 +1,76 @@
+//! How nodes come and go, asked in Consul's words. There is no gossip: a node comes by a join token, and goes with its agent.
+
+use std::sync::Arc;
+
+use starling_catalog::Command;
+use starling_model::{CheckStatus, LIVENESS_CHECK};
+
+use crate::answer::Answer;
+use crate::call::Call;
+use crate::error::ApiError;
+use crate::router::{Api, Outcome};
+
+pub(super) async fn join(_: Arc<Api>, _: Call) -> Outcome {
+    Err(ApiError::bad_request(
+        "nodes do not gossip here: make a token with `starling token create --join`, and start the agent of the node that is to join with \
+         --join-token and --server",
+    ))
+}
+
+pub(super) async fn leave(api: Arc<Api>, _: Call) -> Outcome {
+    match api.catalog.leaving(true) {
+        Some(_) => Ok(Answer::empty()),
+        None => Err(ApiError::bad_request(
+            "there is no other that could take over from here: end the process, and `consul force-leave NODE` takes out its node",
+        )),
+    }
+}
+
+/// Takes out a node that is lost. One that lives would come back with its next report.
+pub(super) async fn force_leave(api: Arc<Api>, call: Call) -> Outcome {
+    let name = call.node_name()?;
+    let snapshot = api.catalog.snapshot();
+    if snapshot.node(&name).is_none() {
+        return Err(ApiError::not_found(format!("No node found with name {:?}", name.as_str())));
+    }
+    let liveness = LIVENESS_CHECK.parse().expect("invariant: the name of a check");
+    let lives = snapshot.check(&name, &liveness).is_some_and(|check| check.value.status != CheckStatus::Critical);
+    if lives {
+        return Err(ApiError::bad_request(format!("node {name} is alive; end its agent first")));
+    }
+    let revision = api.catalog.commit(Command::DeregisterNode(name)).await?;
+    Ok(Answer::empty().written_at(revision))
+}
+
+/// Tokens of an agent, by the names that Consul has had for them.
+const TOKENS: &[(&str, &str)] = &[
+    ("default", "default"),
+    ("acl_token", "default"),
+    ("agent", "agent"),
+    ("acl_agent_token", "agent"),
+    ("agent_master", "agent_recovery"),
+    ("agent_recovery", "agent_recovery"),
+    ("acl_agent_master_token", "agent_recovery"),
+    ("replication", "replication"),
+    ("acl_replication_token", "replication"),
+    ("config_file_service_registration", "config_file_service_registration"),
+    ("config_file_registration", "config_file_service_registration"),
+    ("dns", "dns"),
+];
+
+pub(super) async fn token(api: Arc<Api>, call: Call) -> Outcome {
+    let asked = call.param("token");
+    let (_, kind) = TOKENS
+        .iter()
+        .find(|(name, _)| *name == asked)
+        .ok_or_else(|| ApiError::not_found(format!("Token {asked:?} is unknown")))?;
+    let token = {
+        let context = Call::context(&api.catalog.authority());
+        let mut fields = call.fields(&context)?;
+        let token = fields.text("Token")?.unwrap_or_default();
+        fields.finish()?;
+        token
+    };
+    api.agent_tokens.put(kind, token);
+    Ok(Answer::empty())
+}
