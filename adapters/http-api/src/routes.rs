@@ -17,6 +17,7 @@ mod maintenance;
 mod membership;
 mod monitor;
 mod operator;
+mod query;
 mod servers;
 mod session;
 mod snapshot;
@@ -170,6 +171,13 @@ fn operator_routes() -> Vec<Route> {
         Route::new("GET", "/v1/operator/usage", P::OperatorRead, B::NONE, "How many nodes, services and instances there are; blocking", |a, c| Box::pin(operator::usage(a, c))),
         Route::new("PUT", "/v1/event/fire/{name}", P::AgentWrite, B::EVENT, "Tell an event (`node`, `service`, `tag`); its payload is the body", |a, c| Box::pin(event::fire(a, c))),
         Route::new("GET", "/v1/event/list", P::AgentRead, B::NONE, "The last 256 events of every server (`name`; `local`: of the one that is asked); blocking", |a, c| Box::pin(event::list(a, c))),
+        Route::new("GET", "/v1/query", P::ServiceRead, B::NONE, "Every prepared query; blocking", |a, c| Box::pin(query::list(a, c))),
+        Route::new("POST", "/v1/query", P::ServiceWrite, B::SMALL, "Make a prepared query, or a template of some", |a, c| Box::pin(query::create(a, c))),
+        Route::new("GET", "/v1/query/{query}", P::ServiceRead, B::NONE, "A prepared query; blocking", |a, c| Box::pin(query::read(a, c))),
+        Route::new("PUT", "/v1/query/{query}", P::ServiceWrite, B::SMALL, "Change a prepared query", |a, c| Box::pin(query::update(a, c))),
+        Route::new("DELETE", "/v1/query/{query}", P::ServiceWrite, B::NONE, "Remove a prepared query", |a, c| Box::pin(query::delete(a, c))),
+        Route::new("GET", "/v1/query/{query}/execute", P::ServiceRead, B::NONE, "Instances that a query means, by its identifier or a name (`near`, `limit`, `connect`)", |a, c| Box::pin(query::execute(a, c))),
+        Route::new("GET", "/v1/query/{query}/explain", P::ServiceRead, B::NONE, "The query that a name comes to, its template filled in", |a, c| Box::pin(query::explain(a, c))),
         Route::new("GET", "/v1/coordinate/datacenters", P::Public, B::NONE, "The datacentres: this one", |a, c| Box::pin(coordinate::datacenters(a, c))),
         Route::new("GET", "/v1/coordinate/nodes", P::NodeRead, B::NONE, "Coordinates that the server was told of (`segment`)", |a, c| Box::pin(coordinate::nodes(a, c))),
         Route::new("GET", "/v1/coordinate/node/{node}", P::NodeRead, B::NONE, "Those of one node", |a, c| Box::pin(coordinate::node(a, c))),

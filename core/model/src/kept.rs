@@ -29,6 +29,8 @@ pub enum KeptKind {
     TerminatingGateway,
     /// Settings of Consul's autopilot. No entry of users: an endpoint of its own writes it.
     Autopilot,
+    /// A prepared query, by its identifier; an endpoint of its own writes and carries it out.
+    PreparedQuery,
 }
 
 impl KeptKind {
@@ -45,7 +47,7 @@ impl KeptKind {
     ];
 
     /// Those that have an endpoint of their own.
-    pub const APART: [Self; 1] = [Self::Autopilot];
+    pub const APART: [Self; 2] = [Self::Autopilot, Self::PreparedQuery];
 
     /// Consul's word for it.
     #[must_use]
@@ -60,6 +62,7 @@ impl KeptKind {
             Self::TcpRoute => "tcp-route",
             Self::TerminatingGateway => "terminating-gateway",
             Self::Autopilot => "autopilot-configuration",
+            Self::PreparedQuery => "prepared-query",
         }
     }
 }

@@ -40,7 +40,7 @@ fn fields_of(kind: KeptKind) -> &'static [(&'static str, Holds)] {
             ("CacheConfig", Holds::Object),
         ],
         // No entry that is read here.
-        KeptKind::Autopilot => &[],
+        KeptKind::Autopilot | KeptKind::PreparedQuery => &[],
         KeptKind::TcpRoute => &[("Parents", Holds::List), ("Services", Holds::List)],
     }
 }

@@ -83,7 +83,12 @@ fn number(path: &str, value: &Value) -> Result<f64, FieldError> {
 
 /// The node that a list is to begin next to, of `?near`.
 pub(crate) fn near(api: &Api, query: &crate::call::Query, headers: &http::HeaderMap) -> Option<NodeName> {
-    match query.text("near")? {
+    near_of(api, query.text("near")?, headers)
+}
+
+/// The same of a text that stands elsewhere.
+pub(crate) fn near_of(api: &Api, text: &str, headers: &http::HeaderMap) -> Option<NodeName> {
+    match text {
         "_agent" => {
             let asking = headers.get(ASKING_NODE).and_then(|node| node.to_str().ok());
             Some(asking.and_then(|node| node.parse().ok()).unwrap_or_else(|| api.catalog.authority().node_name))

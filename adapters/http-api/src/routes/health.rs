@@ -11,6 +11,7 @@ use crate::answer::{Answer, forms};
 use crate::blocking::view;
 use crate::call::Call;
 use crate::error::ApiError;
+use crate::ports::MeshFacts;
 use crate::router::{Api, Outcome};
 
 pub(super) async fn service(api: Arc<Api>, call: Call) -> Outcome {
@@ -43,16 +44,21 @@ fn entries<'s>(
         if passing && snapshot.health(key).0 != CheckStatus::Passing {
             continue;
         }
-        // Without its node an instance is about to go; Consul never shows one without the other.
-        let Some(node) = snapshot.node(&key.node) else { continue };
-        let checks: Vec<Value> = snapshot.checks_of(key).map(|check| forms::catalog_check(check)).collect();
-        entries.push(json!({
-            "Node": forms::node(node, &facts),
-            "Service": forms::node_service(entry, snapshot),
-            "Checks": checks,
-        }));
+        entries.extend(row(entry, snapshot, &facts));
     }
     Value::Array(entries)
+}
+
+/// An instance with its node and checks. Without its node it is about to go; Consul never shows one without the other.
+pub(super) fn row(entry: &Versioned<ServiceInstance>, snapshot: &Snapshot, facts: &MeshFacts) -> Option<Value> {
+    let key = &entry.value.key;
+    let node = snapshot.node(&key.node)?;
+    let checks: Vec<Value> = snapshot.checks_of(key).map(|check| forms::catalog_check(check)).collect();
+    Some(json!({
+        "Node": forms::node(node, facts),
+        "Service": forms::node_service(entry, snapshot),
+        "Checks": checks,
+    }))
 }
 
 pub(super) async fn checks(api: Arc<Api>, call: Call) -> Outcome {
