@@ -118,7 +118,12 @@ impl Call {
     }
 
     pub(crate) fn service_name(&self) -> Result<ServiceName, ApiError> {
-        ServiceName::new(self.param("service")).map_err(|error| ApiError::bad_request(error.to_string()))
+        self.param_name("service")
+    }
+
+    /// A part of the path that names a service.
+    pub(crate) fn param_name(&self, name: &str) -> Result<ServiceName, ApiError> {
+        ServiceName::new(self.param(name)).map_err(|error| ApiError::bad_request(error.to_string()))
     }
 
     pub(crate) fn instance_id(&self) -> Result<InstanceId, ApiError> {

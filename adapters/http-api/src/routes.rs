@@ -9,6 +9,7 @@ mod connect;
 pub(crate) mod coordinate;
 mod discovery_chain;
 mod event;
+mod gateway;
 mod health;
 mod intention;
 mod kv;
@@ -102,6 +103,8 @@ fn catalog_routes() -> Vec<Route> {
         Route::new("GET", "/v1/catalog/node-services/{node}", P::NodeRead, B::NONE, "A node and its services, as a list (`filter`); blocking", |a, c| Box::pin(catalog::node_services(a, c))).filtered(F::Services(Shape::SERVICES)),
         Route::new("GET", "/v1/health/service/{service}", P::ServiceRead, B::NONE, "Instances of a service with their checks (`filter`, `passing`, `tag`, `node-meta`); blocking", |a, c| Box::pin(health::service(a, c))).filtered(F::All(Shape::HEALTH)),
         Route::new("GET", "/v1/health/connect/{service}", P::ServiceRead, B::NONE, "Sidecars and native instances of a service with their checks (`filter`, `passing`, `tag`, `node-meta`); blocking", |a, c| Box::pin(health::connect(a, c))).filtered(F::All(Shape::HEALTH)),
+        Route::new("GET", "/v1/health/ingress/{service}", P::ServiceRead, B::NONE, "Instances of ingress gateways that let a service in, with their checks (`filter`, `passing`); blocking", |a, c| Box::pin(gateway::ingress(a, c))).filtered(F::All(Shape::HEALTH)),
+        Route::new("GET", "/v1/catalog/gateway-services/{gateway}", P::ServiceRead, B::NONE, "Services behind an ingress or terminating gateway, by what was written; blocking", |a, c| Box::pin(gateway::services(a, c))),
         Route::new("GET", "/v1/health/checks/{service}", P::ServiceRead, B::NONE, "Checks of a service's instances (`filter`); blocking", |a, c| Box::pin(health::checks(a, c))).filtered(F::All(Shape::CHECKS)),
         Route::new("GET", "/v1/health/node/{node}", P::NodeRead, B::NONE, "Checks on a node (`filter`); blocking", |a, c| Box::pin(health::node(a, c))).filtered(F::All(Shape::CHECKS)),
         Route::new("GET", "/v1/health/state/{state}", P::NodeRead, B::NONE, "Checks with a status, or `any` (`filter`); blocking", |a, c| Box::pin(health::state(a, c))).filtered(F::All(Shape::CHECKS)),

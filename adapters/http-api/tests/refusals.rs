@@ -81,7 +81,23 @@ const SERVICES: &[(&str, &str)] = &[
         r#"{"Name": "web", "Connect": {"SidecarService": {"Locality": {"Region": "e u"}}}}"#,
         "Connect.SidecarService.Locality.Region: region \"e u\" has the character ' '; allowed are letters, digits, '-', '_' and '.', beginning and ending with a letter or digit",
     ),
-    (r#"{"Name": "web", "Kind": "mesh-gateway"}"#, "Kind: \"mesh-gateway\" is not supported in this release"),
+    (
+        r#"{"Name": "gw", "Kind": "mesh-gateway", "Proxy": {"Expose": {"Checks": true}}}"#,
+        "Proxy.Expose: is not supported in this release; remove it",
+    ),
+    (r#"{"Name": "web", "Ports": [{"Name": "a"}]}"#, "Ports[0].Port: must be given"),
+    (
+        r#"{"Name": "web", "Ports": [{"Name": "a", "Port": 1}, {"Name": "b", "Port": 1}]}"#,
+        "Ports[1]: repeats name or port of \"a\"",
+    ),
+    (
+        r#"{"Name": "web", "Ports": [{"Name": "a", "Port": 1, "Default": true}, {"Name": "b", "Port": 2, "Default": true}]}"#,
+        "Ports[1].Default: is said of \"a\" already",
+    ),
+    (
+        r#"{"Name": "web", "Port": 3, "Ports": [{"Name": "a", "Port": 1}]}"#,
+        "Port: contradicts Ports, of which 1 counts; leave it out",
+    ),
     (
         r#"{"Name": "web", "Kind": "nonsense"}"#,
         "Kind: \"nonsense\" is no service kind; leave it out or write \"connect-proxy\" or \"ingress-gateway\"",
@@ -159,7 +175,6 @@ const SIDECARS: &[(&str, &str)] = &[
         r#"{"Proxy": {"Mode": "transparent", "Upstreams": [{"DestinationName": "b", "LocalBindPort": 15006}]}}"#,
         "Proxy.TransparentProxy.InboundListenerPort: port 15006 is already that of the upstream to b",
     ),
-    (r#"{"Proxy": {"Expose": {"Checks": true}}}"#, "Proxy.Expose: is not supported in this release; remove it"),
     (
         r#"{"Proxy": {"MeshGateway": {"Mode": "local"}}}"#,
         "Proxy.MeshGateway.Mode: \"local\" is not supported in this release; leave it out",
@@ -239,8 +254,8 @@ const SIDECARS: &[(&str, &str)] = &[
         "Proxy.Upstreams[0].Datacenter: no path to datacenter \"dc2\"",
     ),
     (
-        r#"{"Proxy": {"Upstreams": [{"DestinationName": "api", "LocalBindPort": 1, "DestinationType": "prepared_query"}]}}"#,
-        "Proxy.Upstreams[0].DestinationType: \"prepared_query\" is not supported in this release; leave it out",
+        r#"{"Proxy": {"Upstreams": [{"DestinationName": "api", "DestinationType": "prepared_query"}]}}"#,
+        "Proxy.Upstreams[0].LocalBindPort: must be given",
     ),
     (
         r#"{"Proxy": {"Upstreams": [{"DestinationName": "api", "LocalBindPort": 1}, {"DestinationName": "api", "LocalBindPort": 2}]}}"#,

@@ -80,7 +80,8 @@ pub use router::{
 };
 pub use server::{AttachmentRecord, LeaderRecord, ServerId, ServerIdError, ServerRecord};
 pub use service::{
-    InstanceKey, InstanceKind, ServiceInstance, SidecarProxy, TaggedAddress, TransparentProxy, Upstream, Weights,
+    InstanceKey, InstanceKind, OtherGateway, OtherGatewayKind, ServiceInstance, SidecarProxy, TaggedAddress,
+    TransparentProxy, Upstream, Weights,
 };
 pub use splitter::{ServiceSplit, ServiceSplitter, Splits, SplitsError};
 pub use time::UnixSeconds;

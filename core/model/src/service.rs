@@ -61,6 +61,13 @@ pub struct ServiceInstance {
     /// Where it runs; behind a pointer, since most say nothing of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locality: Option<Arc<Locality>>,
+    /// What else was given and is not acted upon, by Consul's names: `SocketPath`, `Ports`.
+    #[serde(default, skip_serializing_if = "nothing_kept")]
+    pub kept: OpaqueSettings,
+}
+
+fn nothing_kept(kept: &OpaqueSettings) -> bool {
+    kept.is_empty()
 }
 
 impl ServiceInstance {
@@ -74,7 +81,7 @@ impl ServiceInstance {
     #[must_use]
     pub fn identity(&self) -> &ServiceName {
         match &self.kind {
-            InstanceKind::Typical | InstanceKind::IngressGateway(_) => &self.name,
+            InstanceKind::Typical | InstanceKind::IngressGateway(_) | InstanceKind::OtherGateway(_) => &self.name,
             InstanceKind::Sidecar(proxy) => &proxy.destination,
         }
     }
@@ -83,7 +90,7 @@ impl ServiceInstance {
     #[must_use]
     pub fn sidecar(&self) -> Option<&SidecarProxy> {
         match &self.kind {
-            InstanceKind::Typical | InstanceKind::IngressGateway(_) => None,
+            InstanceKind::Typical | InstanceKind::IngressGateway(_) | InstanceKind::OtherGateway(_) => None,
             InstanceKind::Sidecar(proxy) => Some(proxy),
         }
     }
@@ -92,7 +99,7 @@ impl ServiceInstance {
     #[must_use]
     pub fn gateway(&self) -> Option<&OpaqueSettings> {
         match &self.kind {
-            InstanceKind::Typical | InstanceKind::Sidecar(_) => None,
+            InstanceKind::Typical | InstanceKind::Sidecar(_) | InstanceKind::OtherGateway(_) => None,
             InstanceKind::IngressGateway(settings) => Some(settings),
         }
     }
@@ -101,7 +108,7 @@ impl ServiceInstance {
     #[must_use]
     pub fn is_proxy(&self) -> bool {
         match &self.kind {
-            InstanceKind::Typical => false,
+            InstanceKind::Typical | InstanceKind::OtherGateway(_) => false,
             InstanceKind::Sidecar(_) | InstanceKind::IngressGateway(_) => true,
         }
     }
@@ -117,6 +124,45 @@ pub enum InstanceKind {
     Sidecar(Box<SidecarProxy>),
     /// A gateway into the mesh (Consul's `ingress-gateway`), with opaque settings as given (`bind_address`, …).
     IngressGateway(OpaqueSettings),
+    /// A gateway of a kind for which nothing is planned: it is kept and answered.
+    OtherGateway(Box<OtherGateway>),
+}
+
+/// A gateway for which nothing is planned.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OtherGateway {
+    /// Which kind.
+    pub kind: OtherGatewayKind,
+    /// The settings of its proxy, as given.
+    #[serde(default)]
+    pub config: OpaqueSettings,
+}
+
+/// Consul's kinds of gateway for which nothing is planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OtherGatewayKind {
+    /// Between datacentres.
+    MeshGateway,
+    /// Out of the mesh.
+    TerminatingGateway,
+    /// Into the mesh, by routes.
+    ApiGateway,
+}
+
+impl OtherGatewayKind {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::MeshGateway, Self::TerminatingGateway, Self::ApiGateway];
+
+    /// Consul's word for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::MeshGateway => "mesh-gateway",
+            Self::TerminatingGateway => "terminating-gateway",
+            Self::ApiGateway => "api-gateway",
+        }
+    }
 }
 
 /// An address under a tag.
@@ -168,6 +214,9 @@ pub struct SidecarProxy {
     /// (Consul's `Mode` `direct`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transparent: Option<TransparentProxy>,
+    /// What else was given and is not acted upon, by Consul's names: `Expose`, and `Upstreams` that are prepared queries.
+    #[serde(default, skip_serializing_if = "nothing_kept")]
+    pub kept: OpaqueSettings,
 }
 
 /// How a sidecar takes connections that the kernel leads to it (Consul's `Mode` `transparent`).
@@ -214,4 +263,7 @@ pub struct Upstream {
     /// Opaque settings as given (`connect_timeout_ms`, `protocol`, …).
     #[serde(default)]
     pub config: OpaqueSettings,
+    /// Whether it was not said that it is a service: then nobody is told so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kind_unsaid: bool,
 }

@@ -140,6 +140,7 @@ fn fleet() -> Vec<Change> {
             bind_address: std::net::Ipv4Addr::LOCALHOST.into(),
             bind_port: port(9_000 + index),
             config: OpaqueSettings::default(),
+            kind_unsaid: false,
         });
         let mut instance = sidecar("callers", "caller", caller, upstreams.collect());
         instance.key = key("callers", &format!("caller-{caller}"));
@@ -183,6 +184,7 @@ fn instance(node: &str, id: &str, name: &str, kind: InstanceKind) -> ServiceInst
         enable_tag_override: false,
         native: false,
         locality: None,
+        kept: starling_model::OpaqueSettings::default(),
     }
 }
 
@@ -196,6 +198,7 @@ fn sidecar(node: &str, service: &str, number: usize, upstreams: Vec<Upstream>) -
         upstreams,
         config: OpaqueSettings::default(),
         transparent: None,
+        kept: starling_model::OpaqueSettings::default(),
     };
     let name = format!("{service}-sidecar-proxy");
     let mut instance = instance(node, &format!("{id}-sidecar-proxy"), &name, InstanceKind::Sidecar(Box::new(proxy)));

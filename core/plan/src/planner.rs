@@ -183,7 +183,9 @@ impl Planner {
         // A proxy that trusts nobody must not listen: it could verify no peer.
         let (mut inbound, mut edges) = (None, Vec::new());
         let calls = match &instance.kind {
-            InstanceKind::Typical => return Err(PlanError::NotAProxy(proxy.clone())),
+            InstanceKind::Typical | InstanceKind::OtherGateway(_) => {
+                return Err(PlanError::NotAProxy(proxy.clone()));
+            }
             InstanceKind::Sidecar(_) | InstanceKind::IngressGateway(_) if trust.roots_pem.is_empty() => {
                 Calls::default()
             }
@@ -246,6 +248,7 @@ impl Planner {
         sidecar: &SidecarProxy,
         node_address: Option<&str>,
     ) -> Option<Arc<Inbound>> {
+        draft.diagnostics.extend(opaque::kept_only(&instance.key, sidecar));
         // Without a port behind it a sidecar only calls out, and no policy is read for it.
         sidecar.local_port?;
         let service = &sidecar.destination;

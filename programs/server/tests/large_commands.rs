@@ -79,6 +79,7 @@ async fn the_receipt_of_such_a_command_names_the_proxies_of_every_part() {
             upstreams: Vec::new(),
             config: OpaqueSettings::default(),
             transparent: None,
+            kept: starling_model::OpaqueSettings::default(),
         }));
         proxies.push(sidecar.key.clone());
         server.commit(&register(vec![sidecar])).await.expect("committed");

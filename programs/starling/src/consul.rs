@@ -335,6 +335,7 @@ pub(crate) async fn enter(server: &Server, node: &Node, port: u16) -> anyhow::Re
         enable_tag_override: false,
         native: false,
         locality: None,
+        kept: starling_model::OpaqueSettings::default(),
     };
     let alive = Check {
         node: node.name.clone(),

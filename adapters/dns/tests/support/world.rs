@@ -54,6 +54,7 @@ pub fn record(line: &str) -> Record {
                 enable_tag_override: false,
                 native: line.pairs.contains_key("native"),
                 locality: None,
+                kept: starling_model::OpaqueSettings::default(),
             })
         }
         ["check", node, id, status] => Record::Check(Check {
@@ -109,6 +110,7 @@ fn proxy(destination: &str) -> InstanceKind {
         upstreams: Vec::new(),
         config: OpaqueSettings::default(),
         transparent: None,
+        kept: starling_model::OpaqueSettings::default(),
     }))
 }
 

@@ -8,9 +8,10 @@ use sha2::{Digest, Sha256};
 use starling_catalog::Snapshot;
 use starling_model::{
     AccessLog, CaRootRecord, Check, ConfigEntry, ConfigKind, HeaderMatch, HeaderTest, InstanceKind,
-    IntentionPermission, IntentionSubject, LocalityMode, LogFilter, LogForm, LogTarget, MeshEntry, Node, PathMatch,
-    ProxyDefaults, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, SidecarProxy, SourceDecision,
-    SourceIntention, TaggedAddress, Tracing, TransparentProxy, UnixSeconds, Upstream, Versioned,
+    IntentionPermission, IntentionSubject, LocalityMode, LogFilter, LogForm, LogTarget, MeshEntry, Node,
+    OpaqueSettings, PathMatch, ProxyDefaults, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions,
+    SidecarProxy, SourceDecision, SourceIntention, TaggedAddress, Tracing, TransparentProxy, UnixSeconds, Upstream,
+    Versioned,
 };
 
 use crate::ports::{Leaf, MeshFacts};
@@ -106,6 +107,7 @@ pub(crate) fn kind_text(instance: &ServiceInstance) -> &'static str {
         InstanceKind::Typical => "",
         InstanceKind::Sidecar(_) => "connect-proxy",
         InstanceKind::IngressGateway(_) => "ingress-gateway",
+        InstanceKind::OtherGateway(gateway) => gateway.kind.as_str(),
     }
 }
 
@@ -154,6 +156,7 @@ pub(crate) fn node_service(entry: &Versioned<ServiceInstance>, snapshot: &Snapsh
         .nonempty("TaggedAddresses", tagged_in_catalog(instance, snapshot))
         .field("Meta", texts(&instance.meta))
         .field("Port", port_number(instance.port))
+        .all(&instance.kept)
         .field("Weights", weights(instance))
         .field("EnableTagOverride", instance.enable_tag_override)
         .field("Proxy", catalog_proxy(instance))
@@ -166,7 +169,7 @@ pub(crate) fn node_service(entry: &Versioned<ServiceInstance>, snapshot: &Snapsh
 
 fn catalog_proxy(instance: &ServiceInstance) -> Value {
     let Some(proxy) = instance.sidecar() else {
-        let config = instance.gateway().map_or(Value::Null, |config| config.clone().into());
+        let config = gateway_config(instance).map_or(Value::Null, |config| config.clone().into());
         return Form::new()
             .field("Mode", "")
             .nonempty("Config", config)
@@ -176,16 +179,16 @@ fn catalog_proxy(instance: &ServiceInstance) -> Value {
     };
     let upstreams = proxy.upstreams.iter().map(|upstream| {
         let form = Form::new()
-            .field("DestinationType", "service")
+            .nonempty("DestinationType", if upstream.kind_unsaid { "" } else { "service" })
             .field("DestinationName", upstream.destination.as_str())
             .field("Datacenter", "");
         upstream_rest(form, upstream)
     });
     mode(proxy_destination(proxy).field("Mode", ""), proxy)
         .nonempty("Config", proxy.config.clone())
-        .nonempty("Upstreams", upstreams.collect::<Vec<_>>())
+        .nonempty("Upstreams", with_kept(proxy, upstreams.collect()))
         .field("MeshGateway", json!({}))
-        .field("Expose", json!({}))
+        .field("Expose", expose(proxy))
         .end()
 }
 
@@ -237,11 +240,8 @@ fn agent_service_form(instance: &ServiceInstance, facts: &MeshFacts) -> Form {
     let proxy = match &instance.kind {
         InstanceKind::Typical => Value::Null,
         InstanceKind::Sidecar(proxy) => agent_proxy(proxy),
-        InstanceKind::IngressGateway(config) => Form::new()
-            .nonempty("Config", config.clone())
-            .field("MeshGateway", json!({}))
-            .field("Expose", json!({}))
-            .end(),
+        InstanceKind::IngressGateway(config) => agent_gateway(config),
+        InstanceKind::OtherGateway(gateway) => agent_gateway(&gateway.config),
     };
     Form::new()
         .nonempty("Kind", kind_text(instance))
@@ -251,6 +251,7 @@ fn agent_service_form(instance: &ServiceInstance, facts: &MeshFacts) -> Form {
         .field("Meta", texts(&instance.meta))
         .field("Port", port_number(instance.port))
         .field("Address", instance.address.as_deref().unwrap_or_default())
+        .all(&instance.kept)
         .nonempty("TaggedAddresses", tagged(&instance.tagged_addresses))
         .field("Weights", weights(instance))
         .field("EnableTagOverride", instance.enable_tag_override)
@@ -258,6 +259,28 @@ fn agent_service_form(instance: &ServiceInstance, facts: &MeshFacts) -> Form {
         .nonempty("Connect", connect(instance))
         .nonempty("Locality", locality(instance))
         .field("Datacenter", facts.datacenter.as_str())
+}
+
+fn agent_gateway(config: &OpaqueSettings) -> Value {
+    let form = Form::new().nonempty("Config", config.clone());
+    form.field("MeshGateway", json!({})).field("Expose", json!({})).end()
+}
+
+fn gateway_config(instance: &ServiceInstance) -> Option<&OpaqueSettings> {
+    match &instance.kind {
+        InstanceKind::OtherGateway(gateway) => Some(&gateway.config),
+        InstanceKind::Typical | InstanceKind::Sidecar(_) | InstanceKind::IngressGateway(_) => instance.gateway(),
+    }
+}
+
+/// With the upstreams for which nothing listens behind those for which something does.
+fn with_kept(proxy: &SidecarProxy, mut upstreams: Vec<Value>) -> Vec<Value> {
+    upstreams.extend(proxy.kept.get("Upstreams").and_then(Value::as_array).into_iter().flatten().cloned());
+    upstreams
+}
+
+fn expose(proxy: &SidecarProxy) -> Value {
+    proxy.kept.get("Expose").cloned().unwrap_or_else(|| json!({}))
 }
 
 fn agent_proxy(proxy: &SidecarProxy) -> Value {
@@ -268,9 +291,9 @@ fn agent_proxy(proxy: &SidecarProxy) -> Value {
     });
     mode(proxy_destination(proxy), proxy)
         .nonempty("Config", proxy.config.clone())
-        .nonempty("Upstreams", upstreams.collect::<Vec<_>>())
+        .nonempty("Upstreams", with_kept(proxy, upstreams.collect()))
         .field("MeshGateway", json!({}))
-        .field("Expose", json!({}))
+        .field("Expose", expose(proxy))
         .end()
 }
 
@@ -295,7 +318,8 @@ pub(crate) fn catalog_row(entry: &Versioned<ServiceInstance>, snapshot: &Snapsho
         .field("ServiceWeights", weights(instance))
         .field("ServiceMeta", texts(&instance.meta))
         .field("ServicePort", port_number(instance.port))
-        .field("ServiceSocketPath", "")
+        .field("ServiceSocketPath", instance.kept.get("SocketPath").cloned().unwrap_or_else(|| "".into()))
+        .nonempty("ServicePorts", instance.kept.get("Ports").cloned().unwrap_or_default())
         .field("ServiceEnableTagOverride", instance.enable_tag_override)
         .field("ServiceProxy", catalog_proxy(instance))
         .field("ServiceConnect", connect(instance))

@@ -9,7 +9,7 @@ use starling_model::{
 
 use super::field::{FieldError, Fields};
 use super::opaque::refuse_contradicted_protocols;
-use super::service::{instance_of, parse_gateway, parse_plain, parse_proxy};
+use super::service::{instance_of, other_gateway, parse_gateway, parse_plain, parse_proxy};
 
 /// Reads a registration. Checks take service name and tags from the body, else from `snapshot`.
 ///
@@ -132,7 +132,11 @@ fn parse_instance(mut fields: Fields<'_>, node: &NodeName) -> Result<ServiceInst
             InstanceKind::Sidecar(Box::new(parse_proxy(proxy, None)?))
         }
         Some("ingress-gateway") => InstanceKind::IngressGateway(parse_gateway(fields.object("Proxy")?)?),
-        Some(other) => return Err(fields.error("Kind", format!("{other:?} is not supported in this release"))),
+        Some(other) => {
+            let (proxy, path) = (fields.object("Proxy")?, fields.path("Kind"));
+            let kind = other_gateway(other, proxy, &path)?;
+            kind.ok_or_else(|| FieldError::new(path, format!("{other:?} is no service kind")))?
+        }
     };
     let key = InstanceKey { node: node.clone(), id };
     let mut instance = instance_of(key, name, kind, port, plain);

@@ -9,13 +9,17 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use starling_model::{
-    CheckSpec, InstanceId, InstanceKey, InstanceKind, Locality, OpaqueSettings, Port, ServiceInstance, ServiceName,
-    ServiceRegistration, SidecarProxy, TaggedAddress, TransparentProxy, Upstream, Weights,
+    CheckSpec, InstanceId, InstanceKey, InstanceKind, Locality, OpaqueSettings, OtherGateway, OtherGatewayKind, Port,
+    ServiceInstance, ServiceName, ServiceRegistration, SidecarProxy, TaggedAddress, TransparentProxy, Upstream,
+    Weights,
 };
 
 use super::check::parse_service_check;
 use super::field::{Field, FieldError, Fields, is_zero};
+use super::kept::keep;
 use super::opaque::{Place, parse_config};
+
+pub(super) mod ports;
 
 /// What Consul calls a sidecar unless told otherwise: the service's name, or its identifier, with this behind it.
 const SIDECAR_SUFFIX: &str = "-sidecar-proxy";
@@ -40,6 +44,7 @@ pub fn parse_service(mut fields: Fields<'_>) -> Result<ServiceRegistration, Fiel
     let connect = parse_connect(&mut fields)?;
     let checks = parse_checks(&mut fields)?;
     let rest = parse_plain(&mut fields)?;
+    ports::refuse_both(&fields, port, rest.main_port)?;
     fields.ignored(&["CreateIndex", "ModifyIndex", "ContentHash", "Datacenter", "PeerName"]);
     let (own_path, context) = (|name: &str| fields.path(name), fields.context);
     let kind = match (kind.as_deref(), proxy) {
@@ -51,9 +56,14 @@ pub fn parse_service(mut fields: Fields<'_>) -> Result<ServiceRegistration, Fiel
             ));
         }
         (Some("ingress-gateway"), proxy) => InstanceKind::IngressGateway(parse_gateway(proxy)?),
-        (Some("connect-proxy"), Some(proxy)) => InstanceKind::Sidecar(Box::new(parse_proxy(proxy, None)?)),
+        (Some("connect-proxy"), Some(proxy)) => {
+            InstanceKind::Sidecar(Box::new(as_agents_tell(parse_proxy(proxy, None)?)))
+        }
         (Some("connect-proxy"), None) => return Err(fields.missing("Proxy", "must be given")),
-        (Some(other), _) => return Err(unsupported_kind(own_path("Kind"), other)),
+        (Some(other), proxy) => match other_gateway(other, proxy, &own_path("Kind"))? {
+            Some(kind) => kind,
+            None => return Err(unknown_kind(own_path("Kind"), other)),
+        },
     };
     if !matches!(kind, InstanceKind::Typical) && (connect.native || connect.sidecar.is_some()) {
         return Err(FieldError::new(own_path("Connect"), "a proxy has no Connect block of its own"));
@@ -71,16 +81,34 @@ pub fn parse_service(mut fields: Fields<'_>) -> Result<ServiceRegistration, Fiel
     Ok(ServiceRegistration { instance, checks, sidecar })
 }
 
-fn unsupported_kind(path: String, kind: &str) -> FieldError {
-    match kind {
-        "mesh-gateway" | "terminating-gateway" | "api-gateway" => {
-            FieldError::new(path, format!("{kind:?} is not supported in this release"))
-        }
-        _ => {
-            let known = "leave it out or write \"connect-proxy\" or \"ingress-gateway\"";
-            FieldError::new(path, format!("{kind:?} is no service kind; {known}"))
-        }
+fn unknown_kind(path: String, kind: &str) -> FieldError {
+    let known = "leave it out or write \"connect-proxy\" or \"ingress-gateway\"";
+    FieldError::new(path, format!("{kind:?} is no service kind; {known}"))
+}
+
+/// An agent tells the catalog of every upstream what it is.
+fn as_agents_tell(mut proxy: SidecarProxy) -> SidecarProxy {
+    for upstream in &mut proxy.upstreams {
+        upstream.kind_unsaid = false;
     }
+    proxy
+}
+
+/// A gateway of a kind for which nothing is planned (ADR 0021): no port of it is opened, so none of its rules is missed.
+pub(super) fn other_gateway(
+    kind: &str,
+    proxy: Option<Fields<'_>>,
+    path: &str,
+) -> Result<Option<InstanceKind>, FieldError> {
+    let Some(kind) = OtherGatewayKind::ALL.into_iter().find(|other| other.as_str() == kind) else { return Ok(None) };
+    let mut config = OpaqueSettings::default();
+    if let Some(mut proxy) = proxy {
+        config = proxy.opaque("Config")?.into();
+        let context = proxy.context;
+        context.notice(path, "nothing is planned for gateways of this kind in this release");
+        refuse_beside_config(&mut proxy)?;
+    }
+    Ok(Some(InstanceKind::OtherGateway(Box::new(OtherGateway { kind, config }))))
 }
 
 fn required_name(fields: &mut Fields<'_>, field: &str) -> Result<ServiceName, FieldError> {
@@ -104,6 +132,9 @@ pub(super) struct Plain {
     weights: Weights,
     enable_tag_override: bool,
     locality: Option<Arc<Locality>>,
+    /// Of several ports, the one that counts.
+    main_port: Option<Port>,
+    kept: OpaqueSettings,
 }
 
 pub(super) fn parse_plain(fields: &mut Fields<'_>) -> Result<Plain, FieldError> {
@@ -119,9 +150,9 @@ pub(super) fn parse_plain(fields: &mut Fields<'_>) -> Result<Plain, FieldError> 
     let locality = fields.object("Locality")?.map(parse_locality).transpose()?.flatten();
     fields.tenancy()?;
     fields.without_effect("Token");
-    fields.unsupported("SocketPath")?;
-    fields.unsupported("Ports")?;
-    Ok(Plain { address, tags, meta, tagged_addresses, weights, enable_tag_override, locality })
+    let mut kept = keep(fields, &["SocketPath"]);
+    let main_port = ports::parse(fields, &mut kept)?;
+    Ok(Plain { address, tags, meta, tagged_addresses, weights, enable_tag_override, locality, main_port, kept })
 }
 
 pub(super) fn instance_of(
@@ -131,13 +162,14 @@ pub(super) fn instance_of(
     port: Option<Port>,
     plain: Plain,
 ) -> ServiceInstance {
-    let Plain { address, tags, meta, tagged_addresses, weights, enable_tag_override, locality } = plain;
+    let Plain { address, tags, meta, tagged_addresses, weights, enable_tag_override, locality, main_port, kept } =
+        plain;
     ServiceInstance {
         key,
         name,
         kind,
         address,
-        port,
+        port: port.or(main_port),
         tags,
         meta,
         tagged_addresses,
@@ -145,6 +177,7 @@ pub(super) fn instance_of(
         enable_tag_override,
         native: false,
         locality,
+        kept,
     }
 }
 
@@ -282,7 +315,7 @@ fn parse_sidecar(mut fields: Fields<'_>, parent: &ServiceInstance) -> Result<Ser
         Some(proxy) => proxy,
         None => Fields::of(fields.context, &proxy_path, Value::Null)?,
     };
-    let proxy = parse_proxy(proxy, Some(parent))?;
+    let proxy = as_agents_tell(parse_proxy(proxy, Some(parent))?);
     let key = InstanceKey { node: fields.context.node.clone(), id };
     fields.finish()?;
     let mut instance = instance_of(key, name, InstanceKind::Sidecar(Box::new(proxy)), port, plain);
@@ -311,14 +344,15 @@ pub(super) fn parse_proxy(
         (port, _) => port,
     };
     let config = parse_config(&mut fields, Place::Sidecar)?.into();
-    let upstreams = parse_upstreams(&mut fields, &destination)?;
+    let mut kept = keep(&mut fields, &["Expose"]);
+    let upstreams = parse_upstreams(&mut fields, &destination, &mut kept)?;
     let transparent = parse_transparent(&mut fields)?;
     parse_mesh_gateway(&mut fields)?;
-    for name in ["LocalServiceSocketPath", "Expose", "EnvoyExtensions", "AccessLogs"] {
+    for name in ["LocalServiceSocketPath", "LocalServicePorts", "EnvoyExtensions", "AccessLogs"] {
         fields.unsupported(name)?;
     }
     fields.finish()?;
-    Ok(SidecarProxy { destination, destination_id, local_address, local_port, upstreams, config, transparent })
+    Ok(SidecarProxy { destination, destination_id, local_address, local_port, upstreams, config, transparent, kept })
 }
 
 /// Whether the kernel leads connections to the proxy, and how it takes them.
@@ -365,8 +399,13 @@ fn parse_transparent(fields: &mut Fields<'_>) -> Result<Option<TransparentProxy>
 pub(super) fn parse_gateway(fields: Option<Fields<'_>>) -> Result<OpaqueSettings, FieldError> {
     let Some(mut fields) = fields else { return Ok(OpaqueSettings::default()) };
     let config = parse_config(&mut fields, Place::Gateway)?.into();
+    refuse_beside_config(&mut fields)?;
+    Ok(config)
+}
+
+fn refuse_beside_config(fields: &mut Fields<'_>) -> Result<(), FieldError> {
     fields.only("Mode", &["direct"])?;
-    parse_mesh_gateway(&mut fields)?;
+    parse_mesh_gateway(fields)?;
     for name in [
         "DestinationServiceName",
         "DestinationServiceID",
@@ -382,8 +421,7 @@ pub(super) fn parse_gateway(fields: Option<Fields<'_>>) -> Result<OpaqueSettings
     ] {
         fields.unsupported(name)?;
     }
-    fields.finish()?;
-    Ok(config)
+    fields.finish()
 }
 
 /// `MeshGateway.Mode` may say that there is none.
@@ -393,11 +431,20 @@ pub(super) fn parse_mesh_gateway(fields: &mut Fields<'_>) -> Result<(), FieldErr
     gateway.finish()
 }
 
-fn parse_upstreams(fields: &mut Fields<'_>, own: &ServiceName) -> Result<Vec<Upstream>, FieldError> {
-    let mut upstreams: Vec<Upstream> = Vec::new();
+fn parse_upstreams(
+    fields: &mut Fields<'_>,
+    own: &ServiceName,
+    kept: &mut OpaqueSettings,
+) -> Result<Vec<Upstream>, FieldError> {
+    let (mut upstreams, mut queries) = (Vec::<Upstream>::new(), Vec::new());
     for item in fields.list("Upstreams")? {
         let path = item.path.clone();
-        let upstream = parse_upstream(item.fields()?)?;
+        let mut item = item.fields()?;
+        if let Some(query) = take_query(&mut item)? {
+            queries.push(query);
+            continue;
+        }
+        let upstream = parse_upstream(item)?;
         if upstream.destination == *own {
             return Err(FieldError::new(format!("{path}.DestinationName"), format!("{own} is an upstream to itself")));
         }
@@ -414,7 +461,34 @@ fn parse_upstreams(fields: &mut Fields<'_>, own: &ServiceName) -> Result<Vec<Ups
         }
         upstreams.push(upstream);
     }
+    if !queries.is_empty() {
+        kept.insert("Upstreams".to_owned(), queries.into());
+    }
     Ok(upstreams)
+}
+
+/// An upstream that is a prepared query: nothing listens for it, and it is kept.
+fn take_query(fields: &mut Fields<'_>) -> Result<Option<Value>, FieldError> {
+    if fields.may_only("DestinationType", &["service"]).is_ok() {
+        return Ok(None);
+    }
+    fields.only("DestinationType", &["prepared_query"])?;
+    fields.context.notice(fields.path("DestinationType"), "has no listener in this release");
+    let mut query = serde_json::Map::from_iter([("DestinationType".to_owned(), "prepared_query".into())]);
+    query.insert("DestinationName".to_owned(), fields.required_text("DestinationName")?.into());
+    query.insert("LocalBindPort".to_owned(), fields.required_port("LocalBindPort", "must be given")?.get().into());
+    for name in ["Datacenter", "LocalBindAddress"] {
+        query.extend(fields.text(name)?.map(|text| (name.to_owned(), text.into())));
+    }
+    let config = fields.opaque("Config")?;
+    if !config.is_empty() {
+        query.insert("Config".to_owned(), config.into());
+    }
+    parse_mesh_gateway(fields)?;
+    fields.tenancy()?;
+    fields.ignored(&["CentrallyConfigured"]);
+    fields.finish()?;
+    Ok(Some(query.into()))
 }
 
 fn overlaps(a: IpAddr, b: IpAddr) -> bool {
@@ -422,7 +496,7 @@ fn overlaps(a: IpAddr, b: IpAddr) -> bool {
 }
 
 fn parse_upstream(mut fields: Fields<'_>) -> Result<Upstream, FieldError> {
-    fields.only("DestinationType", &["service"])?;
+    let kind_unsaid = fields.text("DestinationType")?.is_none();
     fields.only("DestinationNamespace", &["default"])?;
     fields.only("DestinationPartition", &["default"])?;
     fields.unsupported("DestinationPeer")?;
@@ -447,7 +521,7 @@ fn parse_upstream(mut fields: Fields<'_>) -> Result<Upstream, FieldError> {
     fields.unsupported("IngressHosts")?;
     fields.ignored(&["CentrallyConfigured"]);
     fields.finish()?;
-    Ok(Upstream { destination, bind_address, bind_port, config })
+    Ok(Upstream { destination, bind_address, bind_port, config, kind_unsaid })
 }
 
 /// What is captured arrives at ports where nothing else does.

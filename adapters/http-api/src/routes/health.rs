@@ -30,7 +30,7 @@ pub(super) async fn connect(api: Arc<Api>, call: Call) -> Outcome {
     Ok(Answer::json(entries).read_at(view.index))
 }
 
-fn entries<'s>(
+pub(super) fn entries<'s>(
     api: &Api,
     call: &Call,
     snapshot: &'s Snapshot,

@@ -36,6 +36,7 @@ fn service(node: &str, name: &str, port: i64) -> Record {
         enable_tag_override: false,
         native: false,
         locality: None,
+        kept: starling_model::OpaqueSettings::default(),
     })
 }
 

@@ -35,6 +35,7 @@ pub fn instance(node: &str, id: &str, name: &str, port: i64) -> ServiceInstance 
         enable_tag_override: false,
         native: false,
         locality: None,
+        kept: starling_model::OpaqueSettings::default(),
     }
 }
 
@@ -47,6 +48,7 @@ pub fn sidecar(node: &str, id: &str, name: &str, destination: &str, port: i64) -
         upstreams: Vec::new(),
         config: OpaqueSettings::default(),
         transparent: None,
+        kept: starling_model::OpaqueSettings::default(),
     };
     ServiceInstance { kind: InstanceKind::Sidecar(Box::new(proxy)), ..instance(node, id, name, port) }
 }

@@ -116,3 +116,42 @@ fn whole(number: f64) -> Option<u64> {
     let whole = |number: f64| number as u64;
     (number.fract() == 0.0 && (0.0..=EXACT_MAX).contains(&number)).then(|| whole(number))
 }
+/// What a sidecar was registered with and nothing acts upon.
+pub(crate) fn kept_only(proxy: &InstanceKey, sidecar: &starling_model::SidecarProxy) -> Vec<Diagnostic> {
+    let told = |field: &str, reason: &str, fix: &str| Diagnostic {
+        object: Object::Instance(proxy.clone()),
+        field: format!("Proxy.{field}"),
+        reason: reason.to_owned(),
+        fix: fix.to_owned(),
+        severity: Severity::Warning,
+    };
+    let mut diagnostics = Vec::new();
+    if sidecar.kept.contains_key("Expose") {
+        let fix = "have the application answer them on a port beside the sidecar's";
+        diagnostics.push(told("Expose", "paths are not exposed past the sidecar in this release", fix));
+    }
+    if sidecar.kept.contains_key("Upstreams") {
+        let reason = "an upstream that is a prepared query has no listener in this release";
+        diagnostics.push(told("Upstreams", reason, "name the service that is to be called"));
+    }
+    diagnostics
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_kept_and_not_acted_upon_is_told() {
+        let proxy = InstanceKey { node: "n1".parse().expect("a name"), id: "web".parse().expect("an id") };
+        let told = |kept: Value| {
+            let sidecar = serde_json::from_value(json!({"destination": "web", "kept": kept})).expect("a sidecar");
+            kept_only(&proxy, &sidecar).into_iter().map(|it| it.field).collect::<Vec<_>>()
+        };
+        assert!(told(json!({})).is_empty());
+        assert_eq!(told(json!({"Expose": {"Checks": true}})), ["Proxy.Expose"]);
+        assert_eq!(told(json!({"Upstreams": [{}]})), ["Proxy.Upstreams"]);
+    }
+}

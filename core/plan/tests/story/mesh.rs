@@ -183,6 +183,7 @@ impl Mesh {
             upstreams: options.get("upstreams").map(|text| upstreams(text)).unwrap_or_default(),
             config: options.get("config").map(|text| serde_json::from_str(text).expect(text)).unwrap_or_default(),
             transparent: options.get("transparent").map(|text| transparent(text)),
+            kept: starling_model::OpaqueSettings::default(),
         };
         let mut instance = instance(&format!("{}-sidecar-proxy", args[0]), &options);
         instance.name = format!("{destination}-sidecar-proxy").parse().unwrap();
@@ -339,6 +340,7 @@ fn instance(id: &str, options: &BTreeMap<&str, &str>) -> ServiceInstance {
         enable_tag_override: false,
         native: false,
         locality: options.get("at").map(|text| locality(text)),
+        kept: starling_model::OpaqueSettings::default(),
     }
 }
 
@@ -372,6 +374,7 @@ fn upstreams(text: &str) -> Vec<Upstream> {
             bind_address: bind.parse().unwrap(),
             bind_port: port(number),
             config: config.map(|text| serde_json::from_str(text).expect(text)).unwrap_or_default(),
+            kind_unsaid: false,
         });
         rest = tail;
     }

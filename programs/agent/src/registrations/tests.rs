@@ -70,6 +70,7 @@ fn service(name: &str, checks: Vec<CheckSpec>) -> ServiceRegistration {
         enable_tag_override: false,
         native: false,
         locality: None,
+        kept: starling_model::OpaqueSettings::default(),
     };
     ServiceRegistration { instance, checks, sidecar: None }
 }
@@ -86,6 +87,7 @@ fn with_sidecar(mut given: ServiceRegistration) -> ServiceRegistration {
         upstreams: Vec::new(),
         config: OpaqueSettings::default(),
         transparent: None,
+        kept: starling_model::OpaqueSettings::default(),
     }));
     given.sidecar = Some(Box::new(nested));
     given

@@ -34,6 +34,7 @@ fn service(id: &str, name: &str, number: Option<i64>) -> ServiceRegistration {
         enable_tag_override: false,
         native: false,
         locality: None,
+        kept: starling_model::OpaqueSettings::default(),
     };
     ServiceRegistration { instance, checks: Vec::new(), sidecar: None }
 }
@@ -50,7 +51,7 @@ fn with_sidecar(mut given: ServiceRegistration, change: impl FnOnce(&mut Service
 fn proxy(nested: &mut ServiceRegistration) -> &mut SidecarProxy {
     match &mut nested.instance.kind {
         InstanceKind::Sidecar(proxy) => proxy,
-        InstanceKind::Typical | InstanceKind::IngressGateway(_) => panic!("a sidecar"),
+        InstanceKind::Typical | InstanceKind::IngressGateway(_) | InstanceKind::OtherGateway(_) => panic!("a sidecar"),
     }
 }
 
@@ -60,6 +61,7 @@ fn upstream(name: &str, address: &str, number: i64) -> Upstream {
         bind_address: address.parse().unwrap(),
         bind_port: port(number),
         config: OpaqueSettings::default(),
+        kind_unsaid: false,
     }
 }
 

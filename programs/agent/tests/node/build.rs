@@ -71,6 +71,7 @@ pub fn service(name: &str, checks: Vec<CheckSpec>) -> ServiceRegistration {
         enable_tag_override: false,
         native: false,
         locality: None,
+        kept: starling_model::OpaqueSettings::default(),
     };
     ServiceRegistration { instance, checks, sidecar: None }
 }
@@ -87,6 +88,7 @@ pub fn with_sidecar(mut given: ServiceRegistration) -> ServiceRegistration {
         upstreams: Vec::new(),
         config: OpaqueSettings::default(),
         transparent: None,
+        kept: starling_model::OpaqueSettings::default(),
     }));
     given.sidecar = Some(Box::new(nested));
     given

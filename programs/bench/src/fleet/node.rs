@@ -240,7 +240,13 @@ fn registrations_of(workload: &Workload, node: &NodeName, restless: bool) -> any
     let port = |port: u16| Port::try_from(i64::from(port));
     let upstream = |name, bind_address| {
         let (destination, bind_port) = (ServiceName::new(name)?, port(workload.port)?);
-        anyhow::Ok(Upstream { destination, bind_address, bind_port, config: OpaqueSettings::default() })
+        anyhow::Ok(Upstream {
+            destination,
+            bind_address,
+            bind_port,
+            config: OpaqueSettings::default(),
+            kind_unsaid: false,
+        })
     };
     let mut upstreams = vec![upstream(COMMON_UPSTREAM, UPSTREAM_ADDRESS)?];
     if restless {
@@ -254,6 +260,7 @@ fn registrations_of(workload: &Workload, node: &NodeName, restless: bool) -> any
         upstreams,
         config: OpaqueSettings::default(),
         transparent: None,
+        kept: starling_model::OpaqueSettings::default(),
     };
     let instance = |id: InstanceId, name: ServiceName, kind: InstanceKind, port: Port| ServiceInstance {
         key: InstanceKey { node: node.clone(), id },
@@ -268,6 +275,7 @@ fn registrations_of(workload: &Workload, node: &NodeName, restless: bool) -> any
         enable_tag_override: false,
         native: false,
         locality: None,
+        kept: starling_model::OpaqueSettings::default(),
     };
     let alone = |instance| ServiceRegistration { instance, checks: Vec::new(), sidecar: None };
     let sidecar_id = InstanceId::new(&format!("{id}{SIDECAR}"))?;

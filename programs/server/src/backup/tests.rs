@@ -86,6 +86,7 @@ fn instance(node: &str, service: &str) -> ServiceInstance {
         enable_tag_override: false,
         native: false,
         locality: None,
+        kept: starling_model::OpaqueSettings::default(),
     }
 }
 

@@ -32,6 +32,7 @@ fn instance() -> ServiceInstance {
         enable_tag_override: false,
         native: false,
         locality: None,
+        kept: starling_model::OpaqueSettings::default(),
     }
 }
 

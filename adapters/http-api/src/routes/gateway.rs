@@ -1,0 +1,120 @@
+//! Which services stand behind which gateways, by what was written.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use starling_catalog::{Snapshot, Subject};
+use starling_model::{
+    CONSUL_SERVICE, ConfigEntry, ConfigEntryKey, ConfigKind, HostPattern, IngressGateway, InstanceKind, KeptKind,
+    ServiceName,
+};
+
+use super::health;
+use crate::answer::Answer;
+use crate::blocking::view;
+use crate::call::Call;
+use crate::router::{Api, Outcome};
+
+const TERMINATING: ConfigKind = ConfigKind::Kept(KeptKind::TerminatingGateway);
+
+pub(super) async fn services(api: Arc<Api>, call: Call) -> Outcome {
+    let gateway: ServiceName = call.param_name("gateway")?;
+    let subjects = [Subject::Routing(gateway.clone()), Subject::ConfigList(TERMINATING), Subject::ServiceList];
+    let view = view(&*api.catalog, &call, &subjects).await?;
+    let mut rows = Vec::new();
+    if let Some(entry) = view.snapshot.ingress_gateway(&gateway) {
+        rows.extend(let_in(&gateway, entry));
+    }
+    rows.extend(let_out(&gateway, &view.snapshot));
+    Ok(Answer::json(rows.into()).read_at(view.index))
+}
+
+fn let_in(gateway: &ServiceName, entry: &IngressGateway) -> Vec<Value> {
+    let mut rows = Vec::new();
+    for listener in &entry.listeners {
+        for service in listener.services() {
+            let own = HostPattern::of_service(service.service.as_str());
+            let hosts: Vec<_> = service.hosts.iter().filter(|host| **host != own).map(ToString::to_string).collect();
+            let mut row = row(gateway, "ingress-gateway", service.service.as_str());
+            row.insert("Port".to_owned(), listener.port.get().into());
+            row.insert("Protocol".to_owned(), listener.protocol.as_str().into());
+            if !hosts.is_empty() {
+                row.insert("Hosts".to_owned(), hosts.into());
+            }
+            rows.push(row.into());
+        }
+    }
+    rows
+}
+
+fn row(gateway: &ServiceName, kind: &str, service: &str) -> Map<String, Value> {
+    Map::from_iter([
+        ("Gateway".to_owned(), json!({"Name": gateway.as_str()})),
+        ("Service".to_owned(), json!({"Name": service})),
+        ("GatewayKind".to_owned(), kind.into()),
+    ])
+}
+
+/// Those that an entry on which nothing acts names; `*` is every application that it does not name.
+fn let_out(gateway: &ServiceName, snapshot: &Snapshot) -> Vec<Value> {
+    let key = ConfigEntryKey { kind: TERMINATING, name: gateway.to_string() };
+    let entry = snapshot.config(&key).map(|entry| &entry.value);
+    let Some(ConfigEntry::Kept(entry)) = entry else { return Vec::new() };
+    let linked: Vec<&Value> = entry.settings.get("Services").and_then(Value::as_array).into_iter().flatten().collect();
+    let name = |linked: &&Value| linked["Name"].as_str().unwrap_or_default().to_owned();
+    let named: BTreeSet<String> = linked.iter().map(name).collect();
+    let of = |service: &str, linked: &Value, from_wildcard: bool| {
+        let mut row = row(gateway, "terminating-gateway", service);
+        for field in ["CAFile", "CertFile", "KeyFile", "SNI"] {
+            row.extend(
+                linked[field].as_str().filter(|text| !text.is_empty()).map(|text| (field.to_owned(), text.into())),
+            );
+        }
+        if from_wildcard {
+            row.insert("FromWildcard".to_owned(), true.into());
+        }
+        Value::Object(row)
+    };
+    let mut rows = Vec::new();
+    for linked in linked {
+        let own = name(&linked);
+        if own != "*" {
+            rows.push(of(&own, linked, false));
+            continue;
+        }
+        let is_application = |name: &&ServiceName| {
+            let mut instances = snapshot.instances_of(name);
+            name.as_str() != CONSUL_SERVICE && instances.any(|it| matches!(it.value.kind, InstanceKind::Typical))
+        };
+        let others = snapshot.service_names().filter(is_application).filter(|name| !named.contains(name.as_str()));
+        rows.extend(others.map(|name| of(name.as_str(), linked, true)));
+    }
+    rows
+}
+
+/// The instances of gateways that let a service in.
+pub(super) async fn ingress(api: Arc<Api>, call: Call) -> Outcome {
+    let service = call.service_name()?;
+    let passing = call.query.switch("passing")?;
+    let lists = Subject::ConfigList(ConfigKind::IngressGateway);
+    let gateways = |snapshot: &Snapshot| -> Vec<ServiceName> {
+        let entries = snapshot.configs(ConfigKind::IngressGateway);
+        let lets_in = |entry: &IngressGateway| {
+            entry.listeners.iter().flat_map(|listener| listener.services()).any(|let_in| let_in.service == service)
+        };
+        entries
+            .filter_map(|entry| {
+                let ConfigEntry::IngressGateway(entry) = &entry.value else { return None };
+                lets_in(entry).then(|| entry.gateway.clone())
+            })
+            .collect()
+    };
+    let now = gateways(&api.catalog.snapshot()).into_iter().map(Subject::Service);
+    let subjects: Vec<_> = now.chain([lists]).collect();
+    let view = view(&*api.catalog, &call, &subjects).await?;
+    let names = gateways(&view.snapshot);
+    let instances = names.iter().flat_map(|name| view.snapshot.instances_of(name));
+    let entries = health::entries(&api, &call, &view.snapshot, instances, passing);
+    Ok(Answer::json(entries).read_at(view.index))
+}
