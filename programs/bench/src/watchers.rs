@@ -152,7 +152,7 @@ fn registration(service: u32, status: &str, change: u32) -> serde_json::Value {
 
 /// Changes a service, tags and check at once; when that was called, and who was woken until nobody was any more.
 async fn one(api: &mut Api, crowd: &mut Crowd, service: u32, change: u32) -> anyhow::Result<(Instant, Vec<Woken>)> {
-    let status = if change % 2 == 0 { "warning" } else { "passing" };
+    let status = if change.is_multiple_of(2) { "warning" } else { "passing" };
     let concerned = crowd.concerned(service);
     let called = Instant::now();
     api.write(Method::PUT, "/v1/catalog/register", &registration(service, status, change + 1)).await?;

@@ -93,6 +93,7 @@ pub fn record(line: &str) -> Record {
                     request_headers: HeaderEdits::default(),
                     response_headers: HeaderEdits::default(),
                     settings: UpstreamSettings::default(),
+                    secret: None,
                 }]),
             }],
             meta: BTreeMap::new(),

@@ -27,6 +27,30 @@ fn consul(folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
+/// What its files say is read anew, and its log is heard by whoever asks.
+async fn follow_and_reload(api: &str, file: &Path, config: &serde_json::Value) {
+    let mut following = TcpStream::connect(api).await.expect("a connection");
+    let request = format!("GET /v1/agent/monitor HTTP/1.1\r\nHost: {api}\r\n\r\n");
+    following.write_all(request.as_bytes()).await.expect("sent");
+    let mut heard = Vec::new();
+    while !String::from_utf8_lossy(&heard).contains("[INFO]") {
+        let more = tokio::time::timeout(TIME_MAX, following.read_buf(&mut heard)).await.expect("in time");
+        assert!(more.expect("read") > 0, "{}", String::from_utf8_lossy(&heard));
+    }
+    drop(following);
+    let mut changed = config.clone();
+    changed["services"] = json!([{"name": "api", "port": 81}]);
+    std::fs::write(file, changed.to_string()).expect("written");
+    let reloaded = client::request(Method::PUT, api, "/v1/agent/reload", &[], "").await.expect("an answer");
+    assert_eq!(reloaded.status, 200, "{}", reloaded.text());
+    let services = client::get(api, "/v1/agent/services").await.expect("an answer").success().json();
+    assert_eq!(services.as_object().expect("services").keys().collect::<Vec<_>>(), ["api"]);
+    changed["services"] = json!([{"nam": "api"}]);
+    std::fs::write(file, changed.to_string()).expect("written");
+    let refused = client::request(Method::PUT, api, "/v1/agent/reload", &[], "").await.expect("an answer");
+    assert!(refused.status == 400 && refused.text().contains("config.json"), "{}", refused.text());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_takes_consuls_configuration_and_shows_itself_as_consuls_do() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -70,28 +94,7 @@ async fn an_agent_takes_consuls_configuration_and_shows_itself_as_consuls_do() {
         client::request(Method::PUT, &api, "/v1/session/create", &[], "").await.expect("an answer").success().json();
     assert!(made["ID"].is_string(), "its check is well: {made}");
 
-    // What its files say is read anew, and its log is heard by whoever asks.
-    let mut following = TcpStream::connect(&api).await.expect("a connection");
-    let request = format!("GET /v1/agent/monitor HTTP/1.1\r\nHost: {api}\r\n\r\n");
-    following.write_all(request.as_bytes()).await.expect("sent");
-    let mut heard = Vec::new();
-    while !String::from_utf8_lossy(&heard).contains("[INFO]") {
-        let more = tokio::time::timeout(TIME_MAX, following.read_buf(&mut heard)).await.expect("in time");
-        assert!(more.expect("read") > 0, "{}", String::from_utf8_lossy(&heard));
-    }
-    drop(following);
-    let mut changed = config.clone();
-    changed["services"] = json!([{"name": "api", "port": 81}]);
-    std::fs::write(&file, changed.to_string()).expect("written");
-    let reloaded = client::request(Method::PUT, &api, "/v1/agent/reload", &[], "").await.expect("an answer");
-    assert_eq!(reloaded.status, 200, "{}", reloaded.text());
-    let services = get("/v1/agent/services").await;
-    assert_eq!(services.as_object().expect("services").keys().collect::<Vec<_>>(), ["api"]);
-    changed["services"] = json!([{"nam": "api"}]);
-    std::fs::write(&file, changed.to_string()).expect("written");
-    let refused = client::request(Method::PUT, &api, "/v1/agent/reload", &[], "").await.expect("an answer");
-    assert!(refused.status == 400 && refused.text().contains("config.json"), "{}", refused.text());
-
+    follow_and_reload(&api, Path::new(&file), &config).await;
     let log = agent.log();
     assert!(log.contains("performance: is a setting of Consul's that has no effect here"), "{log}");
     assert!(log.contains("warning: an agent under this name is a server with a mesh of its own"), "{log}");

@@ -77,6 +77,7 @@ fn web() -> ServiceInstance {
         enable_tag_override: false,
         native: false,
         locality: None,
+        kept: starling_model::OpaqueSettings::default(),
     }
 }
 
