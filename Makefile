@@ -43,7 +43,7 @@ export STARLING_PYTHON ?= $(TOOLS)/venv/bin/python
 export STARLING_BIN ?= $(TARGET)/debug/starling
 export PATH := $(TOOLS)/bin:$(PATH)
 
-.PHONY: help demo test upgrade chaos check fmt bench bench-published bench-fleet bench-servers bench-proxy bench-store bench-consul agreement consul-suite conformance fuzz golden install clean machine
+.PHONY: help demo test upgrade chaos check fmt bench bench-published bench-fleet bench-servers bench-proxy bench-store bench-consul agreement consul-suite consul-clients conformance fuzz golden install clean machine
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -119,6 +119,13 @@ bench-consul: machine ## release build, then 10,000 blocking queries and DNS aga
 consul-suite: machine ## the tests of Consul's Go client against a debug build (some 10 minutes; needs Go); writes docs/reference/consul-compatibility.md
 	$(CARGO) build --locked --workspace --bins
 	$(XTASK) consul-suite --binary $(TARGET)/debug/starling
+
+# Which clients `make consul-clients` runs: `make consul-clients CLIENTS="prometheus watch"` runs these alone.
+CLIENTS ?=
+
+consul-clients: machine ## Prometheus, consul-template and libraries for Python and Node.js against a debug build (some 3 minutes; needs Go, Python, Node.js)
+	$(CARGO) build --locked --workspace --bins
+	python3 -B testing/clients/run.py --binary $(TARGET)/debug/starling --tools $(TOOLS)/clients $(foreach client,$(CLIENTS),--only $(client))
 
 bench-store: machine ## release build, then durable writes through three members of etcd beside etcd's own benchmark (needs Go)
 	@$(XTASK) install etcd etcd-benchmark
