@@ -17,7 +17,7 @@ pub mod zone;
 use std::sync::Arc;
 
 use starling_catalog::Snapshot;
-use starling_model::{Datacenter, TrustDomain};
+use starling_model::{AclRights, Datacenter, TrustDomain};
 
 pub use relay::{Unreached, Upstream, relay};
 pub use responder::{Responder, Transport};
@@ -30,6 +30,12 @@ pub trait CatalogReader: Send + Sync + 'static {
     /// The newest catalog.
     fn snapshot(&self) -> Arc<Snapshot>;
 
+    /// What whoever asks may see of a catalog; `None` for all of it. DNS knows no tokens.
+    fn rights(&self, snapshot: &Snapshot) -> Option<AclRights> {
+        let _ = snapshot;
+        None
+    }
+
     /// The datacentre that names may bear; names that bear another do not exist.
     fn datacenter(&self) -> &Datacenter;
 
@@ -40,6 +46,10 @@ pub trait CatalogReader: Send + Sync + 'static {
 impl<R: CatalogReader + ?Sized> CatalogReader for Arc<R> {
     fn snapshot(&self) -> Arc<Snapshot> {
         R::snapshot(self)
+    }
+
+    fn rights(&self, snapshot: &Snapshot) -> Option<AclRights> {
+        R::rights(self, snapshot)
     }
 
     fn datacenter(&self) -> &Datacenter {

@@ -141,7 +141,10 @@ impl<R: CatalogReader> Responder<R> {
         let mut kept = self.view.lock().unwrap_or_else(PoisonError::into_inner);
         match kept.as_ref() {
             Some(view) if view.revision() == snapshot.revision() => Arc::clone(view),
-            Some(_) | None => Arc::clone(kept.insert(Arc::new(View::of(snapshot)))),
+            Some(_) | None => {
+                let rights = self.reader.rights(&snapshot);
+                Arc::clone(kept.insert(Arc::new(View::of(snapshot).seen_by(rights))))
+            }
         }
     }
 }

@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use starling_catalog::Snapshot;
 use starling_model::{
-    ConfigEntry, ConfigKind, IngressGateway, IngressRoute, Node, NodeName, Revision, ServiceInstance, ServiceName,
+    Access, AclRights, ConfigEntry, ConfigKind, IngressGateway, IngressRoute, Node, NodeName, Resource, Revision,
+    ServiceInstance, ServiceName,
 };
 
 /// A snapshot, and which of its names are spelled with upper case.
@@ -20,6 +21,8 @@ pub struct View {
     nodes: BTreeMap<String, Vec<NodeName>>,
     /// Made when the first reverse name is asked for: a pass over all addresses.
     by_address: OnceLock<BTreeMap<IpAddr, Vec<Named>>>,
+    /// What may be seen; `None` for everything.
+    rights: Option<AclRights>,
 }
 
 /// Whom an address belongs to.
@@ -37,7 +40,22 @@ impl View {
     pub fn of(snapshot: Arc<Snapshot>) -> Self {
         let services = fold(snapshot.service_names());
         let nodes = fold(snapshot.nodes().map(|node| &node.value.name));
-        Self { snapshot, services, nodes, by_address: OnceLock::new() }
+        Self { snapshot, services, nodes, by_address: OnceLock::new(), rights: None }
+    }
+
+    /// The same for who has these rights alone.
+    #[must_use]
+    pub fn seen_by(self, rights: Option<AclRights>) -> Self {
+        Self { rights, ..self }
+    }
+
+    fn is_seen(&self, resource: Resource, name: &str) -> bool {
+        self.rights.as_ref().is_none_or(|rights| rights.allows(resource, name, Access::Read))
+    }
+
+    fn is_instance_seen(&self, instance: &ServiceInstance) -> bool {
+        self.is_seen(Resource::Service, instance.identity().as_str())
+            && self.is_seen(Resource::Node, instance.key.node.as_str())
     }
 
     /// The revision of which this is the view.
@@ -55,13 +73,15 @@ impl View {
     pub(crate) fn nodes(&self, name: &NodeName) -> Vec<&Node> {
         let others = self.nodes.get(name.as_str()).into_iter().flatten();
         let names = std::iter::once(name).chain(others);
+        let names = names.filter(|name| self.is_seen(Resource::Node, name.as_str()));
         names.filter_map(|name| self.snapshot.node(name)).map(|node| &node.value).collect()
     }
 
     /// The instances that bear `name`, which is in lower case.
     pub(crate) fn instances(&self, name: &ServiceName) -> Vec<&ServiceInstance> {
         let names = self.spellings(name);
-        names.flat_map(|name| self.snapshot.instances_of(name)).map(|instance| &instance.value).collect()
+        let instances = names.flat_map(|name| self.snapshot.instances_of(name)).map(|instance| &instance.value);
+        instances.filter(|instance| self.is_instance_seen(instance)).collect()
     }
 
     /// What accepts mesh connections for `name`, which is in lower case: its sidecars, and instances that speak mesh
@@ -69,12 +89,24 @@ impl View {
     pub(crate) fn mesh_instances(&self, name: &ServiceName) -> Vec<&ServiceInstance> {
         let sidecars = self.spellings(name).flat_map(|name| self.snapshot.sidecars_of(name));
         let native = self.spellings(name).flat_map(|name| self.snapshot.instances_of(name));
-        sidecars.chain(native.filter(|instance| instance.value.native)).map(|instance| &instance.value).collect()
+        let instances = sidecars.chain(native.filter(|instance| instance.value.native)).map(|instance| &instance.value);
+        instances.filter(|instance| self.is_instance_seen(instance)).collect()
     }
 
     /// Whom an address belongs to: nodes first, each service once.
     pub(crate) fn named(&self, ip: IpAddr) -> &[Named] {
-        self.by_address.get_or_init(|| by_address(&self.snapshot)).get(&ip).map_or(&[], Vec::as_slice)
+        self.by_address.get_or_init(|| self.seen_by_address()).get(&ip).map_or(&[], Vec::as_slice)
+    }
+
+    fn seen_by_address(&self) -> BTreeMap<IpAddr, Vec<Named>> {
+        let mut all = by_address(&self.snapshot);
+        for named in all.values_mut() {
+            named.retain(|named| match named {
+                Named::Node(name) => self.is_seen(Resource::Node, name.as_str()),
+                Named::Service(name) => self.is_seen(Resource::Service, name.as_str()),
+            });
+        }
+        all
     }
 
     /// The instances of the gateways that let callers from outside in to `name`, which is in lower case.
@@ -84,12 +116,14 @@ impl View {
             lets_in(gateway, name).then_some(&gateway.gateway)
         });
         let instances = entries.flat_map(|gateway| self.snapshot.instances_of(gateway));
-        instances.map(|instance| &instance.value).collect()
+        let instances = instances.map(|instance| &instance.value);
+        instances.filter(|instance| self.is_instance_seen(instance)).collect()
     }
 
     /// The virtual address of `name`, which is in lower case.
     pub(crate) fn virtual_address(&self, name: &ServiceName) -> Option<Ipv4Addr> {
-        self.spellings(name).find_map(|name| self.snapshot.virtual_address(name))
+        let mut seen = self.spellings(name).filter(|name| self.is_seen(Resource::Service, name.as_str()));
+        seen.find_map(|name| self.snapshot.virtual_address(name))
     }
 
     fn spellings<'a>(&'a self, name: &'a ServiceName) -> impl Iterator<Item = &'a ServiceName> {

@@ -8,6 +8,7 @@ use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use proptest::prelude::*;
 use starling_dns::responder::{AMPLIFICATION_MAX, PLAIN_UDP_BYTES, QUERY_BYTES_MAX, TCP_BYTES_MAX, UDP_BYTES_MAX};
 use starling_dns::{Responder, Transport};
+use starling_model::{Access, AclRights, AclRule, Action, Resource};
 use starling_telemetry::Registry;
 use world::Shelf;
 
@@ -265,5 +266,35 @@ proptest! {
     #[test]
     fn damaged_queries_are_harmless(packet in damaged()) {
         harmless(&packet)?;
+    }
+}
+
+#[test]
+fn what_may_not_be_seen_does_not_exist() {
+    let lines = [
+        "node n1 10.0.0.1",
+        "node n2 10.0.0.2",
+        "service n1 web-1 web port=80",
+        "service n2 web-2 web port=80",
+        "service n1 db-1 db port=80",
+    ];
+    let code = |rules: &[AclRule], name: &str| {
+        let shelf = Shelf::new(world::catalog(lines));
+        shelf.allow_only(AclRights::new(Action::Deny, rules));
+        let (answer, _) = ask(&Responder::new(shelf), &question(name, RecordType::A), Transport::Udp);
+        (answer.metadata.response_code, answer.answers.len())
+    };
+    let web = AclRule::exact(Resource::Service, "web", Access::Read);
+    let first = AclRule::exact(Resource::Node, "n1", Access::Read);
+    let both = [web, first];
+    for (rules, name, expected) in [
+        (&[][..], "web.service.consul.", (ResponseCode::NXDomain, 0)),
+        (&both[..], "web.service.consul.", (ResponseCode::NoError, 1)),
+        (&both[..], "db.service.consul.", (ResponseCode::NXDomain, 0)),
+        (&both[..1], "web.service.consul.", (ResponseCode::NXDomain, 0)),
+        (&both[1..], "n1.node.consul.", (ResponseCode::NoError, 1)),
+        (&both[1..], "n2.node.consul.", (ResponseCode::NXDomain, 0)),
+    ] {
+        assert_eq!(code(rules, name), expected, "{name}");
     }
 }

@@ -6,6 +6,7 @@ use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
 use serde_json::Value;
 use starling_model::{Action, Revision};
 
+use crate::acl::{Bearer, Visible};
 use crate::barrier::Standing;
 use crate::call::Query;
 use crate::error::ApiError;
@@ -49,11 +50,13 @@ pub(crate) struct Answer {
     index: Index,
     content_hash: Option<String>,
     until: Option<Standing>,
+    /// Whether something was left out that the caller may not see.
+    narrowed: bool,
 }
 
 impl Answer {
     fn new(body: Body) -> Self {
-        Self { status: StatusCode::OK, body, index: Index::None, content_hash: None, until: None }
+        Self { status: StatusCode::OK, body, index: Index::None, content_hash: None, until: None, narrowed: false }
     }
 
     /// Nothing, with status 200.
@@ -127,6 +130,20 @@ impl Answer {
         if let Body::Json(Value::Array(rows)) = &mut self.body { Some(rows) } else { None }
     }
 
+    /// Without what its caller may not see; `service` is the one that was asked for, if one was.
+    pub(crate) fn seen_by(mut self, bearer: &Bearer, visible: Visible, service: &str) -> Self {
+        if let Body::Json(value) = &mut self.body {
+            self.narrowed |= visible.narrow(value, bearer, service);
+        }
+        self
+    }
+
+    /// Told to be without something, if it is.
+    pub(crate) fn narrowed_if(mut self, narrowed: bool) -> Self {
+        self.narrowed |= narrowed;
+        self
+    }
+
     /// With how it stands with what was waited for.
     pub(crate) fn until(mut self, standing: Standing) -> Self {
         self.until = Some(standing);
@@ -191,6 +208,9 @@ impl Rendering {
                 }
             }
             Index::Written(revision) => set(&mut response, "x-consul-index", &revision.to_string()),
+        }
+        if answer.narrowed {
+            set(&mut response, "x-consul-results-filtered-by-acls", "true");
         }
         if let Some(hash) = answer.content_hash {
             set(&mut response, "x-consul-contenthash", &hash);

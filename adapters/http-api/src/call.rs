@@ -8,6 +8,7 @@ use http::HeaderMap;
 use percent_encoding::percent_decode_str;
 use starling_model::{CheckId, Datacenter, InstanceId, NodeName, Revision, ServiceName};
 
+use crate::acl::Bearer;
 use crate::blocking::Stopping;
 use crate::error::ApiError;
 use crate::filter::ListFilter;
@@ -102,6 +103,8 @@ impl Query {
 pub(crate) struct Call {
     pub(crate) params: Vec<(String, String)>,
     pub(crate) query: Query,
+    /// Who asks.
+    pub(crate) bearer: Bearer,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     /// The body of a route that reads it piece by piece.

@@ -51,6 +51,7 @@ impl From<CommitFailure> for ApiError {
     fn from(failure: CommitFailure) -> Self {
         match failure {
             CommitFailure::Refused(refusal) => Self::bad_request(refusal.to_string()),
+            CommitFailure::Denied(denied) => denied.into(),
             CommitFailure::Invalid(reason) => Self::bad_request(reason),
             CommitFailure::NoLeader(_) | CommitFailure::Unavailable(_) => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, failure.to_string())

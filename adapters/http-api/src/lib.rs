@@ -4,6 +4,7 @@
 //! [`CatalogPort`] and [`AgentPort`]; what an agent apart from its servers cannot answer goes to them by [`ServersPort`]. Every route stands in one table with the permission it needs and the body it may
 //! have. The crate owns no state beyond the connections it serves.
 
+pub mod acl;
 mod answer;
 mod barrier;
 mod blocking;
@@ -20,6 +21,7 @@ mod serve;
 mod site;
 mod volatile;
 
+pub use acl::{Bearer, BearerFailure, Denied};
 pub use axum::Router;
 pub use axum::body::Body;
 pub use ports::{
@@ -27,7 +29,7 @@ pub use ports::{
     DiagnosticRow, IncomingSnapshot, Leaf, Leaving, LostServer, MeshFacts, NewJoinToken, OthersSay, OutgoingSnapshot,
     PrivateKeyText, RestoreReport, SnapshotFailure, StoreMember,
 };
-pub use relay::{ServersPort, Unreached};
+pub use relay::{INSIDE, ServersPort, Unreached};
 pub use router::{AllowEverything, Authoriser, Permission, Ports, Route, router};
 pub use routes::CONSUL_VERSION;
 pub use serve::{serve, stopped_by};

@@ -32,6 +32,8 @@ impl BodyLimit {
     pub const TRANSACTION: Self = Self { name: "transaction", bytes: 320 * 1024 };
     /// What an event carries; Serf's limit is half of that, with the name.
     pub const EVENT: Self = Self { name: "event", bytes: 1024 };
+    /// A token, a role, or a policy with its rules.
+    pub const ACL: Self = Self { name: "acl", bytes: 256 * 1024 };
     /// A handful of short fields.
     pub const SMALL: Self = Self { name: "small", bytes: 16 * 1024 };
 

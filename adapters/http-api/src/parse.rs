@@ -1,6 +1,7 @@
 //! Untrusted bytes into valid values: one parser for API bodies and for definition files.
 
 mod access_log;
+pub mod acl;
 pub mod catalog;
 pub mod check;
 pub mod config_entry;

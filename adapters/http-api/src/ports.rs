@@ -12,12 +12,14 @@ use starling_catalog::{
 };
 use starling_identity::JoinToken;
 use starling_model::{
-    Action, CaKeyRecord, Check, CheckId, CheckStatus, Datacenter, InstanceId, InstanceKey, JoinTokenDescription,
-    NodeName, Revision, ServerId, ServiceInstance, ServiceName, ServiceRegistration, TrustDomain, UnixSeconds,
+    AclSecret, Action, CaKeyRecord, Check, CheckId, CheckStatus, Datacenter, InstanceId, InstanceKey,
+    JoinTokenDescription, NodeName, Revision, ServerId, ServiceInstance, ServiceName, ServiceRegistration, TrustDomain,
+    UnixSeconds,
 };
 
 use tokio::sync::mpsc;
 
+use crate::acl::{Bearer, BearerFailure, Denied, bearer_in};
 use crate::parse::CheckRegistration;
 
 pub use snapshot::{IncomingSnapshot, OutgoingSnapshot, RestoreReport, SnapshotFailure};
@@ -70,6 +72,14 @@ pub trait CatalogPort: Send + Sync + 'static {
     /// As [`CatalogPort::transact`].
     async fn commit(&self, command: Command) -> Result<Revision, CommitFailure> {
         Ok(self.transact(command).await?.revision)
+    }
+
+    /// Who shows this token, or none.
+    ///
+    /// # Errors
+    /// [`BearerFailure`] if there is no such token, or that cannot be found out.
+    async fn bearer(&self, secret: Option<&str>) -> Result<Bearer, BearerFailure> {
+        bearer_in(&self.snapshot(), &self.authority(), secret)
     }
 
     /// Makes a join token; with it, when it expires. Its text is given out once, from what this answers.
@@ -297,6 +307,9 @@ pub enum CommitFailure {
     /// It breaks a rule.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// Whoever asks for it may not.
+    #[error(transparent)]
+    Denied(#[from] Denied),
     /// It can never be stored, for this reason; nothing was changed.
     #[error("{0}")]
     Invalid(String),
@@ -330,6 +343,8 @@ pub struct MeshFacts {
     pub trust_domain: TrustDomain,
     /// What happens where no intention decides.
     pub default_intention_action: Action,
+    /// Whether access is controlled, and what holds then where no rule does.
+    pub acl_default: Option<Action>,
     /// `host:port` of the server that writes; empty while there is none.
     pub leader_address: String,
     /// `host:port` of every server.
@@ -424,6 +439,16 @@ pub trait AgentPort: Send + Sync + 'static {
     async fn reload(&self) -> Result<(), AgentFailure> {
         let reason = "this agent was started without definition files that it could read anew".to_owned();
         Err(AgentFailure::BadRequest { path: "reload".to_owned(), reason })
+    }
+
+    /// The token of those who ask this agent without one.
+    fn default_token(&self) -> Option<AclSecret> {
+        None
+    }
+
+    /// Changes it; until the process ends.
+    fn set_default_token(&self, token: Option<AclSecret>) {
+        let _ = token;
     }
 }
 

@@ -72,6 +72,9 @@ const OF_ONE_CONNECTION: [HeaderName; 7] = [
 /// Says for which node's programs an agent asks: what they leave out is theirs. It gives no right.
 pub(crate) const ASKING_NODE: &str = "x-starling-node";
 
+/// Says that a program of the mesh asks for itself. Heard only where nobody else can ask, and taken off what is passed on.
+pub const INSIDE: &str = "x-starling-inside";
+
 /// The request as a server is to see it.
 pub(crate) fn passed_on(
     method: &Method,
@@ -87,6 +90,7 @@ pub(crate) fn passed_on(
     for name in OF_ONE_CONNECTION {
         request.headers_mut().remove(name);
     }
+    request.headers_mut().remove(INSIDE);
     if let Ok(node) = HeaderValue::from_str(node.as_str()) {
         request.headers_mut().insert(HeaderName::from_static(ASKING_NODE), node);
     }
@@ -142,6 +146,7 @@ mod tests {
         headers.insert("host", "127.0.0.1:8500".parse().unwrap());
         headers.insert("content-length", "2".parse().unwrap());
         headers.insert("x-consul-token", "secret".parse().unwrap());
+        headers.insert(INSIDE, "1".parse().unwrap());
         let target = "http://127.0.0.1:8500/v1/config?cas=1".parse().unwrap();
         let request =
             passed_on(&Method::PUT, &target, &headers, Bytes::from_static(b"{}"), &"n1".parse().expect("a name"));

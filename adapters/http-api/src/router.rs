@@ -13,7 +13,10 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use starling_catalog::Command;
+use starling_model::Revision;
 
+use crate::acl::{Asked, Bearer, Scope, scope_of};
 use crate::answer::{Answer, Rendering};
 use crate::barrier::Wanted;
 use crate::blocking::Stopping;
@@ -21,7 +24,7 @@ use crate::call::{Call, Query};
 use crate::error::ApiError;
 use crate::filter::{ListFilter, Shape};
 use crate::limits::{BODY_TIMEOUT, BodyLimit, URI_BYTES_MAX};
-use crate::ports::{AgentPort, CatalogPort};
+use crate::ports::{AgentPort, CatalogPort, CommitFailure, Committed};
 use crate::relay::{self, Answerer, ServersPort};
 use crate::routes::coordinate;
 use crate::site::{OnLoopback, check_site};
@@ -64,6 +67,10 @@ pub enum Permission {
     OperatorRead,
     /// Say who may join the mesh.
     OperatorWrite,
+    /// Read tokens and what they may.
+    AclRead,
+    /// Write them.
+    AclWrite,
 }
 
 impl fmt::Display for Permission {
@@ -86,6 +93,8 @@ impl fmt::Display for Permission {
             Self::SessionWrite => "session:write",
             Self::OperatorRead => "operator:read",
             Self::OperatorWrite => "operator:write",
+            Self::AclRead => "acl:read",
+            Self::AclWrite => "acl:write",
         })
     }
 }
@@ -94,6 +103,11 @@ impl fmt::Display for Permission {
 pub trait Authoriser: Send + Sync + 'static {
     /// Whether the bearer of `token` has `permission`.
     fn allows(&self, permission: Permission, token: Option<&str>) -> bool;
+
+    /// Whether nobody but programs of the mesh asks here, so that they are believed to ask for themselves.
+    fn believes_insiders(&self) -> bool {
+        false
+    }
 }
 
 /// Everybody may do everything, as in Consul with ACLs disabled.
@@ -137,6 +151,23 @@ impl Api {
                 "this is a server without an agent: services are registered with the agent of their node",
             )
         })
+    }
+
+    /// Carries out a command for a caller, if it may.
+    pub(crate) async fn transact(&self, call: &Call, command: Command) -> Result<Committed, CommitFailure> {
+        call.bearer.may(&command, &self.catalog.snapshot())?;
+        self.catalog.transact(command).await
+    }
+
+    /// The same, for who needs no more than the revision.
+    pub(crate) async fn commit(&self, call: &Call, command: Command) -> Result<Revision, CommitFailure> {
+        Ok(self.transact(call, command).await?.revision)
+    }
+
+    /// The token that was shown, or that of who shows this agent none.
+    fn token(&self, query: &Query, headers: &HeaderMap) -> Option<String> {
+        let default = || self.agent.as_ref().and_then(|agent| agent.default_token());
+        token_of(query, headers).or_else(|| default().map(|token| token.reveal().to_owned()))
     }
 
     /// Whether this is a server, with an agent or without.
@@ -259,7 +290,8 @@ async fn respond(
 ) -> Response<axum::body::Body> {
     let facts = api.catalog.authority();
     let query = Query::parse(request.uri().query().unwrap_or_default());
-    let rendering = Rendering::of(&query, facts.default_intention_action, Arc::clone(&api.catalog));
+    let default_policy = facts.acl_default.unwrap_or(facts.default_intention_action);
+    let rendering = Rendering::of(&query, default_policy, Arc::clone(&api.catalog));
     match dispatch(&api, &routes, request, query).await {
         Ok(Reply::Own(answer)) => rendering.answer(answer),
         Ok(Reply::OfServer(response)) => response,
@@ -310,12 +342,13 @@ async fn dispatch(
         let text = format!("Permission denied: token lacks permission '{}'", route.permission);
         return Err(ApiError::new(StatusCode::FORBIDDEN, text).into());
     }
-    let wanted = Wanted::of_write(request.method(), &query)?;
-    let filter = route.filtered.wanted(&query)?;
     let params = request.extract_parts::<RawPathParams>().await;
     let params = params.map_err(|_| ApiError::bad_request("the path is no UTF-8 text"))?;
-    let params = params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let params = params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<Vec<_>>();
     let (head, body) = request.into_parts();
+    let bearer = authorised(api, route, &head, &params, &query).await?;
+    let wanted = Wanted::of_write(&head.method, &query)?;
+    let filter = route.filtered.wanted(&query)?;
     let (body, stream) = if route.body == BodyLimit::SNAPSHOT {
         refuse_large(route, &head.headers)?;
         (Bytes::new(), body)
@@ -330,18 +363,9 @@ async fn dispatch(
         let current = stopping.cuts_short(api.catalog.catch_up()).await;
         current.unwrap_or(Ok(())).map_err(ApiError::from)?;
     }
-    let near = coordinate::near(api, &query, &head.headers);
-    let (headers, stream, filter) = (head.headers, Mutex::new(stream), filter.map(Arc::new));
-    let call = Call { params, query, headers, body, stream, filter: filter.clone(), stopping: stopping.clone() };
-    let mut answer = (route.handler)(Arc::clone(api), call).await?;
-    if let Some((near, rows)) = near.zip(answer.rows()) {
-        coordinate::sort(api, &near, rows);
-    }
-    let answer = match (filter, route.filtered) {
-        (Some(filter), Filtered::All(_)) => answer.filtered(&filter, None),
-        (Some(filter), Filtered::Services(_)) => answer.filtered(&filter, Some("Services")),
-        (_, _) => answer,
-    };
+    let (headers, stream, filter) = (head.headers.clone(), Mutex::new(stream), filter.map(Arc::new));
+    let call = Call { params, query, bearer, headers, body, stream, filter, stopping: stopping.clone() };
+    let answer = handled(api, route, &head, call).await?;
     match (wanted, answer.written()) {
         (Some(wanted), Some(revision)) => {
             let standing = wanted.standing(&*api.catalog, revision, &stopping).await;
@@ -349,6 +373,66 @@ async fn dispatch(
         }
         (_, _) => Ok(Reply::Own(answer)),
     }
+}
+
+/// What the handler answers, as far as its caller may see and wants to.
+async fn handled(api: &Arc<Api>, route: &Route, head: &http::request::Parts, call: Call) -> Outcome {
+    let (params, bearer, filter) = (call.params.clone(), call.bearer.clone(), call.filter.clone());
+    let waits = head.method == Method::GET && call.query.has("index");
+    let near = coordinate::near(api, &call.query, &call.headers);
+    let mut answer = (route.handler)(Arc::clone(api), call).await?;
+    if let Some((near, rows)) = near.zip(answer.rows()) {
+        coordinate::sort(api, &near, rows);
+    }
+    let bearer = if waits {
+        // Who has waited may have lost the right meanwhile.
+        let query = Query::parse(head.uri.query().unwrap_or_default());
+        authorised(api, route, head, &params, &query).await?
+    } else {
+        bearer
+    };
+    let answer = match scope_of(route.method, route.path).visible() {
+        Some(visible) => {
+            let service = params.iter().find(|(name, _)| name == "service").map_or("", |(_, value)| value.as_str());
+            answer.seen_by(&bearer, visible, service)
+        }
+        None => answer,
+    };
+    Ok(match (filter, route.filtered) {
+        (Some(filter), Filtered::All(_)) => answer.filtered(&filter, None),
+        (Some(filter), Filtered::Services(_)) => answer.filtered(&filter, Some("Services")),
+        (_, _) => answer,
+    })
+}
+
+/// Whether a server answers, who judges then.
+fn is_passed_on(api: &Api, route: &Route, head: &http::request::Parts) -> bool {
+    api.servers.is_some() && Answerer::of(&head.method, head.uri.path(), route.path) != Answerer::Agent
+}
+
+/// Who asks, if they may.
+async fn authorised(
+    api: &Api,
+    route: &Route,
+    head: &http::request::Parts,
+    params: &[(String, String)],
+    query: &Query,
+) -> Result<Bearer, ApiError> {
+    let facts = api.catalog.authority();
+    let is_of_acl = route.path.starts_with("/v1/acl/") || route.path.starts_with("/v1/agent/token/");
+    if facts.acl_default.is_none() && is_of_acl {
+        return Err(ApiError::new(StatusCode::UNAUTHORIZED, "ACL support disabled"));
+    }
+    let scope = scope_of(route.method, route.path);
+    let is_inside = api.authoriser.believes_insiders() && head.headers.contains_key(relay::INSIDE);
+    let asks_for_itself = is_inside && head.method == Method::GET && Scope::is_for_insiders(route.path);
+    if facts.acl_default.is_none() || scope == Scope::Public || asks_for_itself || is_passed_on(api, route, head) {
+        return Ok(Bearer::unrestricted());
+    }
+    let bearer = api.catalog.bearer(api.token(query, &head.headers).as_deref()).await?;
+    let asked = Asked { params, query, own_node: facts.node_name.as_str() };
+    scope.check(&bearer, &asked)?;
+    Ok(bearer)
 }
 
 /// The answer of a server, where it is asked; an error if it is needed and not reached.
@@ -360,12 +444,17 @@ async fn relayed(
     stopping: &Stopping,
 ) -> Result<Option<Response<axum::body::Body>>, ApiError> {
     let Some(servers) = &api.servers else { return Ok(None) };
-    let answerer = Answerer::of(&head.method, head.uri.path(), route.path);
-    if answerer == Answerer::Agent {
+    if !is_passed_on(api, route, head) {
         return Ok(None);
     }
+    let answerer = Answerer::of(&head.method, head.uri.path(), route.path);
     let node = api.catalog.authority().node_name;
-    let request = relay::passed_on(&head.method, &head.uri, &head.headers, body.clone(), &node);
+    let mut request = relay::passed_on(&head.method, &head.uri, &head.headers, body.clone(), &node);
+    let query = Query::parse(head.uri.query().unwrap_or_default());
+    let token = token_of(&query, &head.headers).is_none().then(|| api.token(&query, &head.headers)).flatten();
+    if let Some(token) = token.and_then(|token| http::HeaderValue::from_str(&token).ok()) {
+        request.headers_mut().insert("x-consul-token", token);
+    }
     match relay::ask(&**servers, request, stopping).await {
         Ok(response) => Ok(Some(response)),
         Err(_) if answerer == Answerer::ServersElseAgent => Ok(None),
@@ -404,7 +493,8 @@ fn check_scope(api: &Api, query: &Query, headers: &HeaderMap) -> Result<(), ApiE
 fn token_of(query: &Query, headers: &HeaderMap) -> Option<String> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let bearer = || text("authorization").and_then(|value| value.strip_prefix("Bearer "));
-    query.text("token").or_else(|| text("x-consul-token")).or_else(bearer).map(|token| token.trim().to_owned())
+    let token = query.text("token").or_else(|| text("x-consul-token")).or_else(bearer);
+    token.map(str::trim).filter(|token| !token.is_empty()).map(str::to_owned)
 }
 
 fn too_large(route: &Route) -> ApiError {

@@ -1,5 +1,6 @@
 //! The route table: every path that is served, with the permission it needs and the body it may have.
 
+mod acl;
 mod agent;
 mod agent_check;
 mod authority;
@@ -38,8 +39,16 @@ use crate::router::{Filtered, Permission, Route};
 /// Every route.
 #[must_use]
 pub fn table() -> Vec<Route> {
-    [agent_routes(), catalog_routes(), connect_routes(), coordination_routes(), operator_routes(), own_routes()]
-        .concat()
+    [
+        agent_routes(),
+        catalog_routes(),
+        connect_routes(),
+        coordination_routes(),
+        operator_routes(),
+        acl::table(),
+        own_routes(),
+    ]
+    .concat()
 }
 
 /// Milliseconds since 1970, by the clock of this machine.

@@ -33,6 +33,10 @@ fn page() -> String {
          while none is reached; then it still knows the roots and `proxy-defaults`, so that proxies can start. What needs\n\
          `operator:write` is refused to whoever asks through an agent. A server without an agent answers 400 to what is about an\n\
          agent's services and checks.\n\n\
+         Where access is controlled (`--acl-default-policy`), a request shows its token in `X-Consul-Token`, as `Bearer` in\n\
+         `Authorization`, or in `token`. What it lacks it is refused with 403; an unknown token is refused with 403 `ACL not\n\
+         found`; a list has what may be seen, and says with `X-Consul-Results-Filtered-By-ACLs: true` if that is not all. Where\n\
+         it is not controlled, paths under `/v1/acl` answer 401 `ACL support disabled`. See ../operate/access-control.md.\n\n\
          This page is generated from the route table in `adapters/http-api/src/routes.rs`; a test keeps the two equal.\n\n\
          | Method | Path | Permission | Body at most | What it does |\n|---|---|---|---|---|\n",
     );

@@ -318,6 +318,9 @@ pub struct Welcome {
     /// The epochs that the store remembers, for relays; the last is the present one.
     #[prost(message, repeated, tag = "10")]
     pub epochs: Vec<WireEpoch>,
+    /// Whether access is controlled, and what holds where no rule does: `allow` or `deny`; empty where it is not.
+    #[prost(string, tag = "11")]
+    pub acl_default: String,
 }
 
 /// Of how many ends of subscriptions the server has heard on this stream.
@@ -482,7 +485,8 @@ pub fn encode_subject(subject: &Subject) -> Option<WireSubject> {
         | Subject::KvFolder(_)
         | Subject::Session(_)
         | Subject::NodeSessions(_)
-        | Subject::SessionList => return None,
+        | Subject::SessionList
+        | Subject::Access => return None,
     };
     Some(WireSubject { kind, name })
 }

@@ -147,7 +147,8 @@ fn named(snapshot: &Snapshot, subject: &Subject, key: &ItemKey) -> Option<Item> 
         | Subject::KvFolder(_)
         | Subject::Session(_)
         | Subject::NodeSessions(_)
-        | Subject::SessionList => None,
+        | Subject::SessionList
+        | Subject::Access => None,
     }
 }
 
@@ -262,7 +263,8 @@ impl Touched {
             | RecordKey::JoinToken(_)
             | RecordKey::Leader
             | RecordKey::Attachment(_)
-            | RecordKey::Coordination(_) => {}
+            | RecordKey::Coordination(_)
+            | RecordKey::Acl(_) => {}
         }
     }
 
@@ -426,7 +428,8 @@ pub fn decode_item(subject: &Subject, wire: &WireItem) -> Result<(ItemKey, Optio
         | Subject::KvFolder(_)
         | Subject::Session(_)
         | Subject::NodeSessions(_)
-        | Subject::SessionList => Err(wrong("it is not sent to agents".to_owned())),
+        | Subject::SessionList
+        | Subject::Access => Err(wrong("it is not sent to agents".to_owned())),
     }
 }
 

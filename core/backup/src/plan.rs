@@ -194,6 +194,8 @@ fn fate(key: &RecordKey) -> Fate {
         RecordKey::Coordination(
             CoordinationKey::Session(_) | CoordinationKey::Renewal(_) | CoordinationKey::LockDelay(_),
         ) => Fate::Ignored,
+        // Who has lost a right since does not get it back by a restore.
+        RecordKey::Acl(_) => Fate::Ignored,
         RecordKey::Fence(_) | RecordKey::Server(_) | RecordKey::Leader | RecordKey::Attachment(_) => Fate::Ignored,
     }
 }

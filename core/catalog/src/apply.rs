@@ -116,6 +116,7 @@ impl Snapshot {
             Record::Leader(value) => self.members.put_leader(Versioned { value, created, modified }),
             Record::Attachment(value) => self.members.put_attachment(Versioned { value, created, modified }),
             Record::Coordination(value) => self.coordination.insert(value, created, modified),
+            Record::Acl(value) => self.access.insert(value, created, modified),
         }
     }
 
@@ -186,6 +187,7 @@ impl Snapshot {
             RecordKey::Leader => self.members.remove_leader(),
             RecordKey::Attachment(node) => self.members.remove_attachment(node),
             RecordKey::Coordination(key) => self.coordination.remove(key),
+            RecordKey::Acl(key) => self.access.remove(key),
         }
     }
 
@@ -272,6 +274,7 @@ impl Snapshot {
             RecordKey::Leader => self.leader().map(|r| r.created),
             RecordKey::Attachment(node) => self.attachment(node).map(|r| r.created),
             RecordKey::Coordination(key) => self.coordination.revisions(key).map(|(created, _)| created),
+            RecordKey::Acl(key) => self.access.revisions(key).map(|(created, _)| created),
         }
     }
 
@@ -321,6 +324,9 @@ impl Snapshot {
             // Nothing that a proxy does depends on any of them.
             RecordKey::CaKey(_) | RecordKey::JoinToken(_) | RecordKey::Fence(_) | RecordKey::Attachment(_) => {}
             RecordKey::Coordination(key) => self.coordination.touch(key, subjects),
+            RecordKey::Acl(_) => {
+                subjects.insert(Subject::Access);
+            }
             RecordKey::VirtualAddress(address) => {
                 let entry = self.virtual_addresses.get(address);
                 subjects.extend(entry.map(|entry| Subject::Routing(entry.value.service.clone())));
@@ -382,7 +388,8 @@ impl Snapshot {
             | Subject::NodeList
             | Subject::CheckList
             | Subject::ConfigList(_)
-            | Subject::SessionList => true,
+            | Subject::SessionList
+            | Subject::Access => true,
             Subject::Kv(key) => self.kv(key).is_some(),
             Subject::KvFolder(folder) => self.kv_under(folder).next().is_some(),
             Subject::Session(id) => self.session(*id).is_some(),

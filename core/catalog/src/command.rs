@@ -21,18 +21,22 @@ use starling_model::{
 
 use crate::snapshot::Snapshot;
 
+mod acl;
 mod authority;
 mod coordination;
+mod ground;
 mod intention;
 mod join_token;
 mod liveness;
 mod virtual_address;
 
+pub use acl::{ACL_RECORDS_MAX, ACL_TOKENS_MAX, AclCommand, AclRefusal};
 pub use authority::{AuthorityCommand, AuthorityRefusal, OVERLAP_MIN, RotationWaits, reports_as};
 pub use coordination::{
     CoordinationCommand, CoordinationRefusal, KvAnswer, KvFailure, KvOperation, KvWrite, SESSIONS_MAX,
     TXN_OPERATIONS_MAX, kv_answers,
 };
+use ground::ground;
 pub use intention::{IntentionById, IntentionRefusal};
 pub use join_token::{JOIN_TOKENS_MAX, JoinRequest, JoinTokenCommand, JoinTokenRefusal, KEPT_EXPIRED_S, NameHolder};
 pub use liveness::{Charge, LIVENESS_NODES_MAX, LivenessCommand, Said};
@@ -106,6 +110,8 @@ pub enum Command {
     Liveness(LivenessCommand),
     /// Reads and writes entries of the key-value store, all or none, or makes, renews or ends sessions.
     Coordination(CoordinationCommand),
+    /// Changes tokens, or what they may.
+    Acl(AclCommand),
 }
 
 /// A record as it stood when a command was decided; `None` means it was not there.
@@ -217,6 +223,9 @@ pub enum Refusal {
     /// A rule about entries or sessions is broken.
     #[error(transparent)]
     Coordination(#[from] CoordinationRefusal),
+    /// A rule about access control is broken.
+    #[error(transparent)]
+    Acl(#[from] AclRefusal),
 }
 
 /// Decides a command against a snapshot.
@@ -281,6 +290,7 @@ fn decide_after(snapshot: &Snapshot, command: &Command, first: Option<Revision>)
         Command::JoinToken(command) => join_token::decide(snapshot, command, &mut decision)?,
         Command::Liveness(command) => liveness::decide(snapshot, command, &mut decision),
         Command::Coordination(command) => coordination::decide(snapshot, command, &mut decision)?,
+        Command::Acl(command) => acl::decide(snapshot, command, &mut decision)?,
     }
     if let Some(first) = first {
         let is_older = |key: &RecordKey| snapshot.created(key).is_none_or(|created| created <= first);
@@ -324,31 +334,6 @@ impl Decision {
         for key in grounds {
             self.see(snapshot, key);
         }
-    }
-}
-
-/// What must be there for a record to be there: a check's instance or node, an instance's node.
-fn ground(change: &Change) -> Option<RecordKey> {
-    match change {
-        Change::Put(Record::Instance(instance)) => Some(RecordKey::Node(instance.key.node.clone())),
-        Change::Put(Record::Check(check)) => Some(match &check.service {
-            Some(service) => RecordKey::Instance(InstanceKey { node: check.node.clone(), id: service.id.clone() }),
-            None => RecordKey::Node(check.node.clone()),
-        }),
-        Change::Put(
-            Record::Node(_)
-            | Record::Config(_)
-            | Record::CaRoot(_)
-            | Record::CaKey(_)
-            | Record::JoinToken(_)
-            | Record::Fence(_)
-            | Record::VirtualAddress(_)
-            | Record::Server(_)
-            | Record::Leader(_)
-            | Record::Attachment(_)
-            | Record::Coordination(_),
-        )
-        | Change::Delete(_) => None,
     }
 }
 

@@ -5,6 +5,7 @@
 //! command into a transaction or refuses it. [`FanOut`] keeps who waits for which subject, and [`Receipts`] who has
 //! applied which revision. Nothing here knows a clock, a socket or the store.
 
+mod acl;
 pub mod apply;
 pub mod command;
 mod coordination;
@@ -18,10 +19,11 @@ pub mod subject;
 
 pub use apply::{Applied, Event};
 pub use command::{
-    AuthorityCommand, AuthorityRefusal, Charge, Command, CoordinationCommand, CoordinationRefusal, Decision,
-    IntentionById, IntentionRefusal, JoinRequest, JoinTokenCommand, JoinTokenRefusal, KvAnswer, KvFailure, KvOperation,
-    KvWrite, LIVENESS_NODES_MAX, LivenessCommand, NameHolder, OVERLAP_MIN, Refusal, RotationWaits, SESSIONS_MAX, Said,
-    Seen, TXN_OPERATIONS_MAX, decide, decide_again, kv_answers, reports_as,
+    ACL_RECORDS_MAX, ACL_TOKENS_MAX, AclCommand, AclRefusal, AuthorityCommand, AuthorityRefusal, Charge, Command,
+    CoordinationCommand, CoordinationRefusal, Decision, IntentionById, IntentionRefusal, JoinRequest, JoinTokenCommand,
+    JoinTokenRefusal, KvAnswer, KvFailure, KvOperation, KvWrite, LIVENESS_NODES_MAX, LivenessCommand, NameHolder,
+    OVERLAP_MIN, Refusal, RotationWaits, SESSIONS_MAX, Said, Seen, TXN_OPERATIONS_MAX, decide, decide_again,
+    kv_answers, reports_as,
 };
 pub use fan_out::{FanOut, SubscriberId};
 pub use mesh::{Front, Marks, MeshRead};

@@ -17,6 +17,7 @@ use starling_model::{
     ServiceSplitter, Versioned, VirtualAddress,
 };
 
+use crate::acl::AccessControl;
 use crate::coordination::Coordination;
 use crate::members::Members;
 use crate::sorted::{Order, Sorted};
@@ -39,6 +40,7 @@ pub struct Snapshot {
     pub(crate) destinations: OrdMap<ServiceName, OrdSet<ServiceName>>,
     pub(crate) members: Members,
     pub(crate) coordination: Coordination,
+    pub(crate) access: AccessControl,
     /// Instances by the name they bear.
     pub(crate) by_name: OrdMap<ServiceName, Arc<Sorted<ByKey>>>,
     /// Sidecars by the service they stand in front of.
@@ -498,6 +500,7 @@ impl Snapshot {
             RecordKey::Leader => self.leader().map(|r| r.modified),
             RecordKey::Attachment(node) => self.attachment(node).map(|r| r.modified),
             RecordKey::Coordination(key) => self.coordination.revisions(key).map(|(_, modified)| modified),
+            RecordKey::Acl(key) => self.access.revisions(key).map(|(_, modified)| modified),
         }
     }
 
@@ -520,6 +523,7 @@ impl Snapshot {
             Record::Leader(value) => self.leader().is_some_and(|r| r.value == *value),
             Record::Attachment(value) => self.attachment(&value.node).is_some_and(|r| r.value == *value),
             Record::Coordination(value) => self.coordination.holds(value),
+            Record::Acl(value) => self.access.holds(value),
         }
     }
 
@@ -538,7 +542,8 @@ impl Snapshot {
         let fences = self.fences.values().map(|r| wrap(r, Record::Fence));
         let addresses = self.virtual_addresses.values().map(|r| wrap(r, Record::VirtualAddress));
         let of_mesh = roots.chain(join_tokens).chain(fences).chain(addresses).chain(self.members.records());
-        nodes.chain(instances).chain(checks).chain(configs).chain(of_mesh).chain(self.coordination.records())
+        let others = self.coordination.records().chain(self.access.records());
+        nodes.chain(instances).chain(checks).chain(configs).chain(of_mesh).chain(others)
     }
 
     /// The changes that turn this state into `newer`. Costs a pass over both; for a reader that has lost its place.

@@ -44,6 +44,8 @@ pub enum Subject {
     NodeSessions(NodeName),
     /// Every session.
     SessionList,
+    /// Tokens, and what they may.
+    Access,
 }
 
 impl Subject {
@@ -80,6 +82,7 @@ impl std::fmt::Display for Subject {
             Self::Session(id) => write!(f, "session/{id}"),
             Self::NodeSessions(node) => write!(f, "node-sessions/{node}"),
             Self::SessionList => f.write_str("sessions"),
+            Self::Access => f.write_str("access"),
         }
     }
 }

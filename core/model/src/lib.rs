@@ -5,6 +5,7 @@
 //! checks again. The crate owns no behaviour beyond construction, ordering and its stored (JSON) form.
 
 pub mod access_log;
+pub mod acl;
 pub mod authority;
 pub mod check;
 pub mod config_entry;
@@ -36,6 +37,11 @@ pub mod uuid;
 pub mod virtual_address;
 
 pub use access_log::{AccessLog, LogFilter, LogForm, LogTarget, LogTemplate};
+pub use acl::{
+    ANONYMOUS_SECRET, ANONYMOUS_TOKEN, Access, AclAuthMethod, AclBindingRule, AclGrants, AclKey, AclName, AclNameError,
+    AclPolicy, AclRecord, AclRights, AclRole, AclRule, AclSecret, AclToken, AuthMethodConfig, BuiltinPolicy,
+    NodeIdentity, Resource, RuleName, ServiceIdentity, TemplatedPolicy,
+};
 pub use authority::{CaKeyPlace, CaKeyRecord, RootOverlap, SealedKey, TrustReport};
 pub use check::{
     CONSUL_SERVICE, Check, CheckDefinition, CheckKind, CheckStatus, CheckedService, LIVENESS_CHECK, LIVENESS_LOST,

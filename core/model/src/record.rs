@@ -8,6 +8,7 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::acl::{AclKey, AclRecord};
 use crate::authority::{CaKeyRecord, RootOverlap};
 use crate::check::Check;
 use crate::config_entry::{ConfigEntry, ConfigEntryKey};
@@ -71,6 +72,8 @@ pub enum Record {
     Attachment(AttachmentRecord),
     /// What applications coordinate themselves by.
     Coordination(CoordinationRecord),
+    /// Tokens and what they may.
+    Acl(AclRecord),
 }
 
 /// What decides about several records at once rewrites the fence that stands for them, and commits only if nobody else
@@ -81,10 +84,14 @@ pub enum Fence {
     Protocols,
     /// Which roots are trusted, and which of them signs.
     Authority,
+    /// The names of policies and roles.
+    AclNames,
+    /// That the first token was made.
+    AclBootstrap,
 }
 
 impl Fence {
-    const ALL: [Self; 2] = [Self::Protocols, Self::Authority];
+    const ALL: [Self; 4] = [Self::Protocols, Self::Authority, Self::AclNames, Self::AclBootstrap];
 
     /// The fence's name in its key.
     #[must_use]
@@ -92,6 +99,8 @@ impl Fence {
         match self {
             Self::Protocols => "protocols",
             Self::Authority => "authority",
+            Self::AclNames => "acl-names",
+            Self::AclBootstrap => "acl-bootstrap",
         }
     }
 }
@@ -182,6 +191,8 @@ pub enum RecordKey {
     Attachment(NodeName),
     /// What applications coordinate themselves by.
     Coordination(CoordinationKey),
+    /// A token, or what one may.
+    Acl(AclKey),
 }
 
 /// Why bytes are no record.
@@ -240,7 +251,8 @@ impl RecordKey {
             | Self::Server(_)
             | Self::Leader
             | Self::Attachment(_)
-            | Self::Coordination(_) => None,
+            | Self::Coordination(_)
+            | Self::Acl(_) => None,
         }
     }
 
@@ -262,6 +274,7 @@ impl RecordKey {
             Self::Leader => LEADER.to_owned(),
             Self::Attachment(node) => format!("attachment/{node}"),
             Self::Coordination(key) => key.encode(),
+            Self::Acl(key) => key.encode(),
         }
     }
 
@@ -297,7 +310,9 @@ impl RecordKey {
             "server" => Some(Self::Server(rest.parse().ok()?)),
             "leader" => (text == LEADER).then_some(Self::Leader),
             "attachment" => Some(Self::Attachment(rest.parse().ok()?)),
-            _ => CoordinationKey::parse(kind, rest).map(Self::Coordination),
+            _ => CoordinationKey::parse(kind, rest)
+                .map(Self::Coordination)
+                .or_else(|| AclKey::parse(kind, rest).map(Self::Acl)),
         }
     }
 }
@@ -320,6 +335,7 @@ impl Record {
             Self::Leader(_) => RecordKey::Leader,
             Self::Attachment(attachment) => RecordKey::Attachment(attachment.node.clone()),
             Self::Coordination(record) => RecordKey::Coordination(record.key()),
+            Self::Acl(record) => RecordKey::Acl(record.key()),
         }
     }
 
@@ -340,6 +356,7 @@ impl Record {
             Self::Leader(value) => serde_json::to_vec(value),
             Self::Attachment(value) => serde_json::to_vec(value),
             Self::Coordination(value) => value.to_json(),
+            Self::Acl(value) => value.to_json(),
         };
         encoded.expect("invariant: records have string keys only and always serialise")
     }
@@ -363,6 +380,7 @@ impl Record {
             RecordKey::Leader => serde_json::from_slice(bytes).map(Self::Leader),
             RecordKey::Attachment(_) => serde_json::from_slice(bytes).map(Self::Attachment),
             RecordKey::Coordination(key) => CoordinationRecord::from_json(key, bytes).map(Self::Coordination),
+            RecordKey::Acl(key) => AclRecord::from_json(key, bytes).map(Self::Acl),
         };
         decoded.map_err(|source| RecordError::Value { key: key.encode(), source })
     }
@@ -392,6 +410,12 @@ mod tests {
             "session/6f1c1b7e-6f2c-4cbb-9d5f-0f6f7f6a8a11",
             "session-renewal/6f1c1b7e-6f2c-4cbb-9d5f-0f6f7f6a8a11",
             "lock-delay/a/b",
+            "acl-token/6f1c1b7e-6f2c-4cbb-9d5f-0f6f7f6a8a11",
+            "acl-policy/00000000-0000-0000-0000-000000000001",
+            "acl-role/6f1c1b7e-6f2c-4cbb-9d5f-0f6f7f6a8a11",
+            "acl-auth-method/k8s",
+            "acl-binding-rule/6f1c1b7e-6f2c-4cbb-9d5f-0f6f7f6a8a11",
+            "fence/acl-bootstrap",
         ] {
             assert_eq!(RecordKey::decode(text).expect(text).encode(), text);
         }

@@ -25,6 +25,12 @@ pub struct UuidError {
 }
 
 impl Uuid {
+    /// The identifier of exactly these bits, for those that are fixed.
+    #[must_use]
+    pub const fn from_bits(bits: u128) -> Self {
+        Self(bits)
+    }
+
     /// Makes an identifier of 128 random bits, 6 of which the UUID's version and variant take.
     ///
     /// Source: RFC 9562, section 5.4 (UUID version 4).

@@ -61,7 +61,8 @@ pub(crate) fn difference(local: &Registrations, catalog: &[Record]) -> Vec<Vec<R
             | Record::Server(_)
             | Record::Leader(_)
             | Record::Attachment(_)
-            | Record::Coordination(_) => {}
+            | Record::Coordination(_)
+            | Record::Acl(_) => {}
         }
     }
     groups.extend(unknown.into_values());

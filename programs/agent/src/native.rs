@@ -165,7 +165,8 @@ impl NativePlane {
             | Subject::KvFolder(_)
             | Subject::Session(_)
             | Subject::NodeSessions(_)
-            | Subject::SessionList => false,
+            | Subject::SessionList
+            | Subject::Access => false,
         }
     }
 

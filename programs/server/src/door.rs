@@ -16,7 +16,7 @@ use starling_catalog::{
     Charge, Command, JoinTokenCommand, JoinTokenRefusal, NameHolder, Refusal, Refused, Snapshot, Subject,
 };
 use starling_identity::JoinToken;
-use starling_model::{Change, InstanceId, InstanceKey, NodeName, Record, Revision};
+use starling_model::{Action, Change, InstanceId, InstanceKey, NodeName, Record, Revision};
 use starling_rpc::{
     AgentDoor, AgentStream, AliasView, CallError, JoinAnswer, JoinRequest, LeafRequest, OwnRecords, whole_request,
 };
@@ -42,9 +42,10 @@ pub struct Door {
 }
 
 impl Door {
-    /// A door to `server`, in a mesh whose calls are allowed or not where no intention decides.
+    /// A door to `server`, in a mesh whose calls are allowed or not where no intention decides; with what holds where no rule of access
+    /// control does, if access is controlled.
     #[must_use]
-    pub fn new(server: Arc<Server>, default_allow: bool) -> Self {
+    pub fn new(server: Arc<Server>, default_allow: bool, acl_default: Option<Action>) -> Self {
         let welcome = Welcome {
             trust_domain: server.trust_domain().to_string(),
             datacenter: server.datacenter().to_string(),
@@ -56,6 +57,7 @@ impl Door {
             level: LEVEL,
             server: server.id().map(|id| id.to_string()).unwrap_or_default(),
             server_name: server.name().to_string(),
+            acl_default: acl_default.map_or("", Action::as_str).to_owned(),
         };
         let welcome = FromServer::from(starling_attach::message::ServerSays::Welcome(welcome)).to_bytes();
         Self { server, welcome, own_node: None }

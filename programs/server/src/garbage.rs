@@ -1,10 +1,10 @@
-//! What nobody needs any more goes: join tokens that expired a while ago, sessions that were not renewed, and lock delays that are
+//! What nobody needs any more goes: tokens that have expired, join tokens that did a while ago, sessions that were not renewed, and lock delays that are
 //! over. It is the leader's to remove them, under the condition that it still leads.
 
 use std::sync::Weak;
 use std::time::{Duration, SystemTime};
 
-use starling_catalog::{Command, CoordinationCommand, JoinTokenCommand, decide};
+use starling_catalog::{AclCommand, Command, CoordinationCommand, JoinTokenCommand, decide};
 use starling_model::UnixSeconds;
 
 use crate::commit::CommitFailure;
@@ -21,10 +21,14 @@ pub(crate) async fn run(server: Weak<Server>) {
     loop {
         tokio::time::sleep(EVERY.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
         let Some(server) = server.upgrade() else { return };
-        if server.is_leader()
-            && let Err(error) = server.sweep_join_tokens(now()).await
-        {
+        if !server.is_leader() {
+            continue;
+        }
+        if let Err(error) = server.sweep_join_tokens(now()).await {
             tracing::warn!(%error, "expired join tokens could not be removed yet");
+        }
+        if let Err(error) = server.sweep_acl_tokens(now()).await {
+            tracing::warn!(%error, "expired tokens could not be removed yet");
         }
     }
 }
@@ -57,6 +61,11 @@ impl Server {
             self.commit(&command).await?;
         }
         Ok(())
+    }
+
+    /// Removes tokens of access control that have expired at `now`, if this server leads.
+    pub(crate) async fn sweep_acl_tokens(&self, now: UnixSeconds) -> Result<(), CommitFailure> {
+        self.commit(&Command::Acl(AclCommand::Sweep { by: self.id(), now })).await.map(drop)
     }
 
     /// Forgets join tokens that expired long enough before `now`, if this server leads.

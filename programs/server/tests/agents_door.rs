@@ -53,7 +53,7 @@ impl Mesh {
         let tls = Arc::new(agent_server_config(CredentialSlot::new(own), &roots).expect("a configuration"));
         let listener = starling_rpc::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a port");
         let address = listener.local_addr().expect("its address");
-        let door = Arc::new(Door::new(Arc::clone(&server), true));
+        let door = Arc::new(Door::new(Arc::clone(&server), true, None));
         let doors = Doors { agents: Some(door), ..Doors::default() };
         let mut serving = JoinSet::new();
         serving.spawn(async move {

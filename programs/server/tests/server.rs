@@ -318,7 +318,7 @@ fn taken(stream: &dyn AgentStream) -> Option<usize> {
 async fn the_end_of_an_earlier_stream_of_a_node_is_not_the_end_of_another_nodes() {
     let directory = tempfile::tempdir().expect("a directory");
     let server = start(directory.path()).await;
-    let door = Door::new(Arc::clone(&server), false);
+    let door = Door::new(Arc::clone(&server), false, None);
     let attach = |name: &str| {
         let hello = Hello { node: name.to_owned(), ..Hello::default() };
         door.attach(name.parse().expect("a name"), hello).expect("attached")
@@ -345,7 +345,7 @@ async fn the_end_of_an_earlier_stream_of_a_node_is_not_the_end_of_another_nodes(
 async fn a_node_that_agrees_with_the_catalog_is_sent_its_records_once() {
     let directory = tempfile::tempdir().expect("a directory");
     let server = start(directory.path()).await;
-    let door = Door::new(Arc::clone(&server), false);
+    let door = Door::new(Arc::clone(&server), false, None);
     let name = "n1".parse().expect("a name");
     server.commit(&register("web", 80)).await.expect("committed");
     let first = door.own_records(&name, None).await.expect("answered");

@@ -1,6 +1,7 @@
 //! `starling agent`: what runs on one node, apart from the servers.
 
 pub(crate) mod arguments;
+mod bearers;
 mod directory;
 mod part;
 mod servers;
@@ -160,8 +161,8 @@ async fn open(node: &Arc<RemoteNode>, serving: &Serving, sockets: Sockets, regis
     let trust_domain = facts.trust_domain.clone();
     let servers = Servers(Arc::clone(&node.api));
     let api = starling_http_api::router(Ports {
-        catalog: Arc::new(Part { node: Arc::clone(node), servers: servers.clone(), facts, registry }),
-        agent: Some(Arc::new(LocalAgent { agent: Arc::clone(&node.agent), trust_domain, reload: None })),
+        catalog: Arc::new(Part::new(Arc::clone(node), servers.clone(), facts, registry)),
+        agent: Some(Arc::new(LocalAgent::new(Arc::clone(&node.agent), trust_domain, None))),
         servers: Some(Arc::new(servers.clone())),
         authoriser: Arc::new(AllowEverything),
     });
@@ -178,6 +179,12 @@ fn facts(node: &RemoteNode, sockets: &Sockets) -> anyhow::Result<MeshFacts> {
         datacenter: node.agent.datacenter().clone(),
         trust_domain: welcome.trust_domain.parse().context("the servers' trust domain")?,
         default_intention_action: if welcome.default_allow { Action::Allow } else { Action::Deny },
+        acl_default: match welcome.acl_default.as_str() {
+            "" => None,
+            "allow" => Some(Action::Allow),
+            // A word of a later release is no reason to let anybody in.
+            _ => Some(Action::Deny),
+        },
         leader_address: String::new(),
         peer_addresses: Vec::new(),
         version: env!("CARGO_PKG_VERSION").to_owned(),

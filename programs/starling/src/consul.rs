@@ -6,6 +6,7 @@
 
 mod passed_over;
 mod settings;
+mod tokens;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -31,6 +32,7 @@ use crate::role::definitions;
 use crate::role::reload::Sources;
 use crate::{argv, dev};
 use settings::Settings;
+pub(crate) use tokens::GivenTokens;
 
 /// The name.
 const NAME: &str = "consul";
@@ -50,6 +52,8 @@ pub(crate) struct Guise {
     pub(crate) connect_off: bool,
     /// Where its definitions are written.
     pub(crate) sources: Sources,
+    /// Tokens that are given.
+    pub(crate) tokens: GivenTokens,
 }
 
 /// Starling under the name of Consul

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use starling_agent::{Agent, AgentConfig, Proxies, data_plane};
+use starling_http_api::AgentPort;
 use starling_http_api::parse::Definitions;
 use starling_model::{InstanceId, Node};
 use starling_plan::MeshSettings;
@@ -21,7 +22,7 @@ use starling_rpc::{LoopbackListener, ProxySource};
 use starling_server::{Opening, ServerConfig};
 use starling_telemetry::Registry;
 
-use crate::consul::{self, Guise};
+use crate::consul::{self, GivenTokens, Guise};
 use crate::descriptors::Shares;
 use crate::dev_args::DevArgs;
 use crate::memory;
@@ -120,6 +121,8 @@ struct Running {
     is_consul: bool,
     /// Where what is registered is written.
     sources: Sources,
+    /// Tokens that the configuration gives.
+    tokens: GivenTokens,
     demo: bool,
     /// The native data plane, if this node has one.
     engine: Option<NativePlane>,
@@ -161,7 +164,9 @@ impl Running {
         };
         let view = Arc::new(link::View(Arc::clone(&server)));
         let engine = args.data_plane.start(&registry).await?;
-        let mut control = Control::new(server, registry, settings.default_intention_action, Some(name.clone()));
+        let acl_default = args.acl_default_policy.map(Into::into);
+        let mut control =
+            Control::new(server, registry, settings.default_intention_action, acl_default, Some(name.clone()));
         control.connect_off = guise.connect_off;
         let config = AgentConfig {
             node: node.clone(),
@@ -178,9 +183,9 @@ impl Running {
         let proxies = Proxies::new(Arc::clone(&agent), Arc::clone(&view) as _, settings);
         let (closed, serving) = (Some((sockets, definitions)), Serving::new());
         serving.spawn_endless(starling_agent::follow_roots(Arc::clone(&agent), view)).await;
-        let Guise { is_consul, sources, .. } = guise;
+        let Guise { is_consul, sources, tokens, .. } = guise;
         let demo = args.demo;
-        Ok(Self { control, agent, proxies, node, closed, is_consul, sources, demo, engine, serving, data_dir })
+        Ok(Self { control, agent, proxies, node, closed, is_consul, sources, tokens, demo, engine, serving, data_dir })
     }
 
     /// How the files that were read are read again.
@@ -195,7 +200,9 @@ impl Running {
         let shares = Shares::here()?;
         let (http, grpc) = (sockets.server.http.local_addr()?, sockets.grpc.local_addr()?);
         let trust_domain = self.control.server.trust_domain().clone();
-        let agent = Arc::new(LocalAgent { agent: Arc::clone(&self.agent), trust_domain, reload: Some(reload) });
+        let agent = LocalAgent::new(Arc::clone(&self.agent), trust_domain, Some(reload));
+        agent.set_default_token(self.tokens.default.clone());
+        let agent = Arc::new(agent);
         let beside = Beside { agent, proxies: self.proxies.clone(), grpc };
         self.control.open(&self.serving, sockets.server, &self.node, Some(beside), shares).await?;
         let source = Arc::new(self.proxies.clone()) as Arc<dyn ProxySource>;
@@ -212,6 +219,7 @@ impl Running {
         let known = if self.demo { BTreeSet::new() } else { definitions::services(&definitions) };
         definitions::write_config_entries(&definitions, &self.control.server).await?;
         if self.is_consul {
+            self.tokens.keep_initial_management(&self.control.server).await?;
             consul::enter(&self.control.server, &self.node, sockets.server.grpc_tls.local_addr()?.port()).await?;
         }
         definitions::register(definitions, &self.agent, Unavailable::Fails).await?;

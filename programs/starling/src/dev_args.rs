@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use starling_model::{Datacenter, Locality, NodeName};
 
-use crate::role::arguments::{DataPlaneArgs, IntentionPolicy, LogArgs};
+use crate::role::arguments::{AclDefault, DataPlaneArgs, IntentionPolicy, LogArgs};
 
 /// Run a whole mesh's control plane in one process: server, agent, API, xDS and DNS
 ///
@@ -31,6 +31,10 @@ pub(crate) struct DevArgs {
     /// What holds for a call that no intention covers
     #[arg(long, value_enum, default_value_t, value_name = "POLICY")]
     pub(crate) default_intention_policy: IntentionPolicy,
+
+    /// Have access controlled, by tokens and their policies, with what holds where no rule does; without it, anybody may do anything
+    #[arg(long, value_enum, value_name = "POLICY")]
+    pub(crate) acl_default_policy: Option<AclDefault>,
 
     /// Where the HTTP API listens
     #[arg(long, default_value = "127.0.0.1:8500", value_name = "IP:PORT")]

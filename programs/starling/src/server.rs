@@ -100,7 +100,8 @@ impl Running {
         let server = Opening::examine(config).await?.start(&registry).await?;
         let own = node::local(name, sockets.grpc_tls.local_addr()?.ip(), &data_dir)?;
         let (http, grpc_tls) = (sockets.http.local_addr()?, sockets.grpc_tls.local_addr()?);
-        let control = Control::new(server, registry, settings.default_intention_policy.into(), None);
+        let acl_default = settings.acl_default_policy.map(Into::into);
+        let control = Control::new(server, registry, settings.default_intention_policy.into(), acl_default, None);
         let serving = Serving::new();
         control.open(&serving, sockets, &own, None, Shares::of_server_here()?).await?;
         tracing::info!(data_dir = %data_dir.display(), %http, %grpc_tls, "ready");

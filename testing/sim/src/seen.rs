@@ -73,7 +73,8 @@ impl Seen {
             | Subject::KvFolder(_)
             | Subject::Session(_)
             | Subject::NodeSessions(_)
-            | Subject::SessionList => Self::Nothing,
+            | Subject::SessionList
+            | Subject::Access => Self::Nothing,
         }
     }
 

@@ -130,6 +130,7 @@ pub fn catalog<L: AsRef<str>>(lines: impl IntoIterator<Item = L>) -> Snapshot {
 #[derive(Debug)]
 pub struct Shelf {
     snapshot: Mutex<Arc<Snapshot>>,
+    rights: Mutex<Option<AclRights>>,
     datacenter: Datacenter,
     trust_domain: TrustDomain,
 }
@@ -138,9 +139,14 @@ impl Shelf {
     pub fn new(snapshot: Snapshot) -> Arc<Self> {
         Arc::new(Self {
             snapshot: Mutex::new(Arc::new(snapshot)),
+            rights: Mutex::default(),
             datacenter: "dc1".parse().unwrap(),
             trust_domain: "mesh.test".parse().unwrap(),
         })
+    }
+
+    pub fn allow_only(&self, rights: AclRights) {
+        *self.rights.lock().unwrap() = Some(rights);
     }
 
     pub fn add(&self, line: &str) {
@@ -152,6 +158,10 @@ impl Shelf {
 impl CatalogReader for Shelf {
     fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.lock().unwrap())
+    }
+
+    fn rights(&self, _: &Snapshot) -> Option<AclRights> {
+        self.rights.lock().unwrap().clone()
     }
 
     fn datacenter(&self) -> &Datacenter {

@@ -16,6 +16,7 @@ use starling_model::{
 
 use crate::ports::{Leaf, MeshFacts};
 
+pub(crate) mod acl;
 mod chain;
 mod ingress;
 mod routing;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 use starling_catalog::Snapshot;
-use starling_model::{Check, CheckStatus, Revision, ServiceInstance, ServiceRegistration};
+use starling_model::{Access, Check, CheckStatus, Resource, Revision, ServiceInstance, ServiceRegistration};
 
+use super::agent_check::may_touch;
 use crate::answer::{Answer, forms};
 use crate::blocking::jittered;
 use crate::call::{Call, log_notices};
@@ -97,6 +98,7 @@ pub(super) async fn service(api: Arc<Api>, call: Call) -> Outcome {
         let Some(instance) = api.agent()?.service(&id) else {
             return Err(ApiError::not_found(format!("unknown service ID: {id}")));
         };
+        call.bearer.require(Resource::Service, instance.name.as_str(), Access::Read)?;
         let (form, hash) = forms::agent_service_hashed(&instance, &facts);
         let left = deadline.saturating_duration_since(tokio::time::Instant::now());
         if call.query.text("hash") != Some(hash.as_str()) || left.is_zero() {
@@ -118,6 +120,9 @@ pub(super) async fn register(api: Arc<Api>, call: Call) -> Outcome {
     let registration = {
         let context = Call::context(&api.catalog.authority());
         let registration = parse_service(call.fields(&context)?)?;
+        call.bearer.may_register(&registration, &api.agent()?.services())?;
+        let checks = registration.checks.iter().chain(registration.sidecar.iter().flat_map(|sidecar| &sidecar.checks));
+        checks.filter_map(|check| check.id.as_ref()).try_for_each(|id| may_touch(&api, &call, id))?;
         refuse_contradictions(&registration, &api.catalog.snapshot())?;
         log_notices(&context);
         registration
@@ -138,6 +143,7 @@ fn refuse_contradictions(registration: &ServiceRegistration, snapshot: &Snapshot
 
 pub(super) async fn deregister(api: Arc<Api>, call: Call) -> Outcome {
     let id = call.instance_id()?;
+    api.agent()?.service(&id).map_or(Ok(()), |instance| call.bearer.may_change_own(&instance))?;
     match api.agent()?.deregister_service(&id).await {
         Ok(revision) => Ok(Answer::empty().written_at(revision)),
         Err(AgentFailure::NotFound) => {
@@ -172,6 +178,7 @@ pub(super) async fn health_by_id(api: Arc<Api>, call: Call) -> Outcome {
         let form = json!({"AggregatedStatus": "critical", "Service": null, "Checks": null});
         return missing(&call, format!("ServiceId {id} not found"), form);
     };
+    call.bearer.require(Resource::Service, instance.name.as_str(), Access::Read)?;
     let health = Health::of(&instance, &checks);
     let status = health.status;
     Ok(verdict(&call, status, health.form(forms::agent_service(&instance, &facts))))

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use starling_model::{CheckId, CheckStatus, Revision};
+use starling_model::{Access, CheckId, CheckStatus, Resource, Revision};
 
 use crate::answer::{Answer, forms};
 use crate::call::{Call, log_notices};
 use crate::error::ApiError;
 use crate::parse::catalog::cut_output;
-use crate::parse::parse_check;
+use crate::parse::{CheckRegistration, parse_check};
 use crate::ports::AgentFailure;
 use crate::router::{Api, Outcome};
 
@@ -26,6 +26,7 @@ pub(super) async fn register(api: Arc<Api>, call: Call) -> Outcome {
         log_notices(&context);
         registration
     };
+    may_register(&api, &call, &registration)?;
     let path_and_id = registration.service.clone();
     match api.agent()?.register_check(registration).await {
         Ok(revision) => Ok(Answer::empty().written_at(revision)),
@@ -39,7 +40,33 @@ pub(super) async fn register(api: Arc<Api>, call: Call) -> Outcome {
 
 pub(super) async fn deregister(api: Arc<Api>, call: Call) -> Outcome {
     let id = call.check_id()?;
+    may_touch(&api, &call, &id)?;
     done(&id, api.agent()?.deregister_check(&id).await)
+}
+
+/// Refuses what is another's: the check that was there, and the service that it is to speak of.
+fn may_register(api: &Api, call: &Call, registration: &CheckRegistration) -> Result<(), ApiError> {
+    // Without an identifier it is known by its name.
+    let named = registration.spec.id.clone().or_else(|| CheckId::new(&registration.spec.name).ok());
+    named.map_or(Ok(()), |id| may_touch(api, call, &id))?;
+    match &registration.service {
+        // One that is not there is refused for that.
+        Some(service) => {
+            api.agent()?.service(service).map_or(Ok(()), |instance| call.bearer.may_change_own(&instance))?
+        }
+        None => {
+            let node = api.catalog.authority().node_name;
+            call.bearer.require(Resource::Node, node.as_str(), Access::Write)?;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses to touch a check of somebody else's.
+pub(super) fn may_touch(api: &Api, call: &Call, id: &CheckId) -> Result<(), ApiError> {
+    let checks = api.agent()?.checks();
+    let check = checks.iter().find(|check| check.id == *id);
+    Ok(check.map_or(Ok(()), |check| call.bearer.may_touch_own_check(check))?)
 }
 
 fn done(id: &CheckId, result: Result<Revision, AgentFailure>) -> Outcome {
@@ -67,12 +94,14 @@ pub(super) async fn fail(api: Arc<Api>, call: Call) -> Outcome {
 
 async fn report(api: &Api, call: &Call, status: CheckStatus) -> Outcome {
     let id = call.check_id()?;
+    may_touch(api, call, &id)?;
     let note = cut_output(call.query.text("note").unwrap_or_default().to_owned());
     done(&id, api.agent()?.update_check(&id, status, note).await)
 }
 
 pub(super) async fn update(api: Arc<Api>, call: Call) -> Outcome {
     let id = call.check_id()?;
+    may_touch(&api, &call, &id)?;
     let (status, output) = {
         let context = Call::context(&api.catalog.authority());
         let mut fields = call.fields(&context)?;

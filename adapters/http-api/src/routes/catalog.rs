@@ -22,7 +22,7 @@ pub(super) async fn register(api: Arc<Api>, call: Call) -> Outcome {
         log_notices(&context);
         command
     };
-    match api.catalog.commit(command).await {
+    match api.commit(&call, command).await {
         Ok(revision) => Ok(Answer::json(json!(true)).written_at(revision)),
         Err(CommitFailure::Refused(refusal @ Refusal::PortTaken { .. })) => {
             Err(ApiError::bad_request(format!("Service.Port: {refusal}")))
@@ -36,7 +36,7 @@ pub(super) async fn deregister(api: Arc<Api>, call: Call) -> Outcome {
         let context = Call::context(&api.catalog.authority());
         parse_deregister(call.fields(&context)?)?
     };
-    let revision = api.catalog.commit(command).await?;
+    let revision = api.commit(&call, command).await?;
     Ok(Answer::json(json!(true)).written_at(revision))
 }
 

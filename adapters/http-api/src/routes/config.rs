@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use starling_catalog::{Command, Refusal, Subject};
-use starling_model::{ConfigEntry, ConfigEntryKey, ConfigKind, IntentionSubject, ServiceName, SourceDecision};
+use starling_model::{Access, ConfigEntry, ConfigEntryKey, ConfigKind, IntentionSubject, ServiceName, SourceDecision};
 
+use crate::acl::resource_of_kind;
 use crate::answer::{Answer, forms};
 use crate::blocking::view;
 use crate::call::{Call, log_notices};
@@ -24,7 +25,7 @@ pub(super) async fn write(api: Arc<Api>, call: Call) -> Outcome {
         entry
     };
     let conflict_path = conflict_path(&entry);
-    match api.catalog.commit(Command::PutConfig { entry, cas }).await {
+    match api.commit(&call, Command::PutConfig { entry, cas }).await {
         Ok(revision) => Ok(Answer::json(json!(true)).written_at(revision)),
         Err(CommitFailure::Refused(Refusal::Cas { .. })) => Ok(Answer::json(json!(false))),
         Err(CommitFailure::Refused(refusal @ (Refusal::ProtocolConflict { .. } | Refusal::RoutingProtocol { .. }))) => {
@@ -96,7 +97,13 @@ pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
     };
     let view = view(&*api.catalog, &call, &[subject]).await?;
     match view.snapshot.config(&ConfigEntryKey { kind, name: name.to_owned() }) {
-        Some(entry) => Ok(Answer::json(forms::config_entry(entry)).read_at(view.index)),
+        Some(entry) => {
+            let form = forms::config_entry(entry);
+            if let Some(resource) = resource_of_kind(call.param("kind")) {
+                call.bearer.require(resource, name, Access::Read)?;
+            }
+            Ok(Answer::json(form).read_at(view.index))
+        }
         None => Err(not_found(&call).at(view.index)),
     }
 }
@@ -108,7 +115,7 @@ pub(super) async fn delete(api: Arc<Api>, call: Call) -> Outcome {
         return Err(ApiError::bad_request(reason));
     };
     let key = ConfigEntryKey { kind, name: call.param("name").to_owned() };
-    match api.catalog.commit(Command::DeleteConfig { key, cas }).await {
+    match api.commit(&call, Command::DeleteConfig { key, cas }).await {
         Ok(revision) if cas.is_some() => Ok(Answer::json(json!(true)).written_at(revision)),
         Ok(revision) => Ok(Answer::json(json!({})).written_at(revision)),
         Err(CommitFailure::Refused(Refusal::Cas { .. })) => Ok(Answer::json(json!(false))),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use starling_catalog::Subject;
 use starling_identity::Identity;
-use starling_model::{Action, Revision, ServiceName};
+use starling_model::{Access, Action, Resource, Revision, ServiceName};
 use starling_traffic::{Decider, authorise as decide};
 
 use super::intention::policy;
@@ -77,6 +77,7 @@ pub(super) async fn authorize(api: Arc<Api>, call: Call) -> Outcome {
         fields.finish()?;
         (target, uri)
     };
+    call.bearer.require(Resource::Service, target.as_str(), Access::Write)?;
     let (authorized, reason) = match uri {
         Identity::Workload(id) if id.trust_domain != facts.trust_domain => {
             (false, format!("Identity from an external trust domain: {}", id.trust_domain))

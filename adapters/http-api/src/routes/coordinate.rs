@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use starling_model::NodeName;
+use starling_model::{Access, NodeName, Resource};
 
 use crate::answer::Answer;
 use crate::call::Call;
@@ -47,6 +47,7 @@ pub(super) async fn update(api: Arc<Api>, call: Call) -> Outcome {
         let context = Call::context(&api.catalog.authority());
         parse(call.fields(&context)?)?
     };
+    call.bearer.require(Resource::Node, node.as_str(), Access::Write)?;
     if api.catalog.snapshot().node(&node).is_none() {
         return Err(ApiError::bad_request(format!("Node: unknown node {node}")));
     }

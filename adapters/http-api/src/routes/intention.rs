@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use starling_catalog::{Command, IntentionById, IntentionRefusal, Refusal, Snapshot, Subject};
 use starling_model::{
-    Action, ConfigEntry, ConfigKind, IntentionSubject, Revision, ServiceIntentions, ServiceName, SourceIntention, Uuid,
-    Versioned,
+    Access, Action, ConfigEntry, ConfigKind, IntentionSubject, Resource, Revision, ServiceIntentions, ServiceName,
+    SourceIntention, Uuid, Versioned,
 };
 use starling_traffic::{Policy, authorise};
 
@@ -84,7 +84,7 @@ pub(super) async fn write(api: Arc<Api>, call: Call) -> Outcome {
         let context = Call::context(&api.catalog.authority());
         parse_exact(call.fields(&context)?, source, &destination)?
     };
-    let revision = put(&api, destination, intention).await?;
+    let revision = put(&api, &call, destination, intention).await?;
     Ok(Answer::json(json!(true)).written_at(revision))
 }
 
@@ -96,7 +96,7 @@ pub(super) async fn create(api: Arc<Api>, call: Call) -> Outcome {
     };
     named.intention.id = Some(id);
     let (destination, source) = (named.destination.clone(), named.intention.source.clone());
-    let revision = put(&api, named.destination, named.intention).await?;
+    let revision = put(&api, &call, named.destination, named.intention).await?;
     // One that was there before under these names has kept its own.
     let snapshot = api.catalog.snapshot();
     let there =
@@ -115,7 +115,11 @@ pub(super) async fn read_by_id(api: Arc<Api>, call: Call) -> Outcome {
     let view = view(&*api.catalog, &call, &[Subject::ConfigList(ConfigKind::ServiceIntentions)]).await?;
     let mut all = view.snapshot.configs(ConfigKind::ServiceIntentions).flat_map(|entry| of_entry(entry));
     match all.find(|listed| listed.source.id == Some(id)) {
-        Some(listed) => Ok(Answer::json(listed.form()).read_at(view.index)),
+        Some(listed) => {
+            let destination = listed.entry.destination.to_string();
+            call.bearer.require(Resource::Intentions, &destination, Access::Read)?;
+            Ok(Answer::json(listed.form()).read_at(view.index))
+        }
         None => Err(ApiError::not_found("Intention not found").at(view.index)),
     }
 }
@@ -127,7 +131,7 @@ pub(super) async fn write_by_id(api: Arc<Api>, call: Call) -> Outcome {
         parse_named(call.fields(&context)?, Some(id))?
     };
     let command = IntentionById::Put { id, destination: named.destination, intention: named.intention };
-    match api.catalog.commit(Command::IntentionById(command)).await {
+    match api.commit(&call, Command::IntentionById(command)).await {
         Ok(revision) => Ok(Answer::json(json!({"ID": id.to_string()})).written_at(revision)),
         Err(CommitFailure::Refused(Refusal::Intention(IntentionRefusal::Unknown(_)))) => {
             Err(ApiError::not_found("Intention not found"))
@@ -137,12 +141,17 @@ pub(super) async fn write_by_id(api: Arc<Api>, call: Call) -> Outcome {
 }
 
 pub(super) async fn delete_by_id(api: Arc<Api>, call: Call) -> Outcome {
-    let revision = api.catalog.commit(Command::IntentionById(IntentionById::Delete(id_of(&call)?))).await?;
+    let revision = api.commit(&call, Command::IntentionById(IntentionById::Delete(id_of(&call)?))).await?;
     Ok(Answer::json(json!(true)).written_at(revision))
 }
 
-async fn put(api: &Api, destination: IntentionSubject, intention: SourceIntention) -> Result<Revision, ApiError> {
-    api.catalog.commit(Command::PutIntention { destination, intention }).await.map_err(failed)
+async fn put(
+    api: &Api,
+    call: &Call,
+    destination: IntentionSubject,
+    intention: SourceIntention,
+) -> Result<Revision, ApiError> {
+    api.commit(call, Command::PutIntention { destination, intention }).await.map_err(failed)
 }
 
 fn failed(failure: CommitFailure) -> ApiError {
@@ -151,6 +160,7 @@ fn failed(failure: CommitFailure) -> ApiError {
             ApiError::bad_request(format!("Permissions: {refusal}"))
         }
         CommitFailure::Refused(_)
+        | CommitFailure::Denied(_)
         | CommitFailure::Invalid(_)
         | CommitFailure::NoLeader(_)
         | CommitFailure::Unavailable(_) => failure.into(),
@@ -159,7 +169,7 @@ fn failed(failure: CommitFailure) -> ApiError {
 
 pub(super) async fn delete(api: Arc<Api>, call: Call) -> Outcome {
     let (source, destination) = (side(&call.query, "source")?, side(&call.query, "destination")?);
-    let revision = api.catalog.commit(Command::DeleteIntention { destination, source }).await?;
+    let revision = api.commit(&call, Command::DeleteIntention { destination, source }).await?;
     Ok(Answer::json(json!(true)).written_at(revision))
 }
 

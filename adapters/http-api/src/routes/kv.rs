@@ -7,7 +7,7 @@ use starling_catalog::{
     Command, CoordinationCommand, CoordinationRefusal, KvFailure, KvOperation, KvWrite, Refusal, Subject,
 };
 use starling_model::coordination::folder_of;
-use starling_model::{KvEntry, KvKey, KvValue, Uuid, Versioned};
+use starling_model::{KvEntry, KvKey, KvValue, Resource, Uuid, Versioned};
 
 use crate::answer::Answer;
 use crate::blocking::view;
@@ -49,8 +49,10 @@ pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
 async fn list(api: Arc<Api>, call: Call) -> Outcome {
     let prefix = call.param("key");
     let view = view(&*api.catalog, &call, &[folder_subject(prefix)]).await?;
-    let entries: Vec<Value> = view.snapshot.kv_under(prefix).map(|entry| form(entry, true)).collect();
-    found(entries, view.index)
+    let readable = |entry: &&Arc<Versioned<KvEntry>>| call.bearer.reads(Resource::Key, entry.value.key.as_str());
+    let entries: Vec<Value> = view.snapshot.kv_under(prefix).filter(readable).map(|entry| form(entry, true)).collect();
+    let is_narrowed = !view.snapshot.kv_under(prefix).all(|entry| readable(&entry));
+    found(entries, view.index).map(|answer| answer.narrowed_if(is_narrowed))
 }
 
 /// Keys alone; with a separator, up to the first one behind the prefix.
@@ -58,8 +60,13 @@ async fn keys(api: Arc<Api>, call: Call) -> Outcome {
     let (prefix, separator) = (call.param("key"), call.query.text("separator"));
     let view = view(&*api.catalog, &call, &[folder_subject(prefix)]).await?;
     let mut keys: Vec<&str> = Vec::new();
+    let mut is_narrowed = false;
     for entry in view.snapshot.kv_under(prefix) {
         let key = entry.value.key.as_str();
+        if !call.bearer.reads(Resource::Key, key) {
+            is_narrowed = true;
+            continue;
+        }
         let end =
             separator.and_then(|separator| Some(key[prefix.len()..].find(separator)? + prefix.len() + separator.len()));
         let shown = end.map_or(key, |end| &key[..end]);
@@ -68,7 +75,7 @@ async fn keys(api: Arc<Api>, call: Call) -> Outcome {
             keys.push(shown);
         }
     }
-    found(keys.into_iter().map(Value::from).collect(), view.index)
+    found(keys.into_iter().map(Value::from).collect(), view.index).map(|answer| answer.narrowed_if(is_narrowed))
 }
 
 fn folder_subject(prefix: &str) -> Subject {
@@ -116,7 +123,7 @@ pub(super) async fn write(api: Arc<Api>, call: Call) -> Outcome {
         (None, None, Some(session)) => KvOperation::Unlock(write, Some(session)),
         (_, _, _) => return Err(ApiError::bad_request("Conflicting flags: give one of cas, acquire and release")),
     };
-    commit(&api, operation).await
+    commit(&api, &call, operation).await
 }
 
 pub(super) async fn delete(api: Arc<Api>, call: Call) -> Outcome {
@@ -127,13 +134,13 @@ pub(super) async fn delete(api: Arc<Api>, call: Call) -> Outcome {
         (false, Some(index)) => KvOperation::DeleteCas(key_of(&call)?, index),
         (false, None) => KvOperation::Delete(key_of(&call)?),
     };
-    commit(&api, operation).await
+    commit(&api, &call, operation).await
 }
 
 /// Answers whether the condition of the operation held.
-async fn commit(api: &Api, operation: KvOperation) -> Outcome {
+async fn commit(api: &Api, call: &Call, operation: KvOperation) -> Outcome {
     let command = Command::Coordination(CoordinationCommand::Kv(vec![operation]));
-    match api.catalog.commit(command).await {
+    match api.commit(call, command).await {
         Ok(revision) => Ok(Answer::json(json!(true)).written_at(revision)),
         Err(CommitFailure::Refused(Refusal::Coordination(CoordinationRefusal::Operations(failures)))) => {
             match failures.first() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use starling_catalog::Command;
-use starling_model::{CheckStatus, LIVENESS_CHECK};
+use starling_model::{AclSecret, CheckStatus, LIVENESS_CHECK};
 
 use crate::answer::Answer;
 use crate::call::Call;
@@ -71,6 +71,11 @@ pub(super) async fn token(api: Arc<Api>, call: Call) -> Outcome {
         fields.finish()?;
         token
     };
+    if *kind == "default" {
+        let wrong = || ApiError::bad_request("Token: is none");
+        let secret = (!token.is_empty()).then(|| AclSecret::new(&token).ok_or_else(wrong)).transpose()?;
+        api.agent()?.set_default_token(secret);
+    }
     api.agent_tokens.put(kind, token);
     Ok(Answer::empty())
 }

@@ -15,6 +15,7 @@ use starling_model::{
 
 use super::catalog::mesh_instances;
 use super::{coordinate, health};
+use crate::acl::Visible;
 use crate::answer::Answer;
 use crate::blocking::{View, view};
 use crate::call::{Call, log_notices};
@@ -114,13 +115,13 @@ async fn put(api: &Api, call: &Call, id: Uuid) -> Outcome {
     let name = ServiceName::new(&id.to_string()).expect("invariant: a UUID is a name");
     let entry = KeptEntry { kind: KeptKind::PreparedQuery, name, settings: definition.into_settings().into() };
     let revision =
-        api.catalog.commit(Command::PutConfig { entry: ConfigEntry::Kept(Box::new(entry)), cas: None }).await?;
+        api.commit(call, Command::PutConfig { entry: ConfigEntry::Kept(Box::new(entry)), cas: None }).await?;
     Ok(Answer::json(json!({"ID": id.to_string()})).written_at(revision))
 }
 
 pub(super) async fn delete(api: Arc<Api>, call: Call) -> Outcome {
     let key = ConfigEntryKey { kind: KIND, name: id_of(&call)?.to_string() };
-    let revision = api.catalog.commit(Command::DeleteConfig { key, cas: None }).await?;
+    let revision = api.commit(&call, Command::DeleteConfig { key, cas: None }).await?;
     Ok(Answer::empty().written_at(revision))
 }
 
@@ -170,6 +171,7 @@ pub(super) async fn execute(api: Arc<Api>, call: Call) -> Outcome {
     };
     let mut rows: Vec<_> =
         found.into_iter().filter(fits).filter_map(|entry| health::row(entry, &snapshot, &facts)).collect();
+    rows.retain(|row| Visible::Health.is_seen("", row, &call.bearer));
     fastrand::shuffle(&mut rows);
     if !call.query.has("near")
         && let Some(near) = coordinate::near_of(&api, &service.near, &call.headers)

@@ -47,7 +47,7 @@ pub(super) async fn create(api: Arc<Api>, call: Call) -> Outcome {
         session_of(id, here, &usual_checks, Some(call.fields(&context)?))?
     };
     let command = CoordinationCommand::CreateSession { session, now_ms: super::now_ms() };
-    let revision = api.catalog.commit(Command::Coordination(command)).await?;
+    let revision = api.commit(&call, Command::Coordination(command)).await?;
     Ok(Answer::json(json!({"ID": id.to_string()})).written_at(revision))
 }
 
@@ -146,14 +146,14 @@ fn id_of(call: &Call) -> Result<Uuid, ApiError> {
 
 pub(super) async fn destroy(api: Arc<Api>, call: Call) -> Outcome {
     let command = CoordinationCommand::EndSession(id_of(&call)?);
-    let revision = api.catalog.commit(Command::Coordination(command)).await?;
+    let revision = api.commit(&call, Command::Coordination(command)).await?;
     Ok(Answer::json(json!(true)).written_at(revision))
 }
 
 pub(super) async fn renew(api: Arc<Api>, call: Call) -> Outcome {
     let id = id_of(&call)?;
     let command = CoordinationCommand::RenewSession { id, now_ms: super::now_ms() };
-    match api.catalog.commit(Command::Coordination(command)).await {
+    match api.commit(&call, Command::Coordination(command)).await {
         Ok(_) => {}
         Err(CommitFailure::Refused(Refusal::Coordination(refusal @ CoordinationRefusal::UnknownSession(_)))) => {
             return Err(ApiError::not_found(refusal.to_string()));

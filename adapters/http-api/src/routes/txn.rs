@@ -25,7 +25,7 @@ pub(super) async fn run(api: Arc<Api>, call: Call) -> Outcome {
         operations_of(&context, parse_json(&call.body)?)?
     };
     let command = Command::Coordination(CoordinationCommand::Kv(operations.clone()));
-    match api.catalog.transact(command).await {
+    match api.transact(&call, command).await {
         Ok(Committed { revision, decided_on }) => {
             let answers = kv_answers(&decided_on, &operations, revision).unwrap_or_default();
             let results: Vec<Value> =

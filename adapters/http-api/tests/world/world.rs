@@ -20,9 +20,9 @@ use starling_http_api::{
 };
 use starling_identity::JoinToken;
 use starling_model::{
-    Action, CaRootRecord, Change, Check, CheckId, CheckSpec, CheckStatus, CheckedService, InstanceId, InstanceKey,
-    JoinTokenRecord, JoinTokenUses, Node, NodeName, Port, Record, Revision, ServerId, ServiceInstance, ServiceName,
-    ServiceRegistration, UnixSeconds,
+    AclSecret, Action, CaRootRecord, Change, Check, CheckId, CheckSpec, CheckStatus, CheckedService, InstanceId,
+    InstanceKey, JoinTokenRecord, JoinTokenUses, Node, NodeName, Port, Record, Revision, ServerId, ServiceInstance,
+    ServiceName, ServiceRegistration, UnixSeconds,
 };
 use tokio::sync::watch;
 use tower::ServiceExt;
@@ -40,6 +40,8 @@ pub struct World {
     snapshot: watch::Sender<Arc<Snapshot>>,
     default_action: Mutex<Action>,
     pub connect_off: std::sync::atomic::AtomicBool,
+    acl_default: Mutex<Option<Action>>,
+    default_token: Mutex<Option<AclSecret>>,
     receipts: Mutex<Receipts>,
     local: Mutex<Local>,
     generation: watch::Sender<u64>,
@@ -70,6 +72,8 @@ impl World {
             snapshot: watch::Sender::new(Arc::new(Snapshot::default())),
             default_action: Mutex::new(Action::Allow),
             connect_off: std::sync::atomic::AtomicBool::new(false),
+            acl_default: Mutex::default(),
+            default_token: Mutex::default(),
             receipts: Mutex::new(Receipts::default()),
             local: Mutex::new(Local::default()),
             generation: watch::Sender::new(1),
@@ -103,6 +107,16 @@ impl World {
 
     pub fn deny_by_default(&self) {
         *held(&self.default_action) = Action::Deny;
+    }
+
+    /// The revision of the catalog.
+    pub fn snapshot_now(&self) -> Revision {
+        self.snapshot.borrow().revision()
+    }
+
+    /// Access is controlled from now on.
+    pub fn control_access(&self, default: Action) {
+        *held(&self.acl_default) = Some(default);
     }
 
     pub fn router(self: &Arc<Self>) -> axum::Router {
@@ -313,6 +327,7 @@ impl CatalogPort for World {
             datacenter: "dc1".parse().unwrap(),
             trust_domain: root().trust_domain,
             default_intention_action: *held(&self.default_action),
+            acl_default: *held(&self.acl_default),
             leader_address: "127.0.0.1:8300".to_owned(),
             peer_addresses: vec!["127.0.0.1:8300".to_owned()],
             version: "0.1.0".to_owned(),
@@ -482,4 +497,12 @@ impl AgentPort for World {
     }
 
     fn rotate_leaves(&self) {}
+
+    fn default_token(&self) -> Option<AclSecret> {
+        held(&self.default_token).clone()
+    }
+
+    fn set_default_token(&self, token: Option<AclSecret>) {
+        *held(&self.default_token) = token;
+    }
 }

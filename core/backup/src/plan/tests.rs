@@ -275,3 +275,22 @@ fn many_rules_are_exchanged_in_turn_and_few_at_once() {
         |all: &Records| all.iter().take(60).map(|(key, record)| (key.clone(), record.clone())).collect::<Records>();
     assert_eq!(plan(&few(&now), &few(&then), attached_to_none).stages.len(), 1);
 }
+
+#[test]
+fn tokens_and_policies_are_left_as_they_are() {
+    use starling_model::{AclKey, AclName, AclPolicy, AclRecord, Uuid};
+    let policy = |id: u128, text: &str| {
+        Record::Acl(AclRecord::Policy(Box::new(AclPolicy {
+            id: Uuid::from_random(id),
+            name: AclName::new("p").expect("a name"),
+            description: String::new(),
+            text: text.to_owned(),
+            rules: Vec::new(),
+            datacenters: Vec::new(),
+        })))
+    };
+    let (now, then) =
+        (records([policy(1, "narrow"), policy(2, "new")]), records([policy(1, "wide"), policy(3, "gone")]));
+    assert_eq!(now.keys().next(), Some(&RecordKey::Acl(AclKey::Policy(Uuid::from_random(1)))));
+    assert_eq!(plan(&now, &then, |_| false), Plan::default(), "who has lost a right does not get it back");
+}

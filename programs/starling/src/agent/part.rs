@@ -12,12 +12,14 @@ use starling_agent::remote::RemoteNode;
 use starling_attach::Replica;
 use starling_catalog::{Barrier, ChangeReport, Command, MeshRead, NodeReport, ProxyReport, Snapshot, Subject, Until};
 use starling_http_api::{
-    CatalogPort, CommitFailure, Committed, Currency, DiagnosticRow, Leaving, MeshFacts, NewJoinToken, ServersPort,
+    Bearer, BearerFailure, CatalogPort, CommitFailure, Committed, Currency, DiagnosticRow, INSIDE, Leaving, MeshFacts,
+    NewJoinToken, ServersPort,
 };
 use starling_identity::JoinToken;
 use starling_model::{Change, ConfigEntry, InstanceKey, Record, Revision, ServerId, UnixSeconds};
 use starling_telemetry::{LogFormat, Registry};
 
+use super::bearers::Bearers;
 use super::servers::Servers;
 
 /// Bytes of a receipt without names.
@@ -25,10 +27,17 @@ const RECEIPT_BYTES_MAX: usize = 64 * 1024;
 
 /// What is known here, and the way to the rest.
 pub(super) struct Part {
-    pub(super) node: Arc<RemoteNode>,
-    pub(super) servers: Servers,
-    pub(super) facts: MeshFacts,
-    pub(super) registry: Registry,
+    node: Arc<RemoteNode>,
+    servers: Servers,
+    facts: MeshFacts,
+    registry: Registry,
+    bearers: Bearers,
+}
+
+impl Part {
+    pub(super) fn new(node: Arc<RemoteNode>, servers: Servers, facts: MeshFacts, registry: Registry) -> Self {
+        Self { node, servers, facts, registry, bearers: Bearers::default() }
+    }
 }
 
 /// Roots, and what is said of proxies and of the services that concern this node.
@@ -83,6 +92,13 @@ impl CatalogPort for Part {
         Err(CommitFailure::Unavailable("an agent has none; servers have".to_owned()))
     }
 
+    async fn bearer(&self, secret: Option<&str>) -> Result<Bearer, BearerFailure> {
+        match self.facts.acl_default {
+            None => Ok(Bearer::unrestricted()),
+            Some(_) => self.bearers.find(&self.servers, secret).await,
+        }
+    }
+
     async fn create_join_token(&self, _: NewJoinToken) -> Result<(JoinToken, UnixSeconds), CommitFailure> {
         Err(CommitFailure::Unavailable("an agent has none; servers have".to_owned()))
     }
@@ -100,7 +116,7 @@ impl CatalogPort for Part {
         let (until, millis) = (until.to_string(), wait.as_millis());
         let until = utf8_percent_encode(&until, NON_ALPHANUMERIC);
         let target = format!("/starling/v1/changes/{revision}?until={until}&wait={millis}ms&names=0");
-        let request = Request::builder().uri(target).body(Bytes::new()).ok()?;
+        let request = Request::builder().uri(target).header(INSIDE, "1").body(Bytes::new()).ok()?;
         let answer = ServersPort::ask(&self.servers, request).await.ok()?;
         let body = Limited::new(answer.into_body(), RECEIPT_BYTES_MAX).collect().await.ok()?.to_bytes();
         let receipt: serde_json::Value = serde_json::from_slice(&body).ok()?;

@@ -1,6 +1,8 @@
 //! Settings of Consul's agent (<https://developer.hashicorp.com/consul/docs/reference/agent/configuration-file>): those that Starling has a
 //! part for, and what `starling dev` makes of them.
 
+mod acl;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,6 +18,7 @@ use super::Guise;
 use crate::outcome::usage;
 use crate::role::definitions;
 use crate::role::reload::Sources;
+use acl::Acl;
 
 /// Consul's ports.
 const HTTP_PORT: i64 = 8500;
@@ -39,8 +42,10 @@ pub(super) struct Settings {
     pub(super) log_level: Option<String>,
     pub(super) log_json: bool,
     pub(super) enable_script_checks: bool,
-    deny_by_default: bool,
     connect_off: bool,
+    /// What holds for calls that no intention covers, if it is said.
+    default_intention_policy: Option<String>,
+    acl: Acl,
     cluster: Option<ClusterId>,
     /// Whether something was said of other members that this agent would be with.
     pub(super) seeks_others: bool,
@@ -103,12 +108,15 @@ impl Settings {
             ports.ignored(&["expose_min_port", "expose_max_port"]);
             ports.finish()?;
         }
-        self.refuse_unguarded(&mut fields)?;
+        if let Some(acl) = fields.object("acl")? {
+            self.acl.take(acl, &mut self.ignored)?;
+        }
+        refuse_unguarded(&mut fields)?;
         self.log_json |= fields.flag("log_json")?;
         self.enable_script_checks |=
             fields.flag("enable_script_checks")? | fields.flag("enable_local_script_checks")?;
         if let Some(policy) = fields.text("default_intention_policy")? {
-            self.deny_by_default = policy == "deny";
+            self.default_intention_policy = Some(policy);
         }
         if let Some(mut connect) = fields.object("connect")? {
             if let Some(mut ca) = connect.object("ca_config")? {
@@ -136,24 +144,6 @@ impl Settings {
         Ok(())
     }
 
-    /// Refuses what would be passed over at the cost of a guard that the operator counts on.
-    fn refuse_unguarded(&mut self, fields: &mut Fields<'_>) -> Result<(), FieldError> {
-        if let Some(mut acl) = fields.object("acl")? {
-            if acl.flag("enabled")? {
-                return Err(
-                    acl.error("enabled", "there are no ACLs in this release; without them anybody may do anything")
-                );
-            }
-            self.ignored.extend(acl.rest().map(|name| format!("acl.{name}")));
-        }
-        for name in ["verify_incoming", "verify_incoming_https", "verify_incoming_rpc"] {
-            if fields.flag(name)? {
-                return Err(fields.error(name, "the API asks for no certificates in this release"));
-            }
-        }
-        Ok(())
-    }
-
     pub(super) fn datacenter(&self) -> anyhow::Result<Datacenter> {
         let name = self.datacenter.as_deref().unwrap_or("dc1");
         name.parse().map_err(|error| usage(format!("datacenter: {error}")))
@@ -165,7 +155,8 @@ impl Settings {
         node_meta.insert("consul-network-segment".to_owned(), String::new());
         node_meta.insert("consul-version".to_owned(), CONSUL_VERSION.to_owned());
         let (node_id, cluster, connect_off) = (self.node_id, self.cluster, self.connect_off);
-        Guise { node_id, node_meta, cluster, is_consul: true, connect_off, sources: Sources::default() }
+        let tokens = self.acl.tokens.clone();
+        Guise { node_id, node_meta, cluster, is_consul: true, connect_off, sources: Sources::default(), tokens }
     }
 
     /// The same as arguments of `starling dev`.
@@ -207,7 +198,12 @@ impl Settings {
         if self.log_json {
             say("--log-format", "json".into());
         }
-        if self.deny_by_default {
+        if let Some(default) = self.acl.default_policy() {
+            say("--acl-default-policy", default.into());
+        }
+        // What holds for requests to the API holds for calls, too, unless something else is said.
+        let intentions = self.default_intention_policy.as_deref().or(self.acl.default_policy());
+        if intentions == Some("deny") {
             say("--default-intention-policy", "deny".into());
         }
         if self.enable_script_checks {
@@ -215,6 +211,16 @@ impl Settings {
         }
         Ok(arguments)
     }
+}
+
+/// Refuses what would be passed over at the cost of a guard that the operator counts on.
+fn refuse_unguarded(fields: &mut Fields<'_>) -> Result<(), FieldError> {
+    for name in ["verify_incoming", "verify_incoming_https", "verify_incoming_rpc"] {
+        if fields.flag(name)? {
+            return Err(fields.error(name, "the API asks for no certificates in this release"));
+        }
+    }
+    Ok(())
 }
 
 fn address(name: &str, text: Option<&str>, default: IpAddr) -> anyhow::Result<IpAddr> {
@@ -274,13 +280,36 @@ mod tests {
     }
 
     #[test]
+    fn access_control_is_on_with_its_tokens_where_it_is_enabled() {
+        let acl = r#"{"acl": {"enabled": ENABLED, "default_policy": "deny", "down_policy": "extend-cache",
+                      "tokens": {"initial_management": "root", "agent": "root", "default": "d"}}}"#;
+        let line = |enabled| {
+            let settings = read(&acl.replace("ENABLED", enabled)).expect("settings");
+            let arguments = settings.dev_arguments(true).expect("arguments");
+            let line = arguments.iter().map(|it| it.to_str().expect("text")).collect::<Vec<_>>().join(" ");
+            (line, settings.guise().tokens)
+        };
+        let (on, tokens) = line("true");
+        assert!(
+            on.contains("--acl-default-policy deny --default-intention-policy deny") && !on.contains("root"),
+            "{on}"
+        );
+        assert_eq!(tokens.initial_management.as_ref().map(|token| token.reveal()), Some("root"));
+        assert_eq!(tokens.default.as_ref().map(|token| token.reveal()), Some("d"));
+        let (off, tokens) = line("false");
+        assert!(!off.contains("policy"), "{off}");
+        assert_eq!(tokens, super::super::GivenTokens::default());
+    }
+
+    #[test]
     fn what_cannot_be_is_refused_by_name() {
         for (text, reason) in [
             (r#"{"colour": "red"}"#, "colour"),
             (r#"{"node_name": "a b"}"#, "node_name"),
             (r#"{"ports": {"http": "x"}}"#, "ports.http"),
             (r#"{"node_id": "x"}"#, "node_id"),
-            (r#"{"acl": {"enabled": true}}"#, "acl.enabled"),
+            (r#"{"acl": {"enabled": true, "default_policy": "some"}}"#, "acl.default_policy"),
+            (r#"{"acl": {"enabled": true, "tokens": {"initial_management": "a b"}}}"#, "acl.tokens.initial_management"),
             (r#"{"verify_incoming": true}"#, "verify_incoming"),
         ] {
             let error = read(text).expect_err(text).to_string();

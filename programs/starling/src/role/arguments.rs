@@ -137,6 +137,25 @@ impl From<IntentionPolicy> for Action {
     }
 }
 
+/// What holds where no rule of access control does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum AclDefault {
+    /// Everything may be done.
+    Allow,
+    /// Nothing may be done.
+    Deny,
+}
+
+impl From<AclDefault> for Action {
+    fn from(default: AclDefault) -> Self {
+        match default {
+            AclDefault::Allow => Self::Allow,
+            AclDefault::Deny => Self::Deny,
+        }
+    }
+}
+
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum LogFormatArg {

@@ -49,6 +49,7 @@ pub(crate) struct Control {
     default_intention_action: Action,
     /// Whether nobody is to be given roots or leaves.
     pub(crate) connect_off: bool,
+    acl_default: Option<Action>,
 }
 
 impl Control {
@@ -57,14 +58,15 @@ impl Control {
         server: Arc<Server>,
         registry: Registry,
         default_intention_action: Action,
+        acl_default: Option<Action>,
         own_node: Option<NodeName>,
     ) -> Self {
-        let door = Door::new(Arc::clone(&server), default_intention_action == Action::Allow);
+        let door = Door::new(Arc::clone(&server), default_intention_action == Action::Allow, acl_default);
         let door = Arc::new(match own_node {
             Some(node) => door.beside(node),
             None => door,
         });
-        Self { server, door, registry, default_intention_action, connect_off: false }
+        Self { server, door, registry, default_intention_action, connect_off: false, acl_default }
     }
 
     /// Opens the doors.
@@ -117,6 +119,7 @@ impl Control {
             datacenter: self.server.datacenter().clone(),
             trust_domain: self.server.trust_domain().clone(),
             default_intention_action: self.default_intention_action,
+            acl_default: self.acl_default,
             leader_address: http.clone(),
             peer_addresses: vec![http],
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -156,5 +159,10 @@ struct FromAgents;
 impl Authoriser for FromAgents {
     fn allows(&self, permission: Permission, _: Option<&str>) -> bool {
         permission != Permission::OperatorWrite
+    }
+
+    /// Only programs of the mesh have the certificates that this door asks for; agents take the mark off what they pass on.
+    fn believes_insiders(&self) -> bool {
+        true
     }
 }

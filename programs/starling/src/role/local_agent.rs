@@ -1,6 +1,6 @@
 //! The agent as the HTTP API sees it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::reload::Reload;
@@ -11,16 +11,19 @@ use starling_agent::{
 use starling_http_api::{AgentFailure, AgentPort, Leaf, PrivateKeyText};
 use starling_identity::{Layout, SpiffeId};
 use starling_model::{
-    Check, CheckId, CheckStatus, InstanceId, Revision, ServiceInstance, ServiceName, ServiceRegistration, TrustDomain,
+    AclSecret, Check, CheckId, CheckStatus, InstanceId, Revision, ServiceInstance, ServiceName, ServiceRegistration,
+    TrustDomain,
 };
 
 /// The agent behind the HTTP API of its process.
 pub(crate) struct LocalAgent {
-    pub(crate) agent: Arc<Agent>,
+    agent: Arc<Agent>,
     /// The trust domain of its workloads.
-    pub(crate) trust_domain: TrustDomain,
+    trust_domain: TrustDomain,
     /// How definition files are read anew, if there are any.
-    pub(crate) reload: Option<Reload>,
+    reload: Option<Reload>,
+    /// The token of those who ask without one.
+    default_token: Mutex<Option<AclSecret>>,
 }
 
 #[async_trait]
@@ -115,9 +118,22 @@ impl AgentPort for LocalAgent {
         };
         reload.run(&self.agent).await.map_err(|error| refused(format!("{error:#}")))
     }
+
+    fn default_token(&self) -> Option<AclSecret> {
+        self.default_token.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_default_token(&self, token: Option<AclSecret>) {
+        *self.default_token.lock().unwrap_or_else(PoisonError::into_inner) = token;
+    }
 }
 
 impl LocalAgent {
+    /// The agent, with the trust domain of its workloads, and how its files are read anew.
+    pub(crate) fn new(agent: Arc<Agent>, trust_domain: TrustDomain, reload: Option<Reload>) -> Self {
+        Self { agent, trust_domain, reload, default_token: Mutex::default() }
+    }
+
     fn identity_of(&self, service: &ServiceName) -> SpiffeId {
         let datacenter = self.agent.datacenter().clone();
         let (domain, namespace) = (self.trust_domain.clone(), starling_server::default_namespace());

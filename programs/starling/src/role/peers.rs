@@ -17,6 +17,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use starling_catalog::receipts::{Latency, Reached};
 use starling_catalog::{Barrier, ChangeReport, Charge, Counts, Refused, Reporter, Until};
+use starling_http_api::INSIDE;
 use starling_identity::Identity;
 use starling_model::{InstanceKey, NodeName, Revision, ServerId, ServerRecord, Versioned};
 use starling_rpc::ServerClient;
@@ -210,7 +211,8 @@ impl Peers {
     ) -> anyhow::Result<Option<ChangeReport>> {
         let client = self.client(peer).await?;
         let target = format!("https://starling/starling/v1/changes/{revision}?local&wait={}ms", wait.as_millis());
-        let answer = client.ask_api(Request::get(target).body(Empty::<Bytes>::new())?).await?;
+        let request = Request::get(target).header(INSIDE, "1").body(Empty::<Bytes>::new())?;
+        let answer = client.ask_api(request).await?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), PART_BYTES_MAX).collect().await;
         let body = body.map_err(|error| anyhow!("{error}"))?.to_bytes();
@@ -246,7 +248,8 @@ impl Peers {
     }
 
     async fn say(&self, peer: &ServerRecord, target: &str) -> anyhow::Result<Value> {
-        let request = Request::get(format!("https://starling{target}")).body(Empty::<Bytes>::new())?;
+        let request =
+            Request::get(format!("https://starling{target}")).header(INSIDE, "1").body(Empty::<Bytes>::new())?;
         let answer = self.client(peer).await?.ask_api(request).await?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), PART_BYTES_MAX).collect().await;

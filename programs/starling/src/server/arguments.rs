@@ -7,7 +7,7 @@ use starling_model::{Datacenter, NodeName};
 
 use super::etcd::{self, EtcdAddress, EtcdArgs};
 use super::leave;
-use crate::role::arguments::{IntentionPolicy, LogArgs};
+use crate::role::arguments::{AclDefault, IntentionPolicy, LogArgs};
 
 /// Run a server: the catalog, the CA, the API and DNS, for agents of other nodes to join
 ///
@@ -40,7 +40,8 @@ pub(crate) struct ServerArgs {
 
     /// Settings in TOML; flags win over them
     ///
-    /// http_addr, grpc_tls_addr, dns_addr, datacenter and default_intention_policy are those of the flags.
+    /// http_addr, grpc_tls_addr, dns_addr, datacenter, default_intention_policy and acl_default_policy are those of
+    /// the flags.
     /// node_grace ("10s"): how long a node may be away before its services are gone everywhere.
     /// csr_max_per_second (0: no limit): certificates that are begun to be signed in a second.
     /// csr_max_concurrent (1, with a Vault 32; 0: no limit): certificates that are signed at the same time.
@@ -52,6 +53,10 @@ pub(crate) struct ServerArgs {
     /// What holds for a call that no intention covers [default: allow]
     #[arg(long, value_enum, value_name = "POLICY")]
     pub(crate) default_intention_policy: Option<IntentionPolicy>,
+
+    /// Have access controlled, by tokens and their policies, with what holds where no rule does; without it, anybody may do anything
+    #[arg(long, value_enum, value_name = "POLICY")]
+    pub(crate) acl_default_policy: Option<AclDefault>,
 
     /// Where the HTTP API listens [default: 127.0.0.1:8500]
     #[arg(long, value_name = "IP:PORT")]

@@ -12,7 +12,7 @@ use starling_vault::{Address as VaultAddress, TIMEOUT_DEFAULT as VAULT_TIMEOUT_D
 
 use super::ServerArgs;
 use crate::outcome::usage;
-use crate::role::arguments::IntentionPolicy;
+use crate::role::arguments::{AclDefault, IntentionPolicy};
 
 /// Shortest grace: a stream that breaks needs that long to be made anew.
 const GRACE_MIN: Duration = Duration::from_secs(1);
@@ -29,6 +29,7 @@ struct Raw {
     dns_addr: Option<SocketAddr>,
     datacenter: Option<Datacenter>,
     default_intention_policy: Option<IntentionPolicy>,
+    acl_default_policy: Option<AclDefault>,
     node_grace: Option<String>,
     csr_max_per_second: Option<u32>,
     csr_max_concurrent: Option<u32>,
@@ -63,6 +64,7 @@ pub(super) struct Settings {
     pub(super) dns_addr: SocketAddr,
     pub(super) datacenter: Datacenter,
     pub(super) default_intention_policy: IntentionPolicy,
+    pub(super) acl_default_policy: Option<AclDefault>,
     pub(super) grace: Duration,
     pub(super) csr: CsrLimits,
     pub(super) vault: Option<VaultConfig>,
@@ -87,6 +89,7 @@ impl Settings {
             dns_addr: args.dns_addr.or(raw.dns_addr).unwrap_or_else(|| loopback(8600)),
             datacenter: datacenter.map_or_else(|| Datacenter::new("dc1"), Ok)?,
             default_intention_policy: policy.unwrap_or_default(),
+            acl_default_policy: args.acl_default_policy.or(raw.acl_default_policy),
             grace: raw.node_grace.map_or(Ok(GRACE_DEFAULT), |text| grace(path, &text))?,
             csr: csr(raw.csr_max_per_second, concurrent),
             vault,
@@ -172,7 +175,7 @@ mod tests {
     #[test]
     fn flags_win_over_the_file_and_the_file_over_what_is_usual() {
         let file = "http_addr = \"10.0.0.1:1\"\ndns_addr = \"10.0.0.1:2\"\nnode_grace = \"2s\"\n\
-                    csr_max_per_second = 100\ncsr_max_concurrent = 0\ndefault_intention_policy = \"deny\"\n";
+                    csr_max_per_second = 100\ncsr_max_concurrent = 0\ndefault_intention_policy = \"deny\"\nacl_default_policy = \"deny\"\n";
         let found = settings(file, &["--http-addr", "10.0.0.2:1"]).unwrap();
         assert_eq!(found.http_addr.to_string(), "10.0.0.2:1");
         assert_eq!(found.dns_addr.to_string(), "10.0.0.1:2");
@@ -180,6 +183,7 @@ mod tests {
         assert_eq!(found.grace, Duration::from_secs(2));
         assert_eq!(found.csr, CsrLimits { per_second_max: Some(100), concurrent_max: None });
         assert_eq!(found.default_intention_policy, IntentionPolicy::Deny);
+        assert_eq!(found.acl_default_policy, Some(AclDefault::Deny));
         assert_eq!(settings("", &[]).unwrap().csr, CsrLimits::default());
     }
 
@@ -206,7 +210,7 @@ mod tests {
         let help = Line::command().render_long_help().to_string();
         let error = format!("{:#}", settings("none = 1", &[]).expect_err("unknown"));
         let names = error.split('`').skip(3).step_by(2).collect::<Vec<_>>();
-        assert_eq!(names.len(), 9, "{error}");
+        assert_eq!(names.len(), 10, "{error}");
         assert!(names.iter().all(|name| help.contains(name)), "{names:?}: {help}");
     }
 }

@@ -70,7 +70,7 @@ impl Mesh {
         let roots = TrustRoots::new([&server.root()]).expect("a root");
         let tls = Arc::new(agent_server_config(CredentialSlot::new(own), &roots).expect("a configuration"));
         let (listener, address) = listener();
-        let door = Arc::new(Door::new(Arc::clone(&server), true));
+        let door = Arc::new(Door::new(Arc::clone(&server), true, None));
         let serving = serve(listener, tls, Doors { agents: Some(door), ..Doors::default() });
         Self { server, address, _serving: serving, _directory: directory }
     }

@@ -2,6 +2,7 @@
 //!
 //! One binary, so that tests of all kinds share the machine's cores; each test has a mesh of its own.
 
+mod acl;
 mod apart;
 mod authority;
 mod backup;

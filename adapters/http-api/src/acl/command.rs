@@ -1,0 +1,192 @@
+//! Whether a command may be carried out: judged on all that it touches, before it is committed.
+
+use starling_catalog::{AclCommand, Command, CoordinationCommand, IntentionById, KvOperation, Snapshot};
+use starling_model::{
+    Access, Check, CheckId, ConfigEntry, ConfigKind, InstanceKey, IntentionSubject, KeptKind, Node, NodeName, Resource,
+    ServiceInstance, ServiceRegistration, Uuid,
+};
+
+use super::{Bearer, Denied};
+
+impl Bearer {
+    /// Refuses a command that touches what may not be touched.
+    ///
+    /// # Errors
+    /// [`Denied`] with the first right that is lacking.
+    pub fn may(&self, command: &Command, snapshot: &Snapshot) -> Result<(), Denied> {
+        match command {
+            Command::Register { name, node, instances, checks } => {
+                let stays = |node: &Node| snapshot.node(name).is_some_and(|before| before.value == *node);
+                if !node.as_ref().is_none_or(stays) || (instances.is_empty() && checks.is_empty()) {
+                    self.write(Resource::Node, name.as_str())?;
+                }
+                instances.iter().try_for_each(|instance| self.may_put_instance(instance, snapshot))?;
+                checks.iter().try_for_each(|check| self.may_put_check(check, snapshot))
+            }
+            Command::DeregisterInstance(key) => self.may_remove_instance(key, snapshot),
+            Command::DeregisterCheck(node, id) => self.may_touch_check(node, id, snapshot),
+            Command::DeregisterNode(name) => self.write(Resource::Node, name.as_str()),
+            Command::PutConfig { entry, .. } => {
+                let key = entry.key();
+                self.may_write_config(key.kind, &key.name)
+            }
+            Command::DeleteConfig { key, .. } => self.may_write_config(key.kind, &key.name),
+            Command::PutIntention { destination, .. } | Command::DeleteIntention { destination, .. } => {
+                self.may_write_intentions(destination)
+            }
+            Command::IntentionById(command) => self.may_change_intention(command, snapshot),
+            Command::Authority(_) | Command::JoinToken(_) => self.write(Resource::Operator, ""),
+            Command::Coordination(command) => self.may_coordinate(command, snapshot),
+            Command::Acl(AclCommand::Put { .. } | AclCommand::Delete(_)) => self.write(Resource::Acl, ""),
+            // Nobody outside asks for these; the first token is made by who is first.
+            Command::Acl(AclCommand::Bootstrap(_) | AclCommand::Sweep { .. })
+            | Command::Node { .. }
+            | Command::Liveness(_) => self.require_everything(),
+        }
+    }
+
+    fn write(&self, resource: Resource, name: &str) -> Result<(), Denied> {
+        self.require(resource, name, Access::Write)
+    }
+
+    /// A sidecar speaks for its service.
+    fn may_write_service(&self, instance: &ServiceInstance) -> Result<(), Denied> {
+        self.write(Resource::Service, instance.name.as_str())?;
+        self.write(Resource::Service, instance.identity().as_str())
+    }
+
+    fn may_put_instance(&self, instance: &ServiceInstance, snapshot: &Snapshot) -> Result<(), Denied> {
+        // What stood there before, perhaps under another name, is gone then.
+        let before = snapshot.instance(&instance.key);
+        before.map_or(Ok(()), |before| self.may_write_service(&before.value))?;
+        self.may_write_service(instance)
+    }
+
+    fn may_remove_instance(&self, key: &InstanceKey, snapshot: &Snapshot) -> Result<(), Denied> {
+        match snapshot.instance(key) {
+            Some(instance) if self.may_write_service(&instance.value).is_ok() => Ok(()),
+            Some(_) | None => self.write(Resource::Node, key.node.as_str()),
+        }
+    }
+
+    fn may_put_check(&self, check: &Check, snapshot: &Snapshot) -> Result<(), Denied> {
+        if snapshot.check(&check.node, &check.id).is_some() {
+            self.may_touch_check(&check.node, &check.id, snapshot)?;
+        }
+        let of_service = check.service.as_ref().map(|service| {
+            let key = InstanceKey { node: check.node.clone(), id: service.id.clone() };
+            // Its name is that of the instance, whatever the check says.
+            snapshot.instance(&key).map_or(service.name.clone(), |instance| instance.value.name.clone())
+        });
+        match of_service {
+            Some(service) => self.write(Resource::Service, service.as_str()),
+            None => self.write(Resource::Node, check.node.as_str()),
+        }
+    }
+
+    fn may_touch_check(&self, node: &NodeName, id: &CheckId, snapshot: &Snapshot) -> Result<(), Denied> {
+        let check = snapshot.check(node, id);
+        match check.and_then(|check| check.value.service.as_ref()) {
+            Some(service) => self.write(Resource::Service, service.name.as_str()),
+            None => self.write(Resource::Node, node.as_str()),
+        }
+    }
+
+    /// The same for a check of an agent.
+    pub(crate) fn may_touch_own_check(&self, check: &Check) -> Result<(), Denied> {
+        match &check.service {
+            Some(service) => self.write(Resource::Service, service.name.as_str()),
+            None => self.write(Resource::Node, check.node.as_str()),
+        }
+    }
+
+    /// Refuses a registration at an agent, with its sidecar; `before` are instances whose places it takes.
+    pub(crate) fn may_register(
+        &self,
+        registration: &ServiceRegistration,
+        before: &[ServiceInstance],
+    ) -> Result<(), Denied> {
+        let taken = before.iter().filter(|instance| instance.key.id == registration.instance.key.id);
+        taken.chain([&registration.instance]).try_for_each(|instance| self.may_write_service(instance))?;
+        registration.sidecar.as_ref().map_or(Ok(()), |sidecar| self.may_register(sidecar, before))
+    }
+
+    /// Refuses to change an instance of an agent.
+    pub(crate) fn may_change_own(&self, instance: &ServiceInstance) -> Result<(), Denied> {
+        self.may_write_service(instance)
+    }
+
+    fn may_write_config(&self, kind: ConfigKind, name: &str) -> Result<(), Denied> {
+        match kind {
+            ConfigKind::ServiceDefaults
+            | ConfigKind::ServiceResolver
+            | ConfigKind::ServiceRouter
+            | ConfigKind::ServiceSplitter => self.write(Resource::Service, name),
+            ConfigKind::ServiceIntentions if name == "*" => self.require_under(Resource::Intentions, "", Access::Write),
+            ConfigKind::ServiceIntentions => self.write(Resource::Intentions, name),
+            // What comes in from outside, and what holds for all, is the mesh's.
+            ConfigKind::IngressGateway | ConfigKind::ProxyDefaults | ConfigKind::Mesh => self.write(Resource::Mesh, ""),
+            ConfigKind::Kept(KeptKind::PreparedQuery) => self.require_under(Resource::Query, "", Access::Write),
+            ConfigKind::Kept(_) => self.write(Resource::Mesh, ""),
+        }
+    }
+
+    /// Both destinations count: that which it leaves, and that which it gets.
+    fn may_change_intention(&self, command: &IntentionById, snapshot: &Snapshot) -> Result<(), Denied> {
+        let id = match command {
+            IntentionById::Put { id, destination, .. } => {
+                self.may_write_intentions(destination)?;
+                *id
+            }
+            IntentionById::Delete(id) => *id,
+        };
+        let before = snapshot.configs(ConfigKind::ServiceIntentions).filter_map(|entry| {
+            if let ConfigEntry::ServiceIntentions(entry) = &entry.value { Some(entry) } else { None }
+        });
+        let mut before = before.filter(|entry| entry.sources.iter().any(|source| source.id == Some(id)));
+        before.try_for_each(|entry| self.may_write_intentions(&entry.destination))
+    }
+
+    fn may_write_intentions(&self, destination: &IntentionSubject) -> Result<(), Denied> {
+        match destination {
+            IntentionSubject::Any => self.require_under(Resource::Intentions, "", Access::Write),
+            IntentionSubject::Service(service) => self.write(Resource::Intentions, service.as_str()),
+        }
+    }
+
+    fn may_coordinate(&self, command: &CoordinationCommand, snapshot: &Snapshot) -> Result<(), Denied> {
+        match command {
+            CoordinationCommand::Kv(operations) => {
+                operations.iter().try_for_each(|operation| self.may_operate(operation))
+            }
+            CoordinationCommand::CreateSession { session, .. } => self.write(Resource::Session, session.node.as_str()),
+            CoordinationCommand::RenewSession { id, .. } | CoordinationCommand::EndSession(id) => {
+                self.may_touch_session(*id, snapshot)
+            }
+            CoordinationCommand::Sweep { .. } => self.require_everything(),
+        }
+    }
+
+    /// One that is not there is nobody's, and nothing comes of it.
+    fn may_touch_session(&self, id: Uuid, snapshot: &Snapshot) -> Result<(), Denied> {
+        snapshot.session(id).map_or(Ok(()), |session| self.write(Resource::Session, session.value.node.as_str()))
+    }
+
+    fn may_operate(&self, operation: &KvOperation) -> Result<(), Denied> {
+        let key = |key: &starling_model::KvKey, access| self.require(Resource::Key, key.as_str(), access);
+        match operation {
+            KvOperation::Set(write)
+            | KvOperation::Cas(write, _)
+            | KvOperation::Lock { write, .. }
+            | KvOperation::Unlock(write, _) => key(&write.key, Access::Write),
+            KvOperation::Delete(name) | KvOperation::DeleteCas(name, _) => key(name, Access::Write),
+            KvOperation::DeleteTree(prefix) => self.require_under(Resource::Key, prefix, Access::Write),
+            KvOperation::GetTree(prefix) => self.require_under(Resource::Key, prefix, Access::Read),
+            KvOperation::Get(name)
+            | KvOperation::GetOrEmpty(name)
+            | KvOperation::CheckIndex(name, _)
+            | KvOperation::CheckSession(name, _)
+            | KvOperation::CheckNotExists(name) => key(name, Access::Read),
+        }
+    }
+}
