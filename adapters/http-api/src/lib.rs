@@ -32,4 +32,4 @@ pub use ports::{
 pub use relay::{INSIDE, ServersPort, Unreached};
 pub use router::{AllowEverything, Authoriser, Permission, Ports, Route, router};
 pub use routes::CONSUL_VERSION;
-pub use serve::{serve, stopped_by};
+pub use serve::{Places, serve, stopped_by};

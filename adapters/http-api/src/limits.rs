@@ -70,7 +70,7 @@ pub const HEAD_TIMEOUT: Duration = Duration::from_secs(100);
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Connections at a time, where file descriptors allow as many. Blocking queries hold one each.
-pub const CONNECTIONS_MAX: usize = 8192;
+pub const CONNECTIONS_MAX: usize = 16_384;
 
 /// Receipts in a list: each is summed up anew when it is asked for, and an older one can be asked for by its revision.
 pub const CHANGES_LISTED_MAX: usize = 100;

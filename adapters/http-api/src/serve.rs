@@ -1,6 +1,7 @@
 //! Serving connections: limits on their number and on request heads, and an orderly end.
 
 use std::future::Future;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,21 +19,33 @@ use crate::site::OnLoopback;
 /// Time to breathe after a failed accept, which means that file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How many connections a door may hold, of a process that has others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Places {
+    /// Connections at once.
+    pub connections: usize,
+    /// File descriptors from this one on are for others: one that is given out means that all below are taken.
+    pub descriptors: RawFd,
+}
+
+impl Places {
+    /// So many, whatever else the process has.
+    #[must_use]
+    pub fn of(connections: usize) -> Self {
+        Self { connections, descriptors: RawFd::MAX }
+    }
+}
+
 /// Serves `router` on `listener` until `shutdown` ends, then lets open requests end for [`SHUTDOWN_GRACE`].
 ///
 /// Those that wait for a change are answered at once, as if their time were over.
 ///
-/// At `connections_max` no further connection is accepted until one ends; [`CONNECTIONS_MAX`](crate::limits::CONNECTIONS_MAX) if
+/// At `limits.connections` no further connection is accepted until one ends; [`CONNECTIONS_MAX`](crate::limits::CONNECTIONS_MAX) if
 /// there are file descriptors for it.
 ///
 /// On a loopback address only requests for a host that nobody else can claim are answered.
-pub async fn serve(
-    listener: TcpListener,
-    router: axum::Router,
-    connections_max: usize,
-    shutdown: impl Future<Output = ()>,
-) {
-    let places = Arc::new(Semaphore::new(connections_max));
+pub async fn serve(listener: TcpListener, router: axum::Router, limits: Places, shutdown: impl Future<Output = ()>) {
+    let places = Arc::new(Semaphore::new(limits.connections));
     let (stop, stopping) = watch::channel(false);
     let mut router = stopped_by(router, stopping.clone());
     if listener.local_addr().is_ok_and(|address| address.ip().is_loopback()) {
@@ -47,6 +60,10 @@ pub async fn serve(
         };
         while connections.try_join_next().is_some() {}
         match accepted {
+            Ok((stream, _)) if stream.as_raw_fd() >= limits.descriptors => {
+                tracing::warn!("no file descriptor is left for a connection: it is closed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
             Ok((stream, place)) => {
                 connections.spawn(connection(stream, place, router.clone(), stopping.clone()));
             }

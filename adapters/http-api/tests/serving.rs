@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use starling_http_api::limits::{CONNECTIONS_MAX, FIRST_HEAD_TIMEOUT, HEAD_TIMEOUT};
-use starling_http_api::serve;
+use starling_http_api::{Places, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -34,7 +34,7 @@ async fn start_for(world: &Arc<World>, connections_max: usize) -> (SocketAddr, o
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel();
     let router = world.router();
-    let serving = tokio::spawn(serve(listener, router, connections_max, async move {
+    let serving = tokio::spawn(serve(listener, router, Places::of(connections_max), async move {
         stopped.await.ok();
     }));
     (address, stop, serving)
