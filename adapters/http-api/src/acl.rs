@@ -1,7 +1,7 @@
 //! Who asks, and what they may: the bearer of a token, made once for each request.
 //!
-//! What a route is about is judged before anything of a body is read ([`Scope`]); what a body turns out to change, before it is committed
-//! ([`Bearer::may`]); and what is answered loses what the bearer may not see ([`Visible`]). A route of which nothing is said needs the right
+//! What a route is about is judged before anything of a body is read (`Scope`); what a body turns out to change, before it is committed
+//! ([`Bearer::may`]); and what is answered loses what the bearer may not see (`Visible`). A route of which nothing is said needs the right
 //! to everything.
 
 mod command;
