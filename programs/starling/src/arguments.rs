@@ -9,8 +9,8 @@ use crate::environment::Environment;
 use crate::outcome::EXIT_CODES;
 use crate::server::ServerArgs;
 use crate::{
-    apply, ca, can, catalog, changes, completion, config, connect, figures, intention, kv, lock, members, nodes, proxy,
-    redirect, relay, servers, services, snapshot, status, store, token, version, watch,
+    acl, apply, ca, can, catalog, changes, completion, config, connect, figures, intention, kv, lock, members, nodes,
+    proxy, redirect, relay, servers, services, snapshot, status, store, token, version, watch,
 };
 
 /// A service mesh that turns as one
@@ -43,6 +43,7 @@ pub(crate) enum Command {
     Kv(kv::KvArgs),
     Lock(Box<lock::LockArgs>),
     Watch(Box<watch::WatchArgs>),
+    Acl(Box<acl::AclArgs>),
     Info(figures::InfoArgs),
     Servers(servers::ServersArgs),
     Operator(servers::OperatorArgs),

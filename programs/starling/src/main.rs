@@ -3,6 +3,7 @@
 //! Owns the command line: what is asked for, where the answer comes from, how it is shown, and the exit code. What the
 //! mesh does is in the crates of the programs that it starts.
 
+mod acl;
 mod agent;
 mod apply;
 mod arguments;
@@ -121,6 +122,7 @@ fn run(arguments: Arguments, agent: Option<consul::Agent>) -> anyhow::Result<Exi
         | Command::Kv(_)
         | Command::Lock(_)
         | Command::Watch(_)
+        | Command::Acl(_)
         | Command::Info(_)
         | Command::Servers(_)
         | Command::Operator(_)
@@ -194,6 +196,7 @@ async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Resu
         Command::Kv(args) => kv::run(args, surroundings).await?,
         Command::Lock(args) => return lock::run(*args, surroundings).await,
         Command::Info(args) => figures::run(args, surroundings).await?,
+        Command::Acl(args) => acl::run(*args, surroundings).await?,
         Command::Watch(args) => watch::run(*args, surroundings).await?,
         Command::Servers(args) => servers::list(args, surroundings).await?,
         Command::Operator(args) => servers::operator(args, surroundings).await?,

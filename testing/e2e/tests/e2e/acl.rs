@@ -114,3 +114,38 @@ async fn a_right_that_is_taken_away_is_gone_at_once_at_the_server() {
     assert_eq!(status(&server, Method::PUT, &shown("/v1/kv/a", &app), "1").await, 403);
     assert_eq!(status(&server, Method::GET, &shown("/v1/kv/a", &app), "").await, 200);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_line_makes_policies_roles_and_tokens() {
+    let (server, root) = server().await;
+    let run = async |token: &str, arguments: &[&str]| server.cli(&[arguments, &["-token", token]].concat()).await;
+    let says = async |arguments: &[&str]| run(&root, arguments).await.success();
+    let again = server.cli(&["acl", "bootstrap"]).await;
+    assert!(again.code == 1 && again.stderr.contains("403"), "{again}");
+    let rules = r#"key_prefix "app/" { policy = "write" }"#;
+    let made = says(&["acl", "policy", "create", "-name", "app", "-rules", rules]).await.stdout;
+    assert!(made.contains("Name:") && made.ends_with(&format!("Rules:\n{rules}\n")), "{made}");
+    let wrong = run(&root, &["acl", "policy", "create", "-name", "x", "-rules", "key {"]).await;
+    assert_eq!(wrong.code, 2, "{wrong}");
+    says(&["acl", "role", "create", "-name", "apps", "-policy-name", "app"]).await;
+    let token = says(&["acl", "token", "create", "-role-name", "apps", "-description", "of app", "-o", "json"]).await;
+    let token = token.json();
+    let [secret, accessor] = ["SecretID", "AccessorID"].map(|field| token[field].as_str().expect("a text").to_owned());
+    assert_eq!(run(&secret, &["kv", "put", "app/x", "1"]).await.code, 0);
+    let denied = run(&secret, &["kv", "put", "other", "1"]).await;
+    assert!(denied.code == 1 && denied.stderr.contains("lacks permission 'key:write' on \"other\""), "{denied}");
+    assert!(says(&["acl", "token", "list"]).await.stdout.contains(&accessor));
+    let read = run(&secret, &["acl", "token", "read", "-self"]).await.success().stdout;
+    assert!(read.contains("of app") && read.contains("apps"), "{read}");
+
+    says(&["acl", "policy", "update", "-name", "app", "-rules", r#"key "other" { policy = "write" }"#]).await;
+    assert_eq!(run(&secret, &["kv", "put", "other", "1"]).await.code, 0);
+    assert_eq!(run(&secret, &["kv", "put", "app/x", "1"]).await.code, 1);
+    says(&["acl", "role", "delete", "-name", "apps"]).await;
+    assert_eq!(run(&secret, &["kv", "put", "other", "1"]).await.code, 1);
+    says(&["acl", "token", "delete", "-accessor-id", &accessor]).await;
+    let gone = run(&secret, &["kv", "get", "other"]).await;
+    assert!(gone.code == 1 && gone.stderr.contains("ACL not found"), "{gone}");
+    let which = run(&root, &["acl", "policy", "read"]).await;
+    assert!(which.code == 2 && which.stderr.contains("--id or --name"), "{which}");
+}

@@ -9,8 +9,9 @@ use serde_json::Value;
 use starling_e2e::tls::{self, Credentials};
 use starling_e2e::{Connection, Mesh, MeshOptions, Sidecar, Traffic, Workload, eventually, http};
 
-/// Every address that the API answers a GET at, and some that it might be tricked into.
-const GETS: [&str; 41] = [
+/// The addresses that the API answers a GET at with an end, and some that it might be tricked into. What `/v1/agent/monitor` goes on to
+/// tell is in the log.
+const GETS: [&str; 48] = [
     "/v1/agent/self",
     "/v1/agent/members",
     "/v1/agent/services",
@@ -24,7 +25,14 @@ const GETS: [&str; 41] = [
     "/v1/agent/connect/ca/leaf/..%2froot",
     "/v1/agent/metrics",
     "/v1/agent/metrics?format=prometheus",
-    "/v1/agent/monitor",
+    "/v1/agent/host",
+    "/v1/acl/tokens",
+    "/v1/coordinate/nodes",
+    "/v1/discovery-chain/web",
+    "/v1/event/list",
+    "/v1/operator/usage",
+    "/v1/operator/raft/configuration",
+    "/v1/query",
     "/v1/catalog/datacenters",
     "/v1/catalog/nodes",
     "/v1/catalog/services",

@@ -105,6 +105,8 @@ async fn an_agent_takes_consuls_configuration_and_shows_itself_as_consuls_do() {
         let text = [output.stdout, output.stderr].concat();
         (output.status.code(), String::from_utf8_lossy(&text).into_owned())
     };
+    // What was reloaded last was broken.
+    std::fs::write(&file, config.to_string()).expect("written");
     let (code, told) = said(&["validate", &file]);
     assert!(code == Some(0) && told.contains("Configuration is valid!"), "{told}");
     let (code, told) = said(&["exec", "-node", "n1", "uptime"]);

@@ -1,0 +1,74 @@
+//! Tokens, policies and roles, as people read them.
+
+use serde_json::Value;
+
+use crate::print::{self, Format};
+
+/// A field of a form as text: lists by the names in them.
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(list) => list.iter().map(named).collect::<Vec<_>>().join(", "),
+        Value::Bool(_) | Value::Number(_) | Value::Object(_) => value.to_string(),
+    }
+}
+
+/// What an element of a list is called.
+fn named(value: &Value) -> String {
+    let name = ["Name", "ServiceName", "NodeName", "TemplateName"].iter().find_map(|field| value[field].as_str());
+    name.map_or_else(|| text(value), str::to_owned)
+}
+
+/// Prints the fields that there are, one a line.
+fn fields(form: &Value, names: &[&str]) -> anyhow::Result<()> {
+    let mut table = print::table(&["", ""]);
+    table.set_header(Vec::<String>::new());
+    for name in names {
+        let value = text(&form[*name]);
+        if !value.is_empty() {
+            table.add_row([format!("{name}:"), value]);
+        }
+    }
+    print::rows(&table)
+}
+
+const GRANTS: [&str; 5] = ["Policies", "Roles", "ServiceIdentities", "NodeIdentities", "TemplatedPolicies"];
+
+fn one(form: &Value, format: Format, names: &[&str]) -> anyhow::Result<()> {
+    match format {
+        Format::Json => print::json(form),
+        Format::Table => fields(form, &[names, &GRANTS].concat()),
+    }
+}
+
+/// One token.
+pub(super) fn token(form: &Value, format: Format) -> anyhow::Result<()> {
+    one(form, format, &["AccessorID", "SecretID", "Description", "Local", "CreateTime", "ExpirationTime"])
+}
+
+/// One policy, with its rules.
+pub(super) fn policy(form: &Value, format: Format) -> anyhow::Result<()> {
+    one(form, format, &["ID", "Name", "Description", "Datacenters"])?;
+    match (&form["Rules"], format) {
+        (Value::String(rules), Format::Table) => print::line(&format!("Rules:\n{rules}")),
+        (_, _) => Ok(()),
+    }
+}
+
+/// One role.
+pub(super) fn role(form: &Value, format: Format) -> anyhow::Result<()> {
+    one(form, format, &["ID", "Name", "Description"])
+}
+
+/// Many, one a line.
+pub(super) fn list(forms: &Value, format: Format, names: &[&str]) -> anyhow::Result<()> {
+    if format == Format::Json {
+        return print::json(forms);
+    }
+    let mut table = print::table(names);
+    for form in forms.as_array().into_iter().flatten() {
+        table.add_row(names.iter().map(|name| text(&form[*name])));
+    }
+    print::rows(&table)
+}
