@@ -58,7 +58,7 @@ async fn a_session_is_shown_as_it_was_made() {
 async fn what_can_be_no_session_is_refused_with_the_reason() {
     let world = World::new();
     for (body, reason) in [
-        ("", "Missing check 'serfHealth' registration"),
+        (r#"{"NodeChecks": ["serfHealth"]}"#, "Missing check 'serfHealth' registration"),
         (r#"{"Node": "other", "NodeChecks": []}"#, "Missing node registration"),
         (r#"{"TTL": "9s"}"#, "must be between [10s=24h0m0s]"),
         (r#"{"TTL": "soon"}"#, "TTL"),

@@ -69,9 +69,9 @@ async fn what_has_no_meaning_here_is_refused_with_what_to_do() {
         let (status, text) = send(&world, method, target, "").await;
         assert!(status == 400 && text.contains(told), "{target}: {status} {text}");
     }
-    assert_eq!(send(&world, "PUT", "/v1/agent/token/default", r#"{"Token": "x"}"#).await.0, 200);
-    assert_eq!(send(&world, "PUT", "/v1/agent/token/unheard_of", r#"{"Token": "x"}"#).await.0, 404);
-    assert_eq!(send(&world, "PUT", "/v1/agent/token/default", r#"{"Tokn": "x"}"#).await.0, 400);
+    // What an agent does with tokens is tested where there are some (acl.rs).
+    let (status, text) = send(&world, "PUT", "/v1/agent/token/default", r#"{"Token": "x"}"#).await;
+    assert!(status == 401 && text.contains("ACL support disabled"), "{status} {text}");
 }
 
 #[tokio::test]

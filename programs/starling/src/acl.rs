@@ -9,7 +9,7 @@ mod token;
 use serde_json::Value;
 
 use crate::arguments::Surroundings;
-use crate::client::{ApiArgs, Call};
+use crate::client::{ApiArgs, Call, Client};
 use crate::outcome::{Outcome, usage};
 use crate::print::OutputArgs;
 
@@ -37,6 +37,50 @@ struct BootstrapArgs {
     api: ApiArgs,
 }
 
+/// A policy or a role.
+#[derive(Debug, clap::Args)]
+struct Which {
+    /// Its ID
+    #[arg(long, value_name = "UUID")]
+    id: Option<String>,
+
+    /// Its name
+    #[arg(long, value_name = "NAME", conflicts_with = "id")]
+    name: Option<String>,
+}
+
+impl Which {
+    async fn id(&self, client: &Client, what: &str) -> anyhow::Result<String> {
+        id_of(client, what, self.id.as_ref(), self.name.as_ref()).await
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct ReadArgs {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct ListArgs {
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct DeleteArgs {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
 pub(crate) async fn run(args: AclArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
     match args.command {
         AclCommand::Bootstrap(args) => {
@@ -52,12 +96,7 @@ pub(crate) async fn run(args: AclArgs, surroundings: &Surroundings) -> anyhow::R
 }
 
 /// The identifier behind a name, as the API finds policies and roles by.
-async fn id_of(
-    client: &crate::client::Client,
-    what: &str,
-    id: Option<&String>,
-    name: Option<&String>,
-) -> anyhow::Result<String> {
+async fn id_of(client: &Client, what: &str, id: Option<&String>, name: Option<&String>) -> anyhow::Result<String> {
     let found: Value = match (id, name) {
         (Some(id), _) => return Ok(id.clone()),
         (None, Some(name)) => client.read(Call::get(&format!("/v1/acl/{what}/name")).segment(name)).await?,

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use super::{id_of, shown};
+use super::{DeleteArgs, ListArgs, ReadArgs, id_of, shown};
 use crate::arguments::Surroundings;
 use crate::client::{ApiArgs, Call};
 use crate::definition::Document;
@@ -20,8 +20,11 @@ pub(super) struct PolicyArgs {
 enum PolicyCommand {
     Create(CreateArgs),
     Update(UpdateArgs),
+    /// Print a policy
     Read(ReadArgs),
+    /// List policies
     List(ListArgs),
+    /// Delete a policy; tokens and roles no longer have it
     Delete(DeleteArgs),
 }
 
@@ -71,46 +74,6 @@ struct UpdateArgs {
     api: ApiArgs,
 }
 
-#[derive(Debug, clap::Args)]
-struct Which {
-    /// Its ID
-    #[arg(long, value_name = "UUID")]
-    id: Option<String>,
-
-    /// Its name
-    #[arg(long, value_name = "NAME", conflicts_with = "id")]
-    name: Option<String>,
-}
-
-/// Print a policy with its rules
-#[derive(Debug, clap::Args)]
-struct ReadArgs {
-    #[command(flatten)]
-    which: Which,
-    #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
-/// List policies
-#[derive(Debug, clap::Args)]
-struct ListArgs {
-    #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
-/// Delete a policy; tokens and roles no longer have it
-#[derive(Debug, clap::Args)]
-struct DeleteArgs {
-    #[command(flatten)]
-    which: Which,
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
 const POLICY: &str = "/v1/acl/policy";
 
 pub(super) async fn run(args: PolicyArgs, surroundings: &Surroundings) -> anyhow::Result<()> {
@@ -135,7 +98,7 @@ pub(super) async fn run(args: PolicyArgs, surroundings: &Surroundings) -> anyhow
         }
         PolicyCommand::Read(args) => {
             let client = surroundings.client(&args.api)?;
-            let id = id_of(&client, "policy", args.which.id.as_ref(), args.which.name.as_ref()).await?;
+            let id = args.which.id(&client, "policy").await?;
             let found: Value = client.read(Call::get(POLICY).segment(&id)).await?;
             shown::policy(&found, args.output.format)
         }
@@ -145,7 +108,7 @@ pub(super) async fn run(args: PolicyArgs, surroundings: &Surroundings) -> anyhow
         }
         PolicyCommand::Delete(args) => {
             let client = surroundings.client(&args.api)?;
-            let id = id_of(&client, "policy", args.which.id.as_ref(), args.which.name.as_ref()).await?;
+            let id = args.which.id(&client, "policy").await?;
             client.send(Call::delete(POLICY).segment(&id)).await?;
             print::line(&format!("Policy {id} deleted"))
         }

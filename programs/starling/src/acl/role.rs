@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::grants::GrantArgs;
-use super::{id_of, shown};
+use super::{DeleteArgs, ListArgs, ReadArgs, id_of, shown};
 use crate::arguments::Surroundings;
 use crate::client::{ApiArgs, Call};
 use crate::print::{self, OutputArgs};
@@ -19,8 +19,11 @@ pub(super) struct RoleArgs {
 enum RoleCommand {
     Create(Box<CreateArgs>),
     Update(Box<UpdateArgs>),
+    /// Print a role
     Read(ReadArgs),
+    /// List roles
     List(ListArgs),
+    /// Delete a role; tokens no longer have it
     Delete(DeleteArgs),
 }
 
@@ -70,46 +73,6 @@ struct UpdateArgs {
     api: ApiArgs,
 }
 
-#[derive(Debug, clap::Args)]
-struct Which {
-    /// Its ID
-    #[arg(long, value_name = "UUID")]
-    id: Option<String>,
-
-    /// Its name
-    #[arg(long, value_name = "NAME", conflicts_with = "id")]
-    name: Option<String>,
-}
-
-/// Print a role
-#[derive(Debug, clap::Args)]
-struct ReadArgs {
-    #[command(flatten)]
-    which: Which,
-    #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
-/// List roles
-#[derive(Debug, clap::Args)]
-struct ListArgs {
-    #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
-/// Delete a role; tokens no longer have it
-#[derive(Debug, clap::Args)]
-struct DeleteArgs {
-    #[command(flatten)]
-    which: Which,
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
 const ROLE: &str = "/v1/acl/role";
 
 pub(super) async fn run(args: RoleArgs, surroundings: &Surroundings) -> anyhow::Result<()> {
@@ -137,7 +100,7 @@ pub(super) async fn run(args: RoleArgs, surroundings: &Surroundings) -> anyhow::
         }
         RoleCommand::Read(args) => {
             let client = surroundings.client(&args.api)?;
-            let id = id_of(&client, "role", args.which.id.as_ref(), args.which.name.as_ref()).await?;
+            let id = args.which.id(&client, "role").await?;
             let found: Value = client.read(Call::get(ROLE).segment(&id)).await?;
             shown::role(&found, args.output.format)
         }
@@ -147,7 +110,7 @@ pub(super) async fn run(args: RoleArgs, surroundings: &Surroundings) -> anyhow::
         }
         RoleCommand::Delete(args) => {
             let client = surroundings.client(&args.api)?;
-            let id = id_of(&client, "role", args.which.id.as_ref(), args.which.name.as_ref()).await?;
+            let id = args.which.id(&client, "role").await?;
             client.send(Call::delete(ROLE).segment(&id)).await?;
             print::line(&format!("Role {id} deleted"))
         }

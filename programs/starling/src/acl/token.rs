@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::grants::{self, GrantArgs};
-use super::shown;
+use super::{ListArgs, shown};
 use crate::arguments::Surroundings;
 use crate::client::{ApiArgs, Call};
 use crate::outcome::usage;
@@ -24,6 +24,7 @@ enum TokenCommand {
     Create(Box<CreateArgs>),
     Update(Box<UpdateArgs>),
     Read(ReadArgs),
+    /// List tokens
     List(ListArgs),
     Clone(CloneArgs),
     Delete(DeleteArgs),
@@ -114,15 +115,6 @@ struct ReadArgs {
     #[arg(long = "self", conflicts_with = "accessor_id")]
     own: bool,
 
-    #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
-/// List tokens
-#[derive(Debug, clap::Args)]
-struct ListArgs {
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]

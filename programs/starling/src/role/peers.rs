@@ -14,6 +14,7 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use starling_catalog::receipts::{Latency, Reached};
 use starling_catalog::{Barrier, ChangeReport, Charge, Counts, Refused, Reporter, Until};
@@ -87,6 +88,26 @@ struct PartReached {
     all: Option<u64>,
 }
 
+/// Nodes as servers list them.
+#[derive(Deserialize)]
+struct Nodes {
+    nodes: Vec<Through>,
+}
+
+/// How far a node is.
+#[derive(Deserialize)]
+struct Through {
+    lost: bool,
+    applied_through: u64,
+    refused: Vec<IgnoredAny>,
+}
+
+/// Whether every one of these nodes has applied everything up to `revision`, and refused nothing.
+fn is_through(nodes: &[Through], revision: Revision) -> bool {
+    let is = |node: &Through| node.lost || (node.applied_through >= revision.0 && node.refused.is_empty());
+    nodes.iter().all(is)
+}
+
 /// Receipts as servers list them.
 #[derive(Deserialize)]
 struct List {
@@ -130,8 +151,9 @@ impl Peers {
     /// The receipt of a change by what all servers know, once nothing is outstanding or the time is over; `None` if nobody
     /// remembers it.
     ///
-    /// A server that does not remember it, since it was started after it or has not come to it, has not said that it concerns
-    /// none of its nodes; and of nodes whose server is gone nobody can say anything until they are elsewhere, or lost.
+    /// A server that does not remember it has not said that it concerns none of its nodes, unless it was started after it and all
+    /// who are there now have applied what is as old; and of nodes whose server is gone nobody can say anything until they are
+    /// elsewhere, or lost.
     ///
     /// Servers that are asked to wait answer at different times, and a node that moved from one to another in between would be
     /// spoken of by neither: that nothing is outstanding counts only where all say so at once.
@@ -161,14 +183,47 @@ impl Peers {
         if own.is_none() && parts.iter().all(Option::is_none) {
             return None;
         }
-        let own_name = self.server.id().and_then(|id| snapshot.server(id)).map(|own| own.value.name.to_string());
-        let own = own.unwrap_or_else(|| unheard(own_name.into_iter().collect()));
-        let parts = parts
-            .into_iter()
-            .zip(&others)
-            .map(|(part, peer)| part.unwrap_or_else(|| unheard(vec![peer.value.name.to_string()])));
-        let parts = parts.chain([own, unheard(gone.collect())]);
-        Some(ChangeReport::merged(revision, parts, names))
+        let mut all = Vec::new();
+        for (part, peer) in parts.into_iter().zip(&others) {
+            all.push(match part {
+                Some(part) => part,
+                None if self.has_nothing_outstanding(peer, revision).await => ChangeReport::default(),
+                None => unheard(vec![peer.value.name.to_string()]),
+            });
+        }
+        let me = self.server.id().and_then(|id| snapshot.server(id));
+        all.push(match own {
+            Some(own) => own,
+            None if me.is_some_and(|me| me.created > revision) && is_through(&self.own_nodes(), revision) => {
+                ChangeReport::default()
+            }
+            None => unheard(me.map(|me| me.value.name.to_string()).into_iter().collect()),
+        });
+        all.push(unheard(gone.collect()));
+        Some(ChangeReport::merged(revision, all, names))
+    }
+
+    /// Whether a server that was started after a change, and so does not remember it, has nobody who has yet to apply it. Who was with
+    /// another server then, and is there now, says so by what it has applied up to.
+    async fn has_nothing_outstanding(&self, peer: &Peer, revision: Revision) -> bool {
+        if peer.created <= revision {
+            return false;
+        }
+        let asked = tokio::time::timeout(ANSWER_TIMEOUT, self.say(&peer.value, "/starling/v1/nodes?local"));
+        let Ok(Ok(said)) = asked.await else { return false };
+        serde_json::from_value::<Nodes>(said).is_ok_and(|said| is_through(&said.nodes, revision))
+    }
+
+    /// The nodes of this server, as it tells others of them.
+    fn own_nodes(&self) -> Vec<Through> {
+        let nodes = self.server.nodes().into_iter();
+        nodes
+            .map(|(node, _)| Through {
+                lost: false,
+                applied_through: node.applied_through.0,
+                refused: node.refused.iter().map(|_| IgnoredAny).collect(),
+            })
+            .collect()
     }
 
     /// How it stands with a barrier behind a change, by what all servers know.

@@ -60,6 +60,28 @@ fn wrong(findings: &Value, what: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_was_started_after_a_change_does_not_hold_its_receipt_open() {
+    let etcd = Etcd::start().await;
+    let first = server(&etcd).await;
+    let _agent = agent(&first, "n1").await;
+    let defaults = json!({"Kind": "proxy-defaults", "Name": "global", "Config": {"protocol": "http"}});
+    let written = first.put("/v1/config?until=applied:all&wait=20s", &defaults).await.success();
+    assert_eq!(written.header("x-starling-until"), Some("met"));
+    let second = server(&etcd).await;
+    for server in [&first, &second] {
+        eventually("the receipt is settled, whichever is asked", async || {
+            let peers = server.get("/v1/status/peers").await.success().json();
+            anyhow::ensure!(peers.as_array().is_some_and(|peers| peers.len() == 2), "{peers}");
+            let target = format!("/starling/v1/changes/{}", written.index());
+            let receipt = server.get(&target).await.success().json();
+            anyhow::ensure!(receipt["settled"] == true && receipt["counts"]["applied"] == 1, "{receipt}");
+            Ok(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operators_are_told_of_a_server_that_is_lost_and_of_etcd() {
     let mut etcd = Etcd::start().await;
     let named = async |name: &'static str| {
