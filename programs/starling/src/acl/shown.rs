@@ -22,15 +22,10 @@ fn named(value: &Value) -> String {
 
 /// Prints the fields that there are, one a line.
 fn fields(form: &Value, names: &[&str]) -> anyhow::Result<()> {
-    let mut table = print::table(&["", ""]);
-    table.set_header(Vec::<String>::new());
-    for name in names {
-        let value = text(&form[*name]);
-        if !value.is_empty() {
-            table.add_row([format!("{name}:"), value]);
-        }
-    }
-    print::rows(&table)
+    let named = names.iter().map(|name| (format!("{name}:"), text(&form[*name])));
+    let shown: Vec<_> = named.filter(|(_, value)| !value.is_empty()).collect();
+    let width = shown.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+    shown.iter().try_for_each(|(name, value)| print::line(&format!("{name:<width$}  {value}")))
 }
 
 const GRANTS: [&str; 5] = ["Policies", "Roles", "ServiceIdentities", "NodeIdentities", "TemplatedPolicies"];
