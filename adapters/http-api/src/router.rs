@@ -28,7 +28,7 @@ use crate::ports::{AgentPort, CatalogPort, CommitFailure, Committed};
 use crate::relay::{self, Answerer, ServersPort};
 use crate::routes::coordinate;
 use crate::site::{OnLoopback, check_site};
-use crate::volatile::{AgentTokens, Coordinates, Events};
+use crate::volatile::{Coordinates, Events};
 
 /// What a caller must be allowed to do; the words of Consul's rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,7 +140,6 @@ pub(crate) struct Api {
     authoriser: Arc<dyn Authoriser>,
     pub(crate) events: Events,
     pub(crate) coordinates: Coordinates,
-    pub(crate) agent_tokens: AgentTokens,
 }
 
 impl Api {
@@ -268,8 +267,8 @@ impl Route {
 /// Builds the router of every route in [`crate::routes::table`].
 pub fn router(ports: Ports) -> axum::Router {
     let Ports { catalog, agent, servers, authoriser } = ports;
-    let (events, coordinates, agent_tokens) = Default::default();
-    let api = Arc::new(Api { catalog, agent, servers, authoriser, events, coordinates, agent_tokens });
+    let (events, coordinates) = Default::default();
+    let api = Arc::new(Api { catalog, agent, servers, authoriser, events, coordinates });
     let mut paths: BTreeMap<&'static str, Vec<Route>> = BTreeMap::new();
     for route in crate::routes::table() {
         paths.entry(route.path).or_default().push(route);

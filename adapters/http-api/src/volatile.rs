@@ -1,6 +1,6 @@
-//! What a process keeps in memory and nowhere else: user events, network coordinates, and the tokens of its agent.
+//! What a process keeps in memory and nowhere else: user events and network coordinates.
 //!
-//! Consul gossips the first two; here they are at the server that was given them, and gone with it. All are bounded.
+//! Consul gossips them; here they are at the server that was given them, and gone with it. Both are bounded.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -113,22 +113,6 @@ impl Coordinates {
 
     pub(crate) fn all(&self) -> Vec<(NodeName, String, Coordinate)> {
         held(&self.0).iter().map(|(node, (segment, at))| (node.clone(), segment.clone(), at.clone())).collect()
-    }
-}
-
-/// Tokens that an agent was given for itself, by what they are for. They are never shown.
-#[derive(Default)]
-pub(crate) struct AgentTokens(Mutex<BTreeMap<&'static str, String>>);
-
-impl AgentTokens {
-    /// Puts one; an empty one takes it away.
-    pub(crate) fn put(&self, kind: &'static str, token: String) {
-        let mut kept = held(&self.0);
-        if token.is_empty() {
-            kept.remove(kind);
-        } else {
-            kept.insert(kind, token);
-        }
     }
 }
 

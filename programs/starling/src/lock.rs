@@ -20,7 +20,7 @@ use crate::client::{ApiArgs, Call, Client};
 use crate::outcome::{Outcome, usage};
 use crate::receipt::duration;
 
-/// Time to live of the session, which is renewed at half of it.
+/// Time to live of the session, which is renewed at a third of it.
 const TTL: Duration = Duration::from_secs(15);
 
 /// The flags of a key that is a lock, which Consul's Go client looks at.

@@ -76,6 +76,5 @@ pub(super) async fn token(api: Arc<Api>, call: Call) -> Outcome {
         let secret = (!token.is_empty()).then(|| AclSecret::new(&token).ok_or_else(wrong)).transpose()?;
         api.agent()?.set_default_token(secret);
     }
-    api.agent_tokens.put(kind, token);
     Ok(Answer::empty())
 }
