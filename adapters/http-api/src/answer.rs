@@ -262,7 +262,7 @@ impl Rendering {
 
     fn read_headers(&self, response: &mut Response<axum::body::Body>, index: Revision) {
         set(response, "x-consul-index", &index.to_string());
-        let Currency { last_contact, knows_leader } = self.catalog.currency();
+        let Currency { last_contact, knows_leader, .. } = self.catalog.currency();
         set(response, "x-consul-knownleader", if knows_leader { "true" } else { "false" });
         set(response, "x-consul-lastcontact", &last_contact.as_millis().to_string());
         let consistency = if knows_leader || self.consistency == "consistent" { self.consistency } else { "stale" };

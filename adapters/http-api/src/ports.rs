@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use starling_catalog::{
-    Barrier, ChangeReport, Command, NodeReport, ProxyReport, Refusal, RotationWaits, Snapshot, Subject, Until,
+    Barrier, ChangeReport, Command, Earlier, NodeReport, ProxyReport, Refusal, RotationWaits, Snapshot, Subject, Until,
 };
 use starling_identity::JoinToken;
 use starling_model::{
@@ -106,8 +106,9 @@ pub trait CatalogPort: Send + Sync + 'static {
     /// `None` if it is not remembered.
     async fn change(&self, revision: Revision, wait: Duration, names: usize) -> Option<ChangeReport>;
 
-    /// The same, of the nodes alone that are attached to the server that is asked, with all names.
-    async fn own_part_of_change(&self, revision: Revision, wait: Duration) -> Option<ChangeReport>;
+    /// The same, of the nodes alone that are attached to the server that is asked, with all names. Another server may know that
+    /// the command has `earlier` transactions.
+    async fn own_part_of_change(&self, revision: Revision, earlier: &Earlier, wait: Duration) -> Option<ChangeReport>;
 
     /// How it stands with a barrier behind a change, once that is decided or the time is up; `None` if the change is not
     /// remembered. Must be safe to drop.
@@ -299,6 +300,8 @@ pub struct Currency {
     pub last_contact: Duration,
     /// Whether writes have somebody to go to.
     pub knows_leader: bool,
+    /// Whether they are also accepted there.
+    pub takes_writes: bool,
 }
 
 /// Why a command was not committed.

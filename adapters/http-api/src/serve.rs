@@ -1,5 +1,7 @@
 //! Serving connections: limits on their number and on request heads, and an orderly end.
 
+mod head;
+
 use std::future::Future;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -106,7 +108,7 @@ async fn connection(
     let first_head = Arc::clone(&head_came);
     let service = service_fn(move |request| {
         head_came.notify_one();
-        inner.call(request)
+        inner.call(head::detached(request))
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -47,6 +47,9 @@ pub use self::trouble::EtcdTrouble;
 const RANGE: &str = "/etcdserverpb.KV/Range";
 const TXN: &str = "/etcdserverpb.KV/Txn";
 
+/// What is wrong with an outdated release.
+const OUTDATED: &str = "may say that a watch is current before it is, so that changes are missed: use 3.5.13 or later";
+
 /// Transactions under way at once; past this, callers of `commit` wait. Enough for etcd to fill its own groups, and far below
 /// what it refuses.
 const UNDER_WAY_MAX: usize = 512;
@@ -191,7 +194,11 @@ impl ExaminedEtcd {
         if let Some(memory) = memory {
             memory.remember(cluster, description.id)?;
         }
-        tracing::info!(%prefix, cluster = format!("{cluster:016x}"), store = %description.id, "store on etcd opened");
+        let version = connections.version().await?;
+        if is_outdated(&version) {
+            tracing::warn!(%version, "this etcd {OUTDATED}");
+        }
+        tracing::info!(%prefix, %version, cluster = format!("{cluster:016x}"), store = %description.id, "store on etcd opened");
         Ok(EtcdStore::of(connections, space, description, cluster, lock))
     }
 }
@@ -313,6 +320,27 @@ impl fmt::Debug for EtcdStore {
     }
 }
 
+/// What a member complains of, or is to be complained of.
+fn trouble(said: &wire::StatusResponse) -> Option<String> {
+    let outdated = is_outdated(&said.version).then(|| format!("etcd {} {OUTDATED}", said.version));
+    let all: Vec<_> = said.errors.iter().cloned().chain(outdated).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// Whether a release may tell a watch that it has sent everything before it has: set right in 3.4.31 and 3.5.13
+/// (etcd's issues 15220 and 17507). A version that cannot be read is taken for a good one.
+fn is_outdated(version: &str) -> bool {
+    let mut numbers = version.split(['.', '-', '+']).map_while(|part| part.parse::<u32>().ok());
+    let (Some(major), Some(minor), Some(patch)) = (numbers.next(), numbers.next(), numbers.next()) else {
+        return false;
+    };
+    match (major, minor) {
+        (3, 4) => patch < 31,
+        (3, 5) => patch < 13,
+        other => other < (3, 4),
+    }
+}
+
 fn unavailable(trouble: EtcdTrouble) -> WatchError {
     WatchError::Unavailable(Arc::new(trouble))
 }
@@ -388,13 +416,28 @@ impl Store for EtcdStore {
                 StoreMember {
                     address,
                     leads: own != 0 && own == said.leader,
-                    version: said.version,
                     bytes: u64::try_from(said.db_size).unwrap_or_default(),
-                    trouble: (!said.errors.is_empty()).then(|| said.errors.join("; ")),
+                    trouble: trouble(&said),
+                    version: said.version,
                 }
             }
             Err(trouble) => StoreMember { address, trouble: Some(trouble.to_string()), ..StoreMember::default() },
         };
         statuses.map(member).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_outdated;
+
+    #[test]
+    fn releases_whose_watches_may_be_ahead_of_themselves_are_known() {
+        for old in ["3.3.27", "3.4.23", "3.4.30", "3.5.0", "3.5.12", "3.5.0-rc.1"] {
+            assert!(is_outdated(old), "{old}");
+        }
+        for good in ["3.4.31", "3.5.13", "3.6.0", "3.6.14", "4.0.0", "", "main", "3.x"] {
+            assert!(!is_outdated(good), "{good}");
+        }
     }
 }

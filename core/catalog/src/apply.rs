@@ -45,6 +45,29 @@ impl Snapshot {
     /// is applied all the same, since the store's order is the truth.
     #[must_use]
     pub fn apply(&self, revision: Revision, changes: &[Change]) -> Applied {
+        self.step(revision, changes, |next, key| (next.created(key).unwrap_or(revision), revision))
+    }
+
+    /// The state that `fresh` is, read anew by a reader that lost its place, and the changes that lead there.
+    ///
+    /// Every record keeps the revisions at which it was made and last changed: it is by these that conditions are judged and
+    /// that clients compare. Subjects are touched at the revision of `fresh`, since nothing tells when between.
+    #[must_use]
+    pub fn catch_up(&self, fresh: &Self) -> (Applied, Vec<Change>) {
+        let changes = self.difference(fresh);
+        let revision = fresh.revision;
+        let stamps =
+            |_: &Self, key: &RecordKey| fresh.created(key).zip(fresh.modified(key)).unwrap_or((revision, revision));
+        (self.step(revision, &changes, stamps), changes)
+    }
+
+    /// The state after `changes`, of which each record is made and changed when `stamps` says.
+    fn step(
+        &self,
+        revision: Revision,
+        changes: &[Change],
+        stamps: impl Fn(&Self, &RecordKey) -> (Revision, Revision),
+    ) -> Applied {
         let mut next = self.clone();
         let mut subjects = BTreeSet::new();
         for change in changes {
@@ -53,8 +76,8 @@ impl Snapshot {
             let allowed = next.allowed_sources(&key);
             match change {
                 Change::Put(record) => {
-                    let created = next.created(&key).unwrap_or(revision);
-                    next.insert(record.clone(), created, revision);
+                    let (created, modified) = stamps(&next, &key);
+                    next.insert(record.clone(), created, modified);
                 }
                 Change::Delete(key) => next.remove(key),
             }
@@ -179,7 +202,10 @@ impl Snapshot {
                 self.fences.remove(fence);
             }
             RecordKey::VirtualAddress(address) => {
-                if let Some(old) = self.virtual_addresses.remove(address) {
+                // The service may have another by now, if what lay between was missed.
+                if let Some(old) = self.virtual_addresses.remove(address)
+                    && self.virtual_by_service.get(&old.value.service) == Some(address)
+                {
                     self.virtual_by_service.remove(&old.value.service);
                 }
             }

@@ -36,13 +36,13 @@ pub use coordination::{
     CoordinationCommand, CoordinationRefusal, KvAnswer, KvFailure, KvOperation, KvWrite, SESSIONS_MAX,
     TXN_OPERATIONS_MAX, kv_answers,
 };
-use ground::ground;
+pub use ground::ground;
 pub use intention::{IntentionById, IntentionRefusal};
 pub use join_token::{JOIN_TOKENS_MAX, JoinRequest, JoinTokenCommand, JoinTokenRefusal, KEPT_EXPIRED_S, NameHolder};
 pub use liveness::{Charge, LIVENESS_NODES_MAX, LivenessCommand, Said};
 
-/// Changes that one transaction of the store takes, and also conditions; only the first transaction of a larger decision is
-/// guarded by what was seen, and each change brings at most one condition.
+/// Changes that one transaction of the store takes, and also conditions. What is seen is of the first so many changes of a
+/// larger decision, each of which brings at most one condition; it guards all of its transactions.
 pub const GUARDED_CHANGES_MAX: usize = 128;
 
 /// What a door asks for.
@@ -128,7 +128,8 @@ pub struct Seen {
 pub struct Decision {
     /// The changes; empty if the command changes nothing.
     pub changes: Vec<Change>,
-    /// What must still hold when the first [`GUARDED_CHANGES_MAX`] of them are committed; no more than that many.
+    /// What must still hold when they are committed, but for what they change themselves; no more than
+    /// [`GUARDED_CHANGES_MAX`].
     pub seen: Vec<Seen>,
     /// Whether the command is to be decided again when this is committed, on a snapshot that has it, until nothing is
     /// left to change: others may have added what is to be removed, too.

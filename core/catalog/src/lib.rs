@@ -22,14 +22,14 @@ pub use command::{
     ACL_RECORDS_MAX, ACL_TOKENS_MAX, AclCommand, AclRefusal, AuthorityCommand, AuthorityRefusal, Charge, Command,
     CoordinationCommand, CoordinationRefusal, Decision, IntentionById, IntentionRefusal, JoinRequest, JoinTokenCommand,
     JoinTokenRefusal, KvAnswer, KvFailure, KvOperation, KvWrite, LIVENESS_NODES_MAX, LivenessCommand, NameHolder,
-    OVERLAP_MIN, Refusal, RotationWaits, SESSIONS_MAX, Said, Seen, TXN_OPERATIONS_MAX, decide, decide_again,
+    OVERLAP_MIN, Refusal, RotationWaits, SESSIONS_MAX, Said, Seen, TXN_OPERATIONS_MAX, decide, decide_again, ground,
     kv_answers, reports_as,
 };
 pub use fan_out::{FanOut, SubscriberId};
 pub use mesh::{Front, Marks, MeshRead};
 pub use receipts::{
-    Barrier, ChangeReport, Counts, NodeReport, Progress, ProxyReport, Receipts, Refused, Reporter, ReporterId, Until,
-    UntilError,
+    Barrier, ChangeReport, Counts, Earlier, EarlierError, NodeReport, Progress, ProxyReport, Receipts, Refused,
+    Reporter, ReporterId, Until, UntilError,
 };
 pub use snapshot::{Health, Snapshot};
 pub use subject::Subject;

@@ -10,6 +10,7 @@
 //! server is lost, all of its nodes subscribe to others at once.
 
 mod change;
+mod earlier;
 mod id_set;
 mod merged;
 mod node;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use starling_model::{InstanceId, InstanceKey, NodeName, Revision};
 
 pub use change::{Counts, Mark, Progress, REFUSALS_PER_REPORTER_MAX};
+pub use earlier::{Earlier, EarlierError};
 pub use node::NodeReport;
 pub use report::{ChangeReport, Latency, Reached};
 pub use reporter::{Reporter, ReporterId};
@@ -34,7 +36,7 @@ use change::{Change, Outcome};
 use reporter::{Entry, Roll};
 
 /// Changes that are remembered; older receipts are forgotten.
-pub const CHANGES_MAX: usize = 1024;
+pub const CHANGES_MAX: usize = 8192;
 
 /// Bytes that remembered changes take, the newest aside, so that a large fleet does not make the server large: some 800
 /// changes of concern to 10,000.
@@ -318,16 +320,16 @@ impl Receipts {
     }
 
     /// One command was written as `earlier` and `last`: the receipt of the last speaks of all.
-    pub fn join(&mut self, last: Revision, earlier: &[Revision]) {
+    pub fn join(&mut self, last: Revision, earlier: &Earlier) {
         if let Some(change) = self.changes.get_mut(&last) {
-            change.earlier = earlier.to_vec();
+            change.earlier.extend(earlier);
         }
     }
 
     /// The remembered changes of which the command known as `revision` consists.
     fn parts(&self, revision: Revision) -> Option<impl Iterator<Item = &Change> + Clone> {
         let last = self.changes.get(&revision)?;
-        Some(last.earlier.iter().filter_map(|earlier| self.changes.get(earlier)).chain([last]))
+        Some(last.earlier.iter().filter_map(|earlier| self.changes.get(&earlier)).chain([last]))
     }
 
     /// Everyone whom a command concerns, each once.
@@ -403,7 +405,8 @@ impl Receipts {
     pub fn report(&self, revision: Revision, names: usize) -> Option<ChangeReport> {
         let outcomes = self.outcomes(revision)?;
         let (counts, latency, reached) = report::numbers(&outcomes);
-        let mut report = ChangeReport { revision, counts, latency, reached, ..ChangeReport::default() };
+        let earlier = self.changes.get(&revision).map(|last| last.earlier.clone()).unwrap_or_default();
+        let mut report = ChangeReport { revision, earlier, counts, latency, reached, ..ChangeReport::default() };
         if names > 0 {
             self.name(&mut report, &outcomes, names);
         }

@@ -548,7 +548,7 @@ impl Snapshot {
 
     /// The changes that turn this state into `newer`. Costs a pass over both; for a reader that has lost its place.
     #[must_use]
-    pub fn difference(&self, newer: &Self) -> Vec<Change> {
+    pub(crate) fn difference(&self, newer: &Self) -> Vec<Change> {
         let gone = self.records().map(|record| record.value.key()).filter(|key| newer.modified(key).is_none());
         let mut changes: Vec<_> = gone.map(Change::Delete).collect();
         let written = newer.records().filter(|record| self.modified(&record.value.key()) != Some(record.modified));

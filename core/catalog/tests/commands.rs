@@ -301,8 +301,9 @@ fn a_fence_wakes_nobody_and_is_kept_by_whoever_reads_the_store() {
     assert_eq!(applied.snapshot.modified(&fence.key()), Some(Revision(50)));
     let loaded = Snapshot::load(Revision(50), applied.snapshot.records());
     assert_eq!(loaded.modified(&fence.key()), Some(Revision(50)));
-    let caught_up = snapshot.apply(Revision(50), &snapshot.difference(&loaded)).snapshot;
-    assert_eq!(caught_up.modified(&fence.key()), Some(Revision(50)));
+    let later = applied.snapshot.apply(Revision(60), &[Change::Put(node("late", "10.0.0.9"))]).snapshot;
+    let caught_up = snapshot.catch_up(&later).0.snapshot;
+    assert_eq!((caught_up.modified(&fence.key()), caught_up.revision()), (Some(Revision(50)), Revision(60)));
     let nothing =
         decide(&snapshot, &put(ConfigEntry::ProxyDefaults(snapshot.proxy_defaults().expect("there").clone())));
     assert_eq!(nothing.expect("decided").changes, [], "what changes nothing does not write the fence");

@@ -133,7 +133,7 @@ fn who_is_lost_is_named_and_not_waited_for() {
     let (subjects, affected) = (BTreeSet::from([endpoints("web")]), vec![proxies.ids["a"], proxies.ids["b"]]);
     proxies.receipts.committed(Revision(2), subjects.clone(), affected, 100);
     proxies.committed(3, &["b"], 100);
-    proxies.receipts.join(Revision(3), &[Revision(2)]);
+    proxies.receipts.join(Revision(3), &[Revision(2)].into_iter().collect());
     proxies.applied("a", 2, 150);
     let told = proxies.receipts.lost(proxies.ids["b"]);
     assert!(told.contains(&Progress::Settled(Revision(2))), "nobody waits for it: {told:?}");
@@ -156,7 +156,7 @@ fn the_receipt_of_a_command_in_several_parts_speaks_of_all_of_them() {
     let mut proxies = Proxies::connected(&["a", "b", "c"]);
     proxies.committed(2, &["a", "b"], 100);
     proxies.committed(3, &["a", "c"], 100);
-    proxies.receipts.join(Revision(3), &[Revision(2)]);
+    proxies.receipts.join(Revision(3), &[Revision(2)].into_iter().collect());
     proxies.applied("a", 2, 120);
     proxies.applied("c", 3, 130);
     let report = proxies.report(3);
@@ -182,7 +182,7 @@ fn who_owes_one_part_and_has_refused_another_is_not_waited_for() {
     }
     proxies.committed(2, &["a", "b"], 100);
     proxies.committed(3, &["a", "b"], 100);
-    proxies.receipts.join(Revision(3), &[Revision(2)]);
+    proxies.receipts.join(Revision(3), &[Revision(2)].into_iter().collect());
     proxies.applied("b", 3, 120);
     assert_eq!(proxies.receipts.is_settled(Revision(3)), Some(false), "a owes both parts");
     // What came of the later part only: the earlier one, it has said nothing of.

@@ -214,7 +214,7 @@ fn tokens_are_stored_wake_nobody_and_no_node_may_write_them() {
     assert_eq!(stored.len(), 1);
     let loaded = Snapshot::load(Revision(3), stored);
     assert_eq!(loaded.join_token(&id(1)), applied.snapshot.join_token(&id(1)));
-    assert_eq!(Snapshot::default().difference(&loaded), vec![put.clone()]);
+    assert_eq!(Snapshot::default().catch_up(&loaded).1, vec![put.clone()]);
     let by_node = Command::Node { name: "n1".parse().expect("a name"), changes: vec![put] };
     assert!(matches!(decide(&loaded, &by_node), Err(Refusal::ForeignRecord { .. })));
 }

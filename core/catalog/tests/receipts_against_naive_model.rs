@@ -203,7 +203,7 @@ impl Both {
         }
         if join && self.newest > 0 {
             let earlier = [Revision(self.newest)];
-            self.real.join(revision, &earlier);
+            self.real.join(revision, &earlier.iter().copied().collect());
             self.naive.changes.get_mut(&revision).expect("just inserted").earlier = earlier.to_vec();
         }
         self.newest += 1;

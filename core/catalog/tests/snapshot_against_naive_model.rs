@@ -77,7 +77,7 @@ fn coordination() -> impl Strategy<Value = Change> {
     ]
 }
 
-#[derive(Default)]
+#[derive(Default, Clone)]
 struct Naive(BTreeMap<RecordKey, Versioned<Record>>);
 
 impl Naive {
@@ -191,6 +191,10 @@ impl Naive {
     }
 }
 
+fn records_of(snapshot: &Snapshot) -> Vec<Versioned<Record>> {
+    snapshot.records().collect()
+}
+
 fn subjects() -> Vec<Subject> {
     let mut all = vec![Subject::NodeList, Subject::CheckList];
     all.extend(NODES.map(|n| Subject::Node(n.parse().expect("a name"))));
@@ -216,12 +220,16 @@ proptest! {
     fn indexes_health_and_events_agree(history in prop::collection::vec(prop::collection::vec(change(), 1..4), 1..25)) {
         let mut real = Snapshot::default();
         let mut naive = Naive::default();
+        let mut midway = (Snapshot::default(), Naive::default());
         for (step, changes) in history.iter().enumerate() {
             let revision = Revision(step as u64 + 1);
             let before: Vec<_> = subjects().into_iter().map(|s| (naive.view(&s), s)).collect();
             let applied = real.apply(revision, changes);
             naive.apply(revision, changes);
             real = applied.snapshot;
+            if step == history.len() / 2 {
+                midway = (real.clone(), naive.clone());
+            }
 
             let mut records: Vec<_> = real.records().collect();
             records.sort_by_key(|record| record.value.key());
@@ -272,10 +280,21 @@ proptest! {
         }
         // A reader that starts from the store, or catches up by difference, sees the same.
         let loaded = Snapshot::load(real.revision(), real.records());
-        prop_assert!(real.difference(&loaded).is_empty());
-        let caught_up = Snapshot::default().apply(real.revision(), &Snapshot::default().difference(&real)).snapshot;
-        let values = |snapshot: &Snapshot| snapshot.records().map(|r| r.value).collect::<Vec<_>>();
-        prop_assert_eq!(values(&caught_up), values(&real));
+        prop_assert_eq!(real.catch_up(&loaded).1, []);
+        for (lost, naive_then) in [(Snapshot::default(), Naive::default()), midway] {
+            let (caught_up, _) = lost.catch_up(&real);
+            // The revisions of each record too: conditions are judged by them.
+            prop_assert_eq!(records_of(&caught_up.snapshot), records_of(&real));
+            prop_assert_eq!(caught_up.snapshot.revision(), real.revision());
+            prop_assert_eq!(caught_up.snapshot.catch_up(&real).1, []);
+            let told: BTreeSet<_> = caught_up.events.iter().map(|event| &event.subject).collect();
+            for subject in subjects().iter().filter(|subject| naive_then.view(subject) != naive.view(subject)) {
+                prop_assert!(told.contains(subject), "{} changed in between and nobody was told", subject);
+            }
+            for service in SERVICES.iter().map(|name| virtual_address(name).service) {
+                prop_assert_eq!(caught_up.snapshot.virtual_address(&service), real.virtual_address(&service));
+            }
+        }
     }
 }
 

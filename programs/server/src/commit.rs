@@ -1,23 +1,28 @@
 //! Committing a command: decide, write under what was seen, and decide again if somebody else was faster.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
+use std::time::Duration;
 
-use starling_catalog::{Command, Decision, Refusal, Seen, Snapshot, decide, decide_again};
+use starling_catalog::{Command, Decision, Refusal, Seen, Snapshot, decide, decide_again, ground};
 use starling_model::{Change, Revision};
 use starling_store::{
-    CommitError, Condition, Expected, Key, LoadError, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OPERATIONS, Transaction,
-    Write,
+    CommitError, Condition, Expected, Key, LoadError, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_CONDITIONS,
+    MAX_TRANSACTION_OPERATIONS, Transaction, Write,
 };
 
-use tokio::time::Instant;
+use tokio::time::timeout;
 
 use crate::server::Server;
 
 /// Times a command is decided anew because another write was faster. Each conflict means that somebody else made
 /// progress, so this many in a row are a fault.
 const ATTEMPTS_MAX: usize = 64;
+
+/// How long one who was beaten waits for those who were before it. Where the store does not answer they take long, and nobody
+/// is to be refused later than they are.
+const TURN_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why a command was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -105,7 +110,7 @@ impl Server {
                     // Those who were beaten once go one after the other, in the order in which they were: many writers
                     // of what hangs together would otherwise beat one another without end.
                     if turn.is_none() {
-                        turn = Some(self.beaten().lock().await);
+                        turn = timeout(TURN_WITHIN, self.beaten().lock()).await.ok();
                     }
                     self.caught_up(&snapshot, found).await?;
                 }
@@ -117,13 +122,17 @@ impl Server {
 
     /// Writes what was decided, adds the revision of each transaction to `written` and returns that of the last.
     async fn write(&self, decision: &Decision, written: &mut Vec<Revision>) -> Result<Revision, CommitError> {
-        let mut last = Revision(0);
-        for transaction in transactions(decision)? {
-            let begun = Instant::now();
-            let committed = self.store().commit(transaction).await;
-            let answered = matches!(committed, Ok(_) | Err(CommitError::Conflict { .. }));
-            self.contact().committed(begun.elapsed(), answered);
-            last = Revision(committed?.0);
+        let (mut last, mut own) = (Revision(0), BTreeMap::new());
+        for mut transaction in transactions(decision)? {
+            for condition in &mut transaction.conditions {
+                if let Some(expected) = own.get(&condition.key) {
+                    condition.expected = *expected;
+                }
+            }
+            let keys = transaction.writes.clone();
+            let revision = self.store_transaction(transaction).await?;
+            own.extend(keys.into_iter().map(|write| left_by(write, revision)));
+            last = Revision(revision.0);
             written.push(last);
         }
         Ok(last)
@@ -133,7 +142,7 @@ impl Server {
     fn completed(&self, written: &[Revision]) -> Option<Revision> {
         let (last, earlier) = written.split_last()?;
         if !earlier.is_empty() {
-            self.hub().join(*last, earlier);
+            self.hub().join(*last, &earlier.iter().copied().collect());
         }
         Some(*last)
     }
@@ -157,28 +166,45 @@ impl From<CommitError> for CommitFailure {
     }
 }
 
+/// What is to be found of a key after a write of our own.
+fn left_by(write: Write, revision: starling_store::Revision) -> (Key, Expected) {
+    match write {
+        Write::Put { key, .. } => (key, Expected::ModifiedAt(revision)),
+        Write::Delete { key } => (key, Expected::Absent),
+    }
+}
+
 /// The transactions that a decision takes, in the order of its changes and each as large as may be. What was seen guards
-/// the first, so a conflict means that nothing was written.
+/// every one of them: a conflict in the first means that nothing was written, and in a later one that it is to be decided
+/// [again](decide_again), as when the node is gone meanwhile to which the rest belongs.
 ///
 /// # Errors
 /// What [`Transaction::check`] finds in any of them: a decision that the store would refuse in part is not begun.
 pub(crate) fn transactions(decision: &Decision) -> Result<Vec<Transaction>, CommitError> {
-    let conditions = decision.seen.iter().map(condition).collect();
-    let mut current = Transaction { conditions, writes: Vec::new() };
-    let mut bytes = current.size();
-    let (mut all, mut written) = (Vec::new(), BTreeSet::new());
+    let conditions: Vec<_> = decision.seen.iter().map(condition).collect();
+    let guarded = Transaction { conditions, writes: Vec::new() };
+    let mut current = guarded.clone();
+    let (mut all, mut written, mut own) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     for change in &decision.changes {
         let write = write(change);
         // Also refused where the two would go apart: whether a command is taken must not hang on its size.
         if !written.insert(write.key().clone()) {
             return Err(CommitError::DuplicateKey { key: write.key().clone() });
         }
-        let full = current.writes.len() == MAX_TRANSACTION_OPERATIONS || bytes + write.size() > MAX_TRANSACTION_BYTES;
+        // What was written by an earlier one may be gone again.
+        let ground = ground(change).map(|key| store_key(&key)).filter(|key| written.contains(key));
+        let more = usize::from(ground.as_ref().is_some_and(|key| !own.contains(key)));
+        let full = current.writes.len() == MAX_TRANSACTION_OPERATIONS
+            || current.conditions.len() + more > MAX_TRANSACTION_CONDITIONS
+            || current.size() + write.size() > MAX_TRANSACTION_BYTES;
         if full && !current.writes.is_empty() {
-            all.push(mem::take(&mut current));
-            bytes = 0;
+            all.push(mem::replace(&mut current, guarded.clone()));
+            own.clear();
         }
-        bytes += write.size();
+        if let Some(key) = ground.filter(|key| own.insert(key.clone())) {
+            current.conditions.push(Condition { key, expected: Expected::Present });
+        }
+        own.insert(write.key().clone());
         current.writes.push(write);
     }
     all.push(current);

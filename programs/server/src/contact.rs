@@ -3,18 +3,24 @@
 //! Once a second the store is asked for a barrier, which takes a quorum where it is shared, and the catalog is waited for to
 //! come to it. So a server whose etcd member was cut off from the others, and still answers, does not pass for current.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use starling_model::Revision;
+use bytes::Bytes;
+use starling_model::{RecordKey, Revision};
+use starling_store::{CommitError, Condition, Expected, Transaction, Write};
 use starling_telemetry::{Counter, Histogram, Registry, exponential_buckets};
 use tokio::time::Instant;
 
-use crate::commit::CommitFailure;
+use crate::commit::{CommitFailure, store_key};
 use crate::server::Server;
 
 /// Between two questions.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Heartbeats between two questions whether writes are taken; while the last one was turned away each asks.
+const PROBE_BEATS: u32 = 10;
 
 /// Without contact for longer than this the store counts as lost: a question may take as long as an election.
 const LOST_AFTER: Duration = Duration::from_secs(5);
@@ -26,11 +32,15 @@ pub struct Currency {
     pub last_contact: Duration,
     /// Whether writes have somebody to go to.
     pub knows_leader: bool,
+    /// Whether they are also accepted there, as far as is known: not while etcd is out of space, or forbids them.
+    pub takes_writes: bool,
 }
 
 /// When the store was last known to be there.
 pub(crate) struct Contact {
     at: Mutex<Instant>,
+    /// Whether the last transaction was turned away, whatever is read.
+    is_turned_away: AtomicBool,
     commits: Histogram,
     barriers: Histogram,
     lags: Histogram,
@@ -43,9 +53,10 @@ impl Contact {
         let seconds = |name, help| registry.register(name, help, Histogram::new(exponential_buckets(0.0005, 2.0, 16)));
         let contact = Arc::new(Self {
             at: Mutex::new(Instant::now()),
+            is_turned_away: AtomicBool::new(false),
             commits: seconds(
                 "store_commit_seconds",
-                "Time that the store took for a transaction, refused ones included",
+                "Time that the store took for a transaction, those that a condition stopped included",
             ),
             barriers: seconds(
                 "store_read_seconds",
@@ -57,7 +68,7 @@ impl Contact {
             ),
             failures: registry.register(
                 "store_failures",
-                "Transactions and questions that the store did not answer",
+                "Transactions that the store turned away or did not answer, and questions after which the catalog was not current",
                 Counter::default(),
             ),
         });
@@ -70,13 +81,26 @@ impl Contact {
         contact
     }
 
-    /// A transaction was answered, or not, after that time.
-    pub(crate) fn committed(&self, took: Duration, answered: bool) {
-        if answered {
-            self.commits.observe(took.as_secs_f64());
-        } else {
+    /// A transaction ended like this, after that time.
+    fn committed(&self, took: Duration, outcome: Result<(), &CommitError>) {
+        let is_turned_away = match outcome {
+            Ok(()) | Err(CommitError::Conflict { .. }) => false,
+            // The store was not asked.
+            Err(CommitError::Empty | CommitError::DuplicateKey { .. } | CommitError::TooLarge { .. }) => return,
+            Err(
+                CommitError::Refused(_) | CommitError::Unavailable(_) | CommitError::Failed(_) | CommitError::Closed,
+            ) => true,
+        };
+        if is_turned_away {
             self.failures.inc();
+        } else {
+            self.commits.observe(took.as_secs_f64());
         }
+        self.is_turned_away.store(is_turned_away, Ordering::Release);
+    }
+
+    fn is_turned_away(&self) -> bool {
+        self.is_turned_away.load(Ordering::Acquire)
     }
 
     fn had_everything_at(&self, asked: Instant) {
@@ -91,16 +115,41 @@ impl Contact {
 
 /// Stays in contact until the server is dropped.
 pub(crate) async fn keep(server: Weak<Server>) {
-    loop {
+    for beat in 0_u32.. {
         let Some(server) = server.upgrade() else { return };
         // What fails is counted, and seen by the time that passes.
-        let _ = server.catch_up().await;
+        let is_there = server.catch_up().await.is_ok();
+        if is_there && (server.contact().is_turned_away() || beat.is_multiple_of(PROBE_BEATS)) {
+            server.probe().await;
+        }
         drop(server);
         tokio::time::sleep(HEARTBEAT).await;
     }
 }
 
 impl Server {
+    /// Commits a transaction, and remembers whether the store took it.
+    pub(crate) async fn store_transaction(
+        &self,
+        transaction: Transaction,
+    ) -> Result<starling_store::Revision, CommitError> {
+        let begun = Instant::now();
+        let outcome = self.store().commit(transaction).await;
+        self.contact().committed(begun.elapsed(), outcome.as_ref().map(|_| ()));
+        outcome
+    }
+
+    /// Asks the store whether it takes writes, by one whose condition cannot hold: etcd judges its space and its permissions
+    /// first.
+    async fn probe(&self) {
+        let Some(id) = self.id() else { return };
+        let key = store_key(&RecordKey::Server(id));
+        let never = Condition { key: key.clone(), expected: Expected::ModifiedAt(starling_store::Revision(u64::MAX)) };
+        let write = Write::Put { key, value: Bytes::new(), lease: None };
+        // Told by what is remembered of it.
+        let _ = self.store_transaction(Transaction { conditions: vec![never], writes: vec![write] }).await;
+    }
+
     /// Returns once the catalog has everything that was acknowledged, by whichever server, before this was called.
     ///
     /// # Errors
@@ -118,7 +167,10 @@ impl Server {
         };
         contact.barriers.observe(asked.elapsed().as_secs_f64());
         let said = Instant::now();
-        self.published(revision).await?;
+        if let Err(behind) = self.published(revision).await {
+            contact.failures.inc();
+            return Err(behind);
+        }
         contact.lags.observe(said.elapsed().as_secs_f64());
         contact.had_everything_at(asked);
         Ok(())
@@ -133,10 +185,12 @@ impl Server {
     #[must_use]
     pub fn currency(&self) -> Currency {
         if self.id().is_none() {
-            return Currency { last_contact: Duration::ZERO, knows_leader: !self.is_halted() };
+            let follows = !self.is_halted();
+            return Currency { last_contact: Duration::ZERO, knows_leader: follows, takes_writes: follows };
         }
         let age = self.contact().age();
         let is_led = self.snapshot().leader().is_some();
-        Currency { last_contact: age, knows_leader: is_led && age < LOST_AFTER && !self.is_halted() }
+        let knows_leader = is_led && age < LOST_AFTER && !self.is_halted();
+        Currency { last_contact: age, knows_leader, takes_writes: knows_leader && !self.contact().is_turned_away() }
     }
 }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use starling_catalog::{
-    Barrier, ChangeReport, Event, FanOut, Progress, ProxyReport, Receipts, Refused, Reporter, ReporterId, Snapshot,
-    Subject, SubscriberId, Until,
+    Barrier, ChangeReport, Earlier, Event, FanOut, Progress, ProxyReport, Receipts, Refused, Reporter, ReporterId,
+    Snapshot, Subject, SubscriberId, Until,
 };
 use starling_model::{InstanceKey, NodeName, Revision};
 use tokio::sync::{Notify, watch};
@@ -108,7 +108,7 @@ impl Hub {
     }
 
     /// One command was written as `earlier` and `last`: the receipt of the last speaks of all.
-    pub(crate) fn join(&self, last: Revision, earlier: &[Revision]) {
+    pub(crate) fn join(&self, last: Revision, earlier: &Earlier) {
         self.lock().receipts.join(last, earlier);
     }
 

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use starling_attach::{Epoch, Lineage};
 use starling_catalog::Snapshot;
@@ -20,6 +21,10 @@ use crate::server::{Server, ServerConfig, StoreKind};
 use crate::turn;
 
 mod authority;
+
+/// How long an etcd is waited for that does not answer, or has no leader; and the pause between two looks.
+const ETCD_PATIENCE: Duration = Duration::from_secs(60);
+const ETCD_PAUSE: Duration = Duration::from_secs(1);
 
 /// The store's folder in the data directory.
 const STORE: &str = "store";
@@ -264,10 +269,24 @@ async fn examine_etcd(data_dir: &Path, options: &EtcdOptions) -> anyhow::Result<
     if EmbeddedStore::exists(&directory)? {
         return Err(Inconsistent::OtherKind { beside: directory }.into());
     }
-    let store = EtcdStore::examine(EtcdOptions { memory: Some(directory), ..options.clone() }).await?;
+    let store = etcd_once_there(EtcdOptions { memory: Some(directory), ..options.clone() }).await?;
     store.refuse_unfinished()?;
     let stored = store.load().await?;
     Ok((Examined::Etcd(Box::new(store)), stored))
+}
+
+/// Waits a while for an etcd that is being started itself, or has no leader now.
+async fn etcd_once_there(options: EtcdOptions) -> Result<ExaminedEtcd, EtcdOpenError> {
+    let begun = Instant::now();
+    loop {
+        match EtcdStore::examine(options.clone()).await {
+            Err(EtcdOpenError::Trouble(reason)) if reason.may_pass() && begun.elapsed() < ETCD_PATIENCE => {
+                tracing::warn!(%reason, "waiting for etcd");
+                tokio::time::sleep(ETCD_PAUSE).await;
+            }
+            found => return found,
+        }
+    }
 }
 
 /// The store is made first of all, so that a start that was interrupted never leaves the others without it.

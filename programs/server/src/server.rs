@@ -9,7 +9,8 @@ use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use starling_attach::Lineage;
 use starling_catalog::{
-    Barrier, ChangeReport, Command, JoinTokenCommand, NodeReport, ProxyReport, Reporter, Snapshot, Subject, Until,
+    Barrier, ChangeReport, Command, Earlier, JoinTokenCommand, NodeReport, ProxyReport, Reporter, Snapshot, Subject,
+    Until,
 };
 use starling_identity::{ClusterId, JoinSecret, JoinToken, Layout, SpiffeId};
 use starling_model::{
@@ -377,11 +378,23 @@ impl Server {
     /// The receipt of a change, as soon as nothing is outstanding or the time is over, with at most `names` names of
     /// each kind; `None` if it is not remembered.
     pub async fn change(&self, revision: Revision, timeout: Duration, names: usize) -> Option<ChangeReport> {
+        self.part_of_change(revision, &Earlier::default(), timeout, names).await
+    }
+
+    /// The same where another server says of which `earlier` transactions the command consists besides.
+    pub async fn part_of_change(
+        &self,
+        revision: Revision,
+        earlier: &Earlier,
+        timeout: Duration,
+        names: usize,
+    ) -> Option<ChangeReport> {
         let by = Instant::now() + timeout;
         if revision > self.snapshot().revision() {
             // Another server has answered it, and this one has yet to hear of it, which takes no time to speak of.
             let _ = tokio::time::timeout(timeout.max(BEHIND_MAX), self.published(revision)).await;
         }
+        self.hub.join(revision, earlier);
         let left = by.saturating_duration_since(Instant::now());
         self.look_until(left, || self.hub.is_settled(revision) != Some(false)).await;
         self.hub.report(revision, names)

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::Context;
-use starling_catalog::Snapshot;
+use starling_catalog::{Applied, Snapshot};
 use starling_model::{Change, Record, RecordKey, Revision, Versioned};
 use starling_store::{Committed, Failure, LoadError, Watch, WatchError, Write};
 
@@ -53,21 +53,22 @@ fn turn(server: &Server, committed: &Committed) -> anyhow::Result<()> {
         return Ok(());
     }
     let changes = committed.writes.iter().map(decode).collect::<anyhow::Result<Vec<_>>>()?;
-    publish(server, Revision(committed.revision.0), &changes);
+    let before = server.snapshot();
+    let applied = before.apply(Revision(committed.revision.0), &changes);
+    publish(server, &before, applied, &changes);
     Ok(())
 }
 
-fn publish(server: &Server, revision: Revision, changes: &[Change]) {
-    let before = server.snapshot();
-    let applied = before.apply(revision, changes);
+/// Makes `applied`, to which `changes` have led from `before`, what everybody sees.
+fn publish(server: &Server, before: &Snapshot, applied: Applied, changes: &[Change]) {
     let snapshot = Arc::new(applied.snapshot);
     // Whoever hears of another root asks for another leaf at once.
     server.signer().follow(&snapshot);
     server.advance(Arc::clone(&snapshot));
     server.agents().publish(&snapshot, &applied.events, changes);
-    server.members_changed(&before, &snapshot, changes);
+    server.members_changed(before, &snapshot, changes);
     server.count_change();
-    server.announce(revision);
+    server.announce(snapshot.revision());
 }
 
 /// The store has come to `revision` with nothing for the catalog: whoever waits for it need not wait longer, and nobody else
@@ -89,8 +90,9 @@ async fn reload(server: &Server) -> anyhow::Result<Watch> {
             loaded => loaded.context("the store could not be read")?,
         };
         let fresh = catalog(&stored)?;
-        let changes = server.snapshot().difference(&fresh);
-        publish(server, fresh.revision(), &changes);
+        let before = server.snapshot();
+        let (applied, changes) = before.catch_up(&fresh);
+        publish(server, &before, applied, &changes);
         match server.store().watch(stored.revision).await {
             Err(WatchError::Unavailable(reason)) => again(&reason).await,
             Err(WatchError::Compacted { .. }) => {}

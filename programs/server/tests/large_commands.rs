@@ -94,6 +94,29 @@ async fn the_receipt_of_such_a_command_names_the_proxies_of_every_part() {
     assert_eq!(report.pending, proxies.into_iter().map(Reporter::Proxy).collect::<Vec<_>>());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rival_between_two_transactions_leaves_no_instances_without_their_node() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = start(directory.path()).await;
+    for _ in 0..20 {
+        let first = server.snapshot().revision();
+        let rival = async {
+            // Comes when the first transaction is there.
+            let _ = server.wait(&[Subject::Node(node())], first, std::time::Duration::from_secs(10)).await;
+            server.commit(&Command::DeregisterNode(node())).await
+        };
+        let registration = register(many());
+        let (registered, removed) = tokio::join!(server.commit(&registration), rival);
+        let (registered, removed) = (registered.expect("registered"), removed.expect("removed"));
+        let snapshot = server.snapshot();
+        if snapshot.node(&node()).is_none() {
+            let left = snapshot.instances_on(&node()).count();
+            assert_eq!(left, 0, "registered at {registered:?}, removed at {removed:?}");
+        }
+        server.commit(&Command::DeregisterNode(node())).await.expect("removed");
+    }
+}
+
 #[tokio::test]
 async fn a_record_that_no_transaction_holds_is_refused_and_nothing_before_it_is_written() {
     let directory = tempfile::tempdir().expect("a directory");

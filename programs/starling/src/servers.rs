@@ -160,8 +160,12 @@ fn findings(listed: &Listed) -> Vec<Finding> {
         Finding {
             what: "writes",
             good: store.takes_writes,
-            says: if store.takes_writes { "taken" } else { "refused: the store has no leader or is not reached" }
-                .to_owned(),
+            says: if store.takes_writes {
+                "taken"
+            } else {
+                "refused: the store has no leader, is not reached or turns them away"
+            }
+            .to_owned(),
         },
         Finding {
             what: "currency",

@@ -2,9 +2,11 @@
 
 use std::process::Command;
 
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::cable::Cable;
+use crate::http::{self, Method};
 use crate::ports::free_port;
 use crate::process::Process;
 use crate::{tools, wait};
@@ -46,6 +48,33 @@ impl Etcd {
     /// A way to it that can be cut.
     pub async fn cable(&self) -> Cable {
         Cable::to(format!("127.0.0.1:{}", self.client)).await
+    }
+
+    /// Has it forget everything before what it holds now.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub async fn compact(&self) {
+        let now = self.gateway("/v3/kv/range", &json!({"key": "AA=="})).await;
+        let at = &now["header"]["revision"];
+        let _ = self.gateway("/v3/kv/compaction", &json!({"revision": at, "physical": true})).await;
+    }
+
+    /// Raises or ends its alarm for want of space.
+    ///
+    /// # Panics
+    /// If it does not take that.
+    pub async fn out_of_space(&self, is_out: bool) {
+        let action = if is_out { "ACTIVATE" } else { "DEACTIVATE" };
+        let _ = self.gateway("/v3/maintenance/alarm", &json!({"action": action, "alarm": "NOSPACE"})).await;
+    }
+
+    /// Asks by JSON.
+    async fn gateway(&self, target: &str, body: &Value) -> Value {
+        let authority = format!("127.0.0.1:{}", self.client);
+        let json = [("content-type", "application/json")];
+        let asked = http::request(Method::POST, &authority, target, &json, body.to_string()).await;
+        asked.expect("etcd answers").success().json()
     }
 
     /// Kills it with SIGKILL.

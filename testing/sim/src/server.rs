@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use starling_attach::message::{AgentSays, LEVEL, Rejected, ServerSays, Subjects, Subscribe, Welcome, decode_subject};
 use starling_attach::{Fleet, FromServer, Lineage, StreamId, SubscribeError};
-use starling_catalog::{Receipts, Refused, Reporter, ReporterId, Snapshot, Subject};
+use starling_catalog::{Applied, Receipts, Refused, Reporter, ReporterId, Snapshot, Subject};
 use starling_model::{Change, NodeName, Revision};
 
 use crate::connection::End;
@@ -61,9 +61,8 @@ impl Server {
     }
 
     /// The catalog is at `after` by `changes`.
-    pub(crate) fn publish(&mut self, after: &Snapshot, changes: &[Change], now_ms: u64) -> Result<()> {
+    pub(crate) fn publish(&mut self, applied: Applied, changes: &[Change], now_ms: u64) -> Result<()> {
         self.now_us += 1;
-        let applied = self.snapshot.apply(after.revision(), changes);
         let before = self.fleet.encoded();
         let published = self.fleet.publish(&applied.snapshot, changes, now_ms);
         let items = starling_attach::projection::difference(&self.snapshot, &applied.snapshot, changes).len();

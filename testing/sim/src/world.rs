@@ -163,8 +163,9 @@ impl World {
     /// A server hears of the next transaction; whether there is one.
     fn follow(&mut self, server: usize) -> Result<bool> {
         let next = Revision(self.servers[server].snapshot.revision().0 + 1);
-        let (Some(snapshot), Some(changes)) = (self.store.at(next), self.store.changes(next)) else { return Ok(false) };
-        self.servers[server].publish(snapshot, changes, self.now_ms)?;
+        let Some(changes) = self.store.changes(next) else { return Ok(false) };
+        let applied = self.servers[server].snapshot.apply(next, changes);
+        self.servers[server].publish(applied, changes, self.now_ms)?;
         Ok(true)
     }
 
@@ -172,8 +173,8 @@ impl World {
         let fresh = self.store.load();
         let server = &mut self.servers[server];
         if fresh.revision() > server.snapshot.revision() {
-            let changes = server.snapshot.difference(&fresh);
-            server.publish(&fresh, &changes, self.now_ms)?;
+            let (applied, changes) = server.snapshot.catch_up(&fresh);
+            server.publish(applied, &changes, self.now_ms)?;
         }
         Ok(())
     }

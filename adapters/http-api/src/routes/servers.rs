@@ -86,7 +86,7 @@ fn store(api: &Api) -> Value {
     let last_contact_ms = u64::try_from(currency.last_contact.as_millis()).unwrap_or(u64::MAX);
     json!({
         "shared": api.catalog.own_server().is_some(),
-        "takes_writes": currency.knows_leader,
+        "takes_writes": currency.takes_writes,
         "last_contact_ms": last_contact_ms,
     })
 }
@@ -100,7 +100,7 @@ pub(super) async fn live(api: Arc<Api>, _: Call) -> Outcome {
 /// also while its store takes none.
 pub(super) async fn ready(api: Arc<Api>, call: Call) -> Outcome {
     let is_leaving = api.catalog.leaving(false).is_some_and(|leaving| leaving.begun);
-    let takes_writes = api.catalog.currency().knows_leader;
+    let takes_writes = api.catalog.currency().takes_writes;
     let ready = !api.catalog.has_halted() && !is_leaving && (takes_writes || !call.query.switch("writes")?);
     let form = json!({"ready": ready, "leaving": is_leaving, "store": store(&api)});
     Ok(judged(ready, form))

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use starling_catalog::{ChangeReport, NodeReport, ProxyReport, Refused, Reporter, Snapshot};
+use starling_catalog::{ChangeReport, Earlier, NodeReport, ProxyReport, Refused, Reporter, Snapshot};
 use starling_model::{Action, CheckId, CheckStatus, InstanceKey, LIVENESS_CHECK, NodeName, Revision, ServiceName};
 use starling_traffic::{Policy, Request, Verdict, authorise};
 
 use super::intention::{policy, service_side};
 use crate::answer::Answer;
 use crate::barrier::Wanted;
-use crate::call::Call;
+use crate::call::{Call, Query};
 use crate::error::ApiError;
 use crate::limits::{CHANGES_LISTED_MAX, RECEIPT_NAMES_DEFAULT, RECEIPT_NAMES_MAX, RECEIPT_WAIT_DEFAULT};
 use crate::ports::{Leaving, OthersSay};
@@ -62,18 +62,24 @@ pub(super) async fn change(api: Arc<Api>, call: Call) -> Outcome {
     if let Some(wanted) = Wanted::of(&call.query)? {
         wanted.refuse_unknown_node(&*api.catalog)?;
         let standing = wanted.standing(&*api.catalog, revision, &call.stopping).await;
-        let mut form = receipt(&api, revision, Duration::ZERO, names, false).await?;
+        let mut form = receipt(&api, revision, Duration::ZERO, names, None).await?;
         form["until"] = standing.to_string().into();
         return Ok(Answer::json(form));
     }
     let wait = call.query.duration("wait")?.unwrap_or(RECEIPT_WAIT_DEFAULT);
     // Other servers ask for what this one's own nodes have done, all of it.
-    let is_local = call.query.switch("local")?;
-    let form = match call.stopping.cuts_short(receipt(&api, revision, wait, names, is_local)).await {
+    let local = if call.query.switch("local")? { Some(earlier(&call.query)?) } else { None };
+    let form = match call.stopping.cuts_short(receipt(&api, revision, wait, names, local.as_ref())).await {
         Some(form) => form?,
-        None => receipt(&api, revision, Duration::ZERO, names, is_local).await?,
+        None => receipt(&api, revision, Duration::ZERO, names, local.as_ref()).await?,
     };
     Ok(Answer::json(form))
+}
+
+/// What another server knows of the transactions before.
+fn earlier(query: &Query) -> Result<Earlier, ApiError> {
+    let text = query.text("earlier").unwrap_or_default();
+    text.parse().map_err(|error| ApiError::bad_request(format!("earlier: {text:?} {error}")))
 }
 
 async fn receipt(
@@ -81,12 +87,11 @@ async fn receipt(
     revision: Revision,
     wait: Duration,
     names: usize,
-    is_local: bool,
+    local: Option<&Earlier>,
 ) -> Result<Value, ApiError> {
-    let report = if is_local {
-        api.catalog.own_part_of_change(revision, wait).await
-    } else {
-        api.catalog.change(revision, wait, names).await
+    let report = match local {
+        Some(earlier) => api.catalog.own_part_of_change(revision, earlier, wait).await,
+        None => api.catalog.change(revision, wait, names).await,
     };
     report.as_ref().map(change_form).ok_or_else(|| {
         let reason = "it was not a change made here, or it is no longer remembered";
@@ -95,7 +100,8 @@ async fn receipt(
 }
 
 fn change_form(report: &ChangeReport) -> Value {
-    let ChangeReport { revision, counts, latency, reached, applied, pending, rejected, lost, unheard } = report;
+    let ChangeReport { revision, earlier, counts, latency, reached, applied, pending, rejected, lost, unheard } =
+        report;
     let named = applied.iter().map(|(who, _)| who).chain(pending).chain(rejected.iter().map(|(who, _)| who));
     let affected: BTreeSet<&Reporter> = named.collect();
     let applied = applied.iter().map(|(who, us)| json!({"proxy": who.to_string(), "latency_us": us}));
@@ -123,6 +129,9 @@ fn change_form(report: &ChangeReport) -> Value {
         },
         "reached_us": {"50%": reached.half, "99%": reached.most, "100%": reached.all},
     });
+    if !earlier.is_empty() {
+        form["earlier"] = earlier.to_string().into();
+    }
     if !unheard.is_empty() {
         form["unheard_servers"] = json!(unheard);
     }

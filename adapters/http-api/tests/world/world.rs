@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
 use starling_catalog::{
-    Barrier, ChangeReport, Command, JoinTokenCommand, NodeReport, ProxyReport, Receipts, Refused, Reporter, Snapshot,
-    Subject, Until, decide,
+    Barrier, ChangeReport, Command, Earlier, JoinTokenCommand, NodeReport, ProxyReport, Receipts, Refused, Reporter,
+    Snapshot, Subject, Until, decide,
 };
 use starling_http_api::parse::{CheckRegistration, Context, Dialect, Fields};
 use starling_http_api::{
@@ -253,8 +253,10 @@ impl CatalogPort for World {
 
     fn currency(&self) -> Currency {
         match &*held(&self.cut) {
-            Some(_) => Currency { last_contact: Duration::from_millis(7_400), knows_leader: false },
-            None => Currency { last_contact: Duration::ZERO, knows_leader: true },
+            Some(_) => {
+                Currency { last_contact: Duration::from_millis(7_400), knows_leader: false, takes_writes: false }
+            }
+            None => Currency { last_contact: Duration::ZERO, knows_leader: true, takes_writes: true },
         }
     }
 
@@ -281,7 +283,8 @@ impl CatalogPort for World {
         held(&self.receipts).report(revision, names)
     }
 
-    async fn own_part_of_change(&self, revision: Revision, wait: Duration) -> Option<ChangeReport> {
+    async fn own_part_of_change(&self, revision: Revision, earlier: &Earlier, wait: Duration) -> Option<ChangeReport> {
+        held(&self.receipts).join(revision, earlier);
         self.change(revision, wait, usize::MAX).await
     }
 

@@ -6,6 +6,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use http::uri::PathAndQuery;
 use prost::Message;
 use tokio::sync::{Mutex, watch};
@@ -30,6 +32,9 @@ const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 
 /// Time to connect to one member, the handshake of TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Time after which the next member is tried beside one that has not taken the connection yet.
+const NEXT_AFTER: Duration = Duration::from_millis(300);
 
 /// Time for one member to answer. etcd gives up on a proposal after 7 s by default; somebody else may be faster.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -79,6 +84,8 @@ struct State {
     /// The endpoint to try next.
     next: usize,
     line: Option<Line>,
+    /// When a search for a member that takes a connection last ended, and with what.
+    failed: Option<(Instant, EtcdTrouble)>,
 }
 
 impl Connections {
@@ -87,7 +94,7 @@ impl Connections {
         Ok(Self {
             endpoints: endpoints.collect::<Result<_, _>>()?,
             credentials: options.credentials.clone(),
-            state: Mutex::new(State { next: 0, line: None }),
+            state: Mutex::new(State { next: 0, line: None, failed: None }),
             current: watch::Sender::new(0),
             cluster: AtomicU64::new(0),
         })
@@ -103,28 +110,50 @@ impl Connections {
         self.current.subscribe()
     }
 
-    /// The connection in use, else one to the next member that takes it.
+    /// The connection in use, else one to the next member that takes it. Of many who ask at once one searches, and what comes
+    /// of it is the answer to all.
     pub(super) async fn line(&self) -> Result<Line, EtcdTrouble> {
+        let asked = Instant::now();
         let mut state = self.state.lock().await;
         if let Some(line) = &state.line {
             return Ok(line.clone());
         }
-        let mut trouble = None;
-        for _ in 0..self.endpoints.len() {
-            let endpoint = &self.endpoints[state.next % self.endpoints.len()];
-            match self.connect(endpoint).await {
-                Ok(line) => {
-                    state.line = Some(line.clone());
-                    return Ok(line);
-                }
-                Err(found) if found.may_pass() => {
-                    state.next += 1;
-                    trouble = Some(found);
-                }
-                Err(found) => return Err(found),
+        if let Some((_, trouble)) = state.failed.as_ref().filter(|(at, _)| *at >= asked) {
+            return Err(trouble.clone());
+        }
+        match self.search(state.next).await {
+            Ok((at, line)) => {
+                state.next = at;
+                state.line = Some(line.clone());
+                self.current.send_replace(line.number);
+                Ok(line)
+            }
+            Err(trouble) => {
+                state.failed = Some((Instant::now(), trouble.clone()));
+                Err(trouble)
             }
         }
-        Err(trouble.unwrap_or_else(|| self.unreachable(&"there is no endpoint")))
+    }
+
+    /// The first connection that is made, trying the endpoint `next` and then those after it; and at which endpoint. A member
+    /// that is slow to answer has the one after it tried beside it: packets that are dropped cost no more time than one takes.
+    async fn search(&self, next: usize) -> Result<(usize, Line), EtcdTrouble> {
+        let mut left = (0..self.endpoints.len()).map(|step| (next + step) % self.endpoints.len());
+        let mut tried = FuturesUnordered::new();
+        let mut trouble = self.unreachable(&"there is no endpoint");
+        loop {
+            if let Some(at) = left.next() {
+                tried.push(async move { (at, self.connect(&self.endpoints[at]).await) });
+            }
+            let patience = if left.len() > 0 { NEXT_AFTER } else { Duration::MAX };
+            match timeout(patience, tried.next()).await {
+                Ok(Some((at, Ok(line)))) => return Ok((at, line)),
+                Ok(Some((_, Err(found)))) if found.may_pass() => trouble = found,
+                Ok(Some((_, Err(found)))) => return Err(found),
+                Ok(None) => return Err(trouble),
+                Err(_elapsed) => {}
+            }
+        }
     }
 
     async fn connect(&self, endpoint: &Endpoint) -> Result<Line, EtcdTrouble> {
@@ -137,7 +166,6 @@ impl Connections {
         let number = *self.current.borrow() + 1;
         let mut line = Line { channel, token: None, number };
         line.token = self.authenticate(&line).await?;
-        self.current.send_replace(number);
         Ok(line)
     }
 
@@ -224,6 +252,11 @@ impl Connections {
             self.leave(&line).await;
         }
         Err(judged)
+    }
+
+    /// The release of the member in use.
+    pub(super) async fn version(&self) -> Result<String, EtcdTrouble> {
+        Ok(self.read::<_, StatusResponse>(STATUS, StatusRequest {}).await?.version)
     }
 
     /// What each member says of itself, asked at once over connections of their own, in the order of the endpoints.
@@ -355,4 +388,46 @@ fn endpoint(address: &str, options: &EtcdOptions) -> Result<Endpoint, EtcdTroubl
 fn causes(error: &dyn std::error::Error) -> String {
     let sources = std::iter::successors(error.source(), |error| error.source()).map(ToString::to_string);
     sources.last().unwrap_or_else(|| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, TcpStream};
+
+    use futures::future::join_all;
+    use tokio::net::{TcpListener, TcpSocket};
+
+    use super::*;
+
+    /// A member to which packets are lost: its queue of connections is full, and nobody empties it.
+    struct Lost {
+        _listener: TcpListener,
+        _queued: Vec<TcpStream>,
+        address: SocketAddr,
+    }
+
+    impl Lost {
+        fn new() -> Self {
+            let socket = TcpSocket::new_v4().expect("a socket");
+            socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
+            let listener = socket.listen(1).expect("listens");
+            let address = listener.local_addr().expect("an address");
+            let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(100)).ok();
+            let queued = std::iter::from_fn(connect).take(64).collect::<Vec<_>>();
+            assert!(queued.len() < 64, "the queue has an end");
+            Self { _listener: listener, _queued: queued, address }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn however_many_ask_none_waits_longer_for_being_refused_than_the_first() {
+        let members: Vec<_> = (0..3).map(|_| Lost::new()).collect();
+        let options = EtcdOptions::new(members.iter().map(|member| member.address.to_string()).collect());
+        let connections = Connections::new(&options).expect("good addresses");
+        let asked = Instant::now();
+        let all = join_all((0..50).map(|_| connections.version())).await;
+        assert!(all.iter().all(|one| matches!(one, Err(EtcdTrouble::Unreachable { .. }))), "{all:?}");
+        let longest = PATIENCE + CONNECT_TIMEOUT + 3 * NEXT_AFTER;
+        assert!(asked.elapsed() <= longest, "{:?}", asked.elapsed());
+    }
 }

@@ -3,7 +3,8 @@
 use starling_model::{Change, InstanceKey, Record, RecordKey};
 
 /// What must be there for a record to be there: a check's instance or node, an instance's node.
-pub(super) fn ground(change: &Change) -> Option<RecordKey> {
+#[must_use]
+pub fn ground(change: &Change) -> Option<RecordKey> {
     match change {
         Change::Put(Record::Instance(instance)) => Some(RecordKey::Node(instance.key.node.clone())),
         Change::Put(Record::Check(check)) => Some(match &check.service {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use starling_model::Revision;
 
 use super::Refused;
+use super::earlier::Earlier;
 use super::id_set::IdSet;
 use crate::subject::Subject;
 
@@ -166,7 +167,7 @@ impl Counts {
 #[derive(Debug, Default)]
 pub(super) struct Change {
     /// The earlier changes of the same command, if it took several; its receipt speaks of them too.
-    pub(super) earlier: Vec<Revision>,
+    pub(super) earlier: Earlier,
     subjects: BTreeSet<Subject>,
     pub(super) committed_us: u64,
     /// Everyone whom it concerns, and in the same order how far they are.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use starling_model::{NodeName, Revision};
 
 use super::change::{Counts, Outcome};
+use super::earlier::Earlier;
 use super::report::{ChangeReport, Latency, Reached, numbers};
 use super::until::{Barrier, Until};
 use super::{Refused, Reporter};
@@ -57,7 +58,7 @@ impl ChangeReport {
     /// names of each kind.
     #[must_use]
     pub fn merged(revision: Revision, parts: impl IntoIterator<Item = Self>, names: usize) -> Self {
-        let mut unheard = Vec::new();
+        let (mut unheard, mut earlier) = (Vec::new(), Earlier::default());
         let mut known: BTreeMap<Reporter, Known> = BTreeMap::new();
         let mut add = |who: Reporter, what: Known| {
             let what = match known.remove(&who) {
@@ -68,6 +69,7 @@ impl ChangeReport {
         };
         for part in parts {
             unheard.extend(part.unheard);
+            earlier.extend(&part.earlier);
             part.lost.into_iter().for_each(|who| add(who, Known::Lost));
             part.pending.into_iter().for_each(|who| add(who, Known::Pending));
             for (who, refused) in part.rejected {
@@ -77,7 +79,7 @@ impl ChangeReport {
         }
         let outcomes: Vec<_> = known.values().map(|what| (0, what.outcome())).collect();
         let (counts, latency, reached) = numbers(&outcomes);
-        let mut merged = Self { revision, counts, latency, reached, unheard, ..Self::default() };
+        let mut merged = Self { revision, earlier, counts, latency, reached, unheard, ..Self::default() };
         for (who, what) in known {
             match what {
                 Known::Lost => merged.lost.push(who),

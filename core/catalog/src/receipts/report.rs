@@ -5,6 +5,7 @@ use std::sync::Arc;
 use starling_model::Revision;
 
 use super::change::{Counts, Mark, Outcome};
+use super::earlier::Earlier;
 use super::{Refused, Reporter};
 
 /// The receipt of one change. Of a command in several parts, a reporter has applied it once it has applied each part
@@ -13,6 +14,8 @@ use super::{Refused, Reporter};
 pub struct ChangeReport {
     /// The change.
     pub revision: Revision,
+    /// The transactions of the same command before it, of which the receipt speaks as well.
+    pub earlier: Earlier,
     /// How many it concerns, and how far they are.
     pub counts: Counts,
     /// Of those that have applied it; `None` if none has.

@@ -151,7 +151,7 @@ impl<'a> Work<'a> {
             self.restored.revision = *last;
             self.server.published(*last).await?;
             if !earlier.is_empty() {
-                self.server.hub().join(*last, earlier);
+                self.server.hub().join(*last, &earlier.iter().copied().collect());
             }
         }
         Ok(())

@@ -10,7 +10,9 @@ use hyper::body::Bytes;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use starling_agent::remote::RemoteNode;
 use starling_attach::Replica;
-use starling_catalog::{Barrier, ChangeReport, Command, MeshRead, NodeReport, ProxyReport, Snapshot, Subject, Until};
+use starling_catalog::{
+    Barrier, ChangeReport, Command, Earlier, MeshRead, NodeReport, ProxyReport, Snapshot, Subject, Until,
+};
 use starling_http_api::{
     Bearer, BearerFailure, CatalogPort, CommitFailure, Committed, Currency, DiagnosticRow, INSIDE, Leaving, MeshFacts,
     NewJoinToken, ServersPort,
@@ -85,7 +87,7 @@ impl CatalogPort for Part {
     }
 
     fn currency(&self) -> Currency {
-        Currency { last_contact: self.node.away_for(), knows_leader: false }
+        Currency { last_contact: self.node.away_for(), knows_leader: false, takes_writes: false }
     }
 
     async fn transact(&self, _: Command) -> Result<Committed, CommitFailure> {
@@ -107,7 +109,7 @@ impl CatalogPort for Part {
         None
     }
 
-    async fn own_part_of_change(&self, _: Revision, _: Duration) -> Option<ChangeReport> {
+    async fn own_part_of_change(&self, _: Revision, _: &Earlier, _: Duration) -> Option<ChangeReport> {
         None
     }
 

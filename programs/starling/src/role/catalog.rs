@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use starling_agent::Proxies;
 use starling_catalog::{
-    Barrier, ChangeReport, Command, NodeReport, ProxyReport, RotationWaits, Snapshot, Subject, Until,
+    Barrier, ChangeReport, Command, Earlier, NodeReport, ProxyReport, RotationWaits, Snapshot, Subject, Until,
 };
 use starling_http_api::{
     AuthorityChange, AuthorityChanged, CatalogPort, CommitFailure, Committed, Currency, DiagnosticRow,
@@ -81,8 +81,8 @@ impl CatalogPort for Catalog {
     }
 
     fn currency(&self) -> Currency {
-        let starling_server::Currency { last_contact, knows_leader } = self.server.currency();
-        Currency { last_contact, knows_leader }
+        let starling_server::Currency { last_contact, knows_leader, takes_writes } = self.server.currency();
+        Currency { last_contact, knows_leader, takes_writes }
     }
 
     async fn transact(&self, command: Command) -> Result<Committed, CommitFailure> {
@@ -137,8 +137,8 @@ impl CatalogPort for Catalog {
         self.peers.change(revision, wait, names).await
     }
 
-    async fn own_part_of_change(&self, revision: Revision, wait: Duration) -> Option<ChangeReport> {
-        self.server.change(revision, wait, usize::MAX).await
+    async fn own_part_of_change(&self, revision: Revision, earlier: &Earlier, wait: Duration) -> Option<ChangeReport> {
+        self.server.part_of_change(revision, earlier, wait, usize::MAX).await
     }
 
     async fn until(&self, revision: Revision, until: &Until, wait: Duration) -> Option<Barrier> {

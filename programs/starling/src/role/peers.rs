@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use starling_catalog::receipts::{Latency, Reached};
-use starling_catalog::{Barrier, ChangeReport, Charge, Counts, Refused, Reporter, Until};
+use starling_catalog::{Barrier, ChangeReport, Charge, Counts, Earlier, Refused, Reporter, Until};
 use starling_http_api::INSIDE;
 use starling_identity::Identity;
 use starling_model::{InstanceKey, NodeName, Revision, ServerId, ServerRecord, Versioned};
@@ -49,6 +49,8 @@ pub(crate) struct Peers {
 #[derive(Deserialize)]
 struct Part {
     revision: u64,
+    #[serde(default)]
+    earlier: String,
     #[serde(default)]
     counts: PartCounts,
     #[serde(default)]
@@ -172,14 +174,35 @@ impl Peers {
         }
     }
 
+    /// What all know now, or at the end of the time. Of which transactions a command consists only the server knows that wrote
+    /// it; who hears of any asks once more, so that all speak of the same.
     async fn gathered(&self, revision: Revision, wait: Duration, names: usize) -> Option<ChangeReport> {
+        let by = Instant::now() + wait;
+        let mut earlier = self.server.report(revision, 0).map(|report| report.earlier).unwrap_or_default();
+        loop {
+            let left = by.saturating_duration_since(Instant::now());
+            let report = self.gathered_of(revision, &earlier, left, names).await?;
+            if !earlier.extend(&report.earlier) {
+                return Some(report);
+            }
+        }
+    }
+
+    async fn gathered_of(
+        &self,
+        revision: Revision,
+        earlier: &Earlier,
+        wait: Duration,
+        names: usize,
+    ) -> Option<ChangeReport> {
         let snapshot = self.server.snapshot();
         let others = self.others();
         let gone = snapshot.attachments().map(|attachment| attachment.value.server);
         let gone: BTreeSet<_> = gone.filter(|server| snapshot.server(*server).is_none()).collect();
         let gone = gone.into_iter().map(|server| format!("{server} (gone)"));
-        let asked = others.iter().map(|peer| self.part_of(&peer.value, revision, wait));
-        let (own, parts) = tokio::join!(self.server.change(revision, wait, usize::MAX), join_all(asked));
+        let asked = others.iter().map(|peer| self.part_of(&peer.value, revision, earlier, wait));
+        let (own, parts) =
+            tokio::join!(self.server.part_of_change(revision, earlier, wait, usize::MAX), join_all(asked));
         if own.is_none() && parts.iter().all(Option::is_none) {
             return None;
         }
@@ -247,8 +270,14 @@ impl Peers {
     }
 
     /// What one server knows of a change; `None` if it does not remember it. One that cannot be asked is told as unheard.
-    async fn part_of(&self, peer: &ServerRecord, revision: Revision, wait: Duration) -> Option<ChangeReport> {
-        let asked = tokio::time::timeout(wait + ANSWER_TIMEOUT, self.ask(peer, revision, wait)).await;
+    async fn part_of(
+        &self,
+        peer: &ServerRecord,
+        revision: Revision,
+        earlier: &Earlier,
+        wait: Duration,
+    ) -> Option<ChangeReport> {
+        let asked = tokio::time::timeout(wait + ANSWER_TIMEOUT, self.ask(peer, revision, earlier, wait)).await;
         let reason = match asked {
             Ok(Ok(part)) => return part,
             Ok(Err(error)) => format!("{error:#}"),
@@ -262,10 +291,12 @@ impl Peers {
         &self,
         peer: &ServerRecord,
         revision: Revision,
+        earlier: &Earlier,
         wait: Duration,
     ) -> anyhow::Result<Option<ChangeReport>> {
         let client = self.client(peer).await?;
-        let target = format!("https://starling/starling/v1/changes/{revision}?local&wait={}ms", wait.as_millis());
+        let (base, millis) = ("https://starling/starling/v1/changes", wait.as_millis());
+        let target = format!("{base}/{revision}?local&wait={millis}ms&earlier={earlier}");
         let request = Request::get(target).header(INSIDE, "1").body(Empty::<Bytes>::new())?;
         let answer = client.ask_api(request).await?;
         let status = answer.status();
@@ -400,7 +431,9 @@ impl Part {
         };
         let PartReached { half, most, all } = self.reached_us;
         let reached = Reached { half, most, all };
-        Ok(ChangeReport { revision, counts, latency, reached, applied, pending, rejected, lost, unheard: Vec::new() })
+        let earlier = self.earlier.parse().context("earlier")?;
+        let unheard = Vec::new();
+        Ok(ChangeReport { revision, earlier, counts, latency, reached, applied, pending, rejected, lost, unheard })
     }
 }
 

@@ -32,7 +32,7 @@ async fn first(etcd: &Etcd) -> (Mesh, Cable, Mesh) {
 }
 
 /// Waits until a server has had no contact with its store for so long.
-async fn without_contact(server: &Mesh, at_least: Duration) {
+pub(crate) async fn without_contact(server: &Mesh, at_least: Duration) {
     eventually(&format!("it is without contact for {at_least:?}"), async || {
         let read = server.get("/v1/catalog/nodes?stale").await.success();
         let age: u128 = read.header("x-consul-lastcontact").unwrap_or_default().parse()?;
