@@ -8,7 +8,7 @@ mod command;
 mod scope;
 mod visible;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
 
 use http::StatusCode;
@@ -78,7 +78,9 @@ impl Bearer {
     /// Anybody, where access is not controlled; and what the programs of the mesh ask for themselves.
     #[must_use]
     pub fn unrestricted() -> Self {
-        Self { accessor: None, rights: Arc::new(AclRights::everything()) }
+        // One for all: whoever waits for a change holds on to it.
+        static EVERYTHING: LazyLock<Arc<AclRights>> = LazyLock::new(|| Arc::new(AclRights::everything()));
+        Self { accessor: None, rights: Arc::clone(&EVERYTHING) }
     }
 
     /// The token that was shown, or that of those who show none; `None` where access is not controlled.

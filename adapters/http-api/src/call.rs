@@ -105,7 +105,7 @@ pub(crate) struct Call {
     pub(crate) query: Query,
     /// Who asks.
     pub(crate) bearer: Bearer,
-    pub(crate) headers: HeaderMap,
+    pub(crate) headers: Arc<HeaderMap>,
     pub(crate) body: Bytes,
     /// The body of a route that reads it piece by piece.
     pub(crate) stream: Mutex<axum::body::Body>,

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::mem;
 use std::sync::{Arc, Mutex};
 
 use axum::RequestExt;
@@ -287,9 +288,11 @@ async fn respond(
     routes: Arc<[Route]>,
     request: Request<axum::body::Body>,
 ) -> Response<axum::body::Body> {
-    let facts = api.catalog.authority();
     let query = Query::parse(request.uri().query().unwrap_or_default());
-    let default_policy = facts.acl_default.unwrap_or(facts.default_intention_action);
+    let default_policy = {
+        let facts = api.catalog.authority();
+        facts.acl_default.unwrap_or(facts.default_intention_action)
+    };
     let rendering = Rendering::of(&query, default_policy, Arc::clone(&api.catalog));
     match dispatch(&api, &routes, request, query).await {
         Ok(Reply::Own(answer)) => rendering.answer(answer),
@@ -316,12 +319,50 @@ impl From<ApiError> for Stop {
     }
 }
 
+/// A request that may be handled.
+struct Admitted<'r> {
+    route: &'r Route,
+    head: http::request::Parts,
+    call: Call,
+    wanted: Option<Wanted>,
+}
+
+/// What is to be done with a request.
+enum Admission<'r> {
+    Handle(Box<Admitted<'r>>),
+    /// A server has answered.
+    Answered(Response<axum::body::Body>),
+}
+
 async fn dispatch(
     api: &Arc<Api>,
     routes: &[Route],
-    mut request: Request<axum::body::Body>,
+    request: Request<axum::body::Body>,
     query: Query,
 ) -> Result<Reply, Stop> {
+    // What it takes to admit a request is in boxes, and gone when a query waits, which it may for minutes.
+    let Admitted { route, head, call, wanted } = match Box::pin(admit(api, routes, request, query)).await? {
+        Admission::Handle(admitted) => *admitted,
+        Admission::Answered(response) => return Ok(Reply::OfServer(response)),
+    };
+    let stopping = call.stopping.clone();
+    let answer = handled(api, route, &head, call).await?;
+    match (wanted, answer.written()) {
+        (Some(wanted), Some(revision)) => {
+            let standing = Box::pin(wanted.standing(&*api.catalog, revision, &stopping)).await;
+            Ok(Reply::Own(answer.until(standing)))
+        }
+        (_, _) => Ok(Reply::Own(answer)),
+    }
+}
+
+/// Judges a request, as far as that takes no look at what it asks for, and reads it.
+async fn admit<'r>(
+    api: &Arc<Api>,
+    routes: &'r [Route],
+    mut request: Request<axum::body::Body>,
+    query: Query,
+) -> Result<Admission<'r>, Stop> {
     let length = request.uri().path_and_query().map_or(0, |text| text.as_str().len());
     if length > URI_BYTES_MAX {
         let text = format!("the address has {length} bytes; at most {URI_BYTES_MAX} are allowed");
@@ -344,8 +385,8 @@ async fn dispatch(
     let params = request.extract_parts::<RawPathParams>().await;
     let params = params.map_err(|_| ApiError::bad_request("the path is no UTF-8 text"))?;
     let params = params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<Vec<_>>();
-    let (head, body) = request.into_parts();
-    let bearer = authorised(api, route, &head, &params, &query).await?;
+    let (mut head, body) = request.into_parts();
+    let bearer = authorised(api, route, &head, &head.headers, &params, &query).await?;
     let wanted = Wanted::of_write(&head.method, &query)?;
     let filter = route.filtered.wanted(&query)?;
     let (body, stream) = if route.body == BodyLimit::SNAPSHOT {
@@ -356,27 +397,23 @@ async fn dispatch(
     };
     let stopping = head.extensions.get::<Stopping>().cloned().unwrap_or_default();
     if let Some(response) = relayed(api, route, &head, &body, &stopping).await? {
-        return Ok(Reply::OfServer(response));
+        return Ok(Admission::Answered(response));
     }
     if query.has("consistent") && head.method == Method::GET {
         let current = stopping.cuts_short(api.catalog.catch_up()).await;
         current.unwrap_or(Ok(())).map_err(ApiError::from)?;
     }
-    let (headers, stream, filter) = (head.headers.clone(), Mutex::new(stream), filter.map(Arc::new));
-    let call = Call { params, query, bearer, headers, body, stream, filter, stopping: stopping.clone() };
-    let answer = handled(api, route, &head, call).await?;
-    match (wanted, answer.written()) {
-        (Some(wanted), Some(revision)) => {
-            let standing = wanted.standing(&*api.catalog, revision, &stopping).await;
-            Ok(Reply::Own(answer.until(standing)))
-        }
-        (_, _) => Ok(Reply::Own(answer)),
-    }
+    drop(mem::take(&mut head.extensions));
+    let headers = Arc::new(mem::take(&mut head.headers));
+    let (stream, filter) = (Mutex::new(stream), filter.map(Arc::new));
+    let call = Call { params, query, bearer, headers, body, stream, filter, stopping };
+    Ok(Admission::Handle(Box::new(Admitted { route, head, call, wanted })))
 }
 
 /// What the handler answers, as far as its caller may see and wants to.
 async fn handled(api: &Arc<Api>, route: &Route, head: &http::request::Parts, call: Call) -> Outcome {
     let (params, bearer, filter) = (call.params.clone(), call.bearer.clone(), call.filter.clone());
+    let headers = Arc::clone(&call.headers);
     let waits = head.method == Method::GET && call.query.has("index");
     let near = coordinate::near(api, &call.query, &call.headers);
     let mut answer = (route.handler)(Arc::clone(api), call).await?;
@@ -386,7 +423,7 @@ async fn handled(api: &Arc<Api>, route: &Route, head: &http::request::Parts, cal
     let bearer = if waits {
         // Who has waited may have lost the right meanwhile.
         let query = Query::parse(head.uri.query().unwrap_or_default());
-        authorised(api, route, head, &params, &query).await?
+        Box::pin(authorised(api, route, head, &headers, &params, &query)).await?
     } else {
         bearer
     };
@@ -414,6 +451,7 @@ async fn authorised(
     api: &Api,
     route: &Route,
     head: &http::request::Parts,
+    headers: &HeaderMap,
     params: &[(String, String)],
     query: &Query,
 ) -> Result<Bearer, ApiError> {
@@ -423,12 +461,12 @@ async fn authorised(
         return Err(ApiError::new(StatusCode::UNAUTHORIZED, "ACL support disabled"));
     }
     let scope = scope_of(route.method, route.path);
-    let is_inside = api.authoriser.believes_insiders() && head.headers.contains_key(relay::INSIDE);
+    let is_inside = api.authoriser.believes_insiders() && headers.contains_key(relay::INSIDE);
     let asks_for_itself = is_inside && head.method == Method::GET && Scope::is_for_insiders(route.path);
     if facts.acl_default.is_none() || scope == Scope::Public || asks_for_itself || is_passed_on(api, route, head) {
         return Ok(Bearer::unrestricted());
     }
-    let bearer = api.catalog.bearer(api.token(query, &head.headers).as_deref()).await?;
+    let bearer = api.catalog.bearer(api.token(query, headers).as_deref()).await?;
     let asked = Asked { params, query, own_node: facts.node_name.as_str() };
     scope.check(&bearer, &asked)?;
     Ok(bearer)
