@@ -22,14 +22,16 @@ fn follow(guide: &'static str) {
         let (script, log) = (directory.path().join("script"), directory.path().join("log"));
         std::fs::write(&script, commands(&page)).expect("written");
         let told = std::fs::File::create(&log).expect("a file");
-        let mut bash = Command::new("bash");
-        bash.args(["-x", "-e", "-o", "pipefail"]).arg(&script).current_dir(directory.path());
+        // Among processes of its own, too: guides look for theirs by name. All are gone with the first of them.
+        let mut bash = Command::new("unshare");
+        bash.args(["--pid", "--fork", "--mount-proc", "--kill-child", "bash", "-x", "-e", "-o", "pipefail"]);
+        bash.arg(&script).current_dir(directory.path());
         bash.env("PATH", path()).env("TMPDIR", directory.path()).env("HOME", directory.path()).process_group(0);
         bash.stdin(Stdio::null()).stdout(told.try_clone().expect("a descriptor")).stderr(told);
         let mut running = tokio::process::Command::from(bash).spawn().expect("bash");
         let group = Pid::from_raw(running.id().expect("it runs").try_into().expect("a process"));
         let ended = tokio::time::timeout(LIMIT, running.wait()).await;
-        // What it has left running, too; there may be none.
+        // There is none any more, unless it took too long.
         let _ = killpg(group, Signal::SIGKILL);
         let log = std::fs::read_to_string(&log).unwrap_or_default();
         let status = ended.unwrap_or_else(|_| panic!("{guide} has not come to its end:\n{log}")).expect("its end");
