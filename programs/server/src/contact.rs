@@ -156,7 +156,7 @@ impl Server {
     /// [`CommitFailure::Cut`] if the store does not say how far it is, [`CommitFailure::Behind`] or
     /// [`CommitFailure::Halted`] if the catalog does not come to it.
     pub async fn catch_up(&self) -> Result<(), CommitFailure> {
-        let asked = Instant::now();
+        let (asked, held) = (Instant::now(), self.snapshot().revision());
         let contact = self.contact();
         let revision = match self.store().barrier().await {
             Ok(revision) => Revision(revision.0),
@@ -166,6 +166,16 @@ impl Server {
             }
         };
         contact.barriers.observe(asked.elapsed().as_secs_f64());
+        if revision < held {
+            // It would wait for what is new there until that is past what was taken back, and serve neither.
+            let reason: Arc<str> = format!(
+                "the store is at revision {revision}, and {held} was there before: it was set back; start this server anew, and \
+                 restore etcd with --bump-revision"
+            )
+            .into();
+            self.halt(Arc::clone(&reason));
+            return Err(CommitFailure::Halted(reason));
+        }
         let said = Instant::now();
         if let Err(behind) = self.published(revision).await {
             contact.failures.inc();

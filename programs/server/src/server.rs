@@ -516,6 +516,12 @@ impl Server {
         self.halted.borrow().is_some()
     }
 
+    /// The catalog stays as it is, for that reason.
+    pub(crate) fn halt(&self, reason: Arc<str>) {
+        tracing::error!(%reason, "the catalog no longer follows the store");
+        self.halted.send_replace(Some(reason));
+    }
+
     pub(crate) fn contact(&self) -> &Arc<Contact> {
         &self.contact
     }
@@ -552,9 +558,8 @@ fn supervise(server: &Arc<Server>, watch: starling_store::Watch) {
             Ok(Err(error)) => format!("{error:#}").into(),
             Err(panic) => panic.to_string().into(),
         };
-        tracing::error!(%reason, "the catalog no longer follows the store");
         if let Some(server) = server.upgrade() {
-            server.halted.send_replace(Some(reason));
+            server.halt(reason);
         }
     });
 }

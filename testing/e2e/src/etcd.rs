@@ -1,7 +1,10 @@
 //! An etcd of the test's own, of one member.
 
+use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -10,6 +13,9 @@ use crate::http::{self, Method};
 use crate::ports::free_port;
 use crate::process::Process;
 use crate::{tools, wait};
+
+/// Time for an orderly end.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// One member, with ports and a data directory of its own; it ends when this is dropped.
 #[derive(Debug)]
@@ -82,6 +88,25 @@ impl Etcd {
         self.process.kill9();
     }
 
+    /// Stops it, with SIGTERM's orderly end, and copies what it has.
+    ///
+    /// # Panics
+    /// If it cannot be copied.
+    pub fn stop_and_copy(&mut self) -> TempDir {
+        self.process.end_with(Signal::SIGTERM, LIMIT);
+        let copy = TempDir::with_prefix("starling-e2e-etcd-").expect("a temporary directory");
+        copy_folder(self.data.path(), copy.path());
+        copy
+    }
+
+    /// Puts what was copied in the place of what it has; it is to be stopped.
+    ///
+    /// # Panics
+    /// If that is not to be had.
+    pub fn set_back(&mut self, to: TempDir) {
+        self.data = to;
+    }
+
     /// Starts it again, on the same ports and data.
     ///
     /// # Panics
@@ -90,6 +115,11 @@ impl Etcd {
         self.process = spawn(&self.data, self.client, self.peer);
         wait::listens(&[self.client]).await;
     }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").arg(from.join("data")).arg(to).status();
+    assert!(copied.is_ok_and(|status| status.success()), "{} cannot be copied", from.display());
 }
 
 fn spawn(data: &TempDir, client: u16, peer: u16) -> Process {

@@ -144,3 +144,32 @@ async fn a_store_that_turns_writes_away_is_no_store_that_takes_them() {
     let _ = server.put("/v1/kv/a", &json!(1)).await.success();
     assert_eq!(server.get("/v1/kv/a?raw").await.success().text(), "1");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_set_back_under_a_server_is_not_followed_as_if_nothing_had_been() {
+    let mut etcd = Etcd::start().await;
+    let mut server = server(etcd.store()).await;
+    let _ = server.put("/v1/kv/before", &json!(1)).await.success();
+    let backup = etcd.stop_and_copy();
+    etcd.restart().await;
+    eventually("writes are taken again", async || {
+        let answer = server.put("/v1/kv/after", &json!(1)).await;
+        anyhow::ensure!(answer.status == 200, "{}", answer.text());
+        Ok(())
+    })
+    .await;
+    etcd.kill9();
+    etcd.set_back(backup);
+    etcd.restart().await;
+    eventually("the server ends, for whoever restarts it", async || {
+        let ended = server.server().ended();
+        anyhow::ensure!(ended.is_some_and(|status| !status.success()), "{ended:?}");
+        Ok(())
+    })
+    .await;
+    let log = server.server().log();
+    assert!(log.contains("it was set back"), "{log}");
+    server.restart().await;
+    assert_eq!(server.get("/v1/kv/before?raw").await.success().text(), "1");
+    assert_eq!(server.get("/v1/kv/after").await.status, 404, "what is there is served");
+}
