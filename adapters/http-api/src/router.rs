@@ -379,7 +379,8 @@ async fn admit<'r>(
     check_site(request.method(), request.headers(), request.extensions().get::<OnLoopback>())?;
     let token = token_of(&query, request.headers());
     if !api.authoriser.allows(route.permission, token.as_deref()) {
-        let text = format!("Permission denied: token lacks permission '{}'", route.permission);
+        let whom = if api.servers.is_some() { "; agents pass on no such request: ask a server" } else { "" };
+        let text = format!("Permission denied: token lacks permission '{}'{whom}", route.permission);
         return Err(ApiError::new(StatusCode::FORBIDDEN, text).into());
     }
     let params = request.extract_parts::<RawPathParams>().await;

@@ -29,7 +29,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use self::disk::Disk;
 use self::door::{ENTRIES, Examined, META, Opened, REVISION};
-pub(crate) use self::lock::DirectoryLock;
+pub use self::lock::DirectoryLock;
 use self::window::{Window, WindowLimits};
 use self::writer::{Job, Writer};
 use crate::StoreId;

@@ -18,7 +18,9 @@ mod store;
 mod store_id;
 mod transaction;
 
-pub use embedded::{EPOCHS_MAX, EmbeddedOptions, EmbeddedStore, Epoch, ExaminedStore, Holder, LostState, OpenError};
+pub use embedded::{
+    DirectoryLock, EPOCHS_MAX, EmbeddedOptions, EmbeddedStore, Epoch, ExaminedStore, Holder, LostState, OpenError,
+};
 pub use etcd::{
     EtcdCredentials, EtcdIdentity, EtcdOpenError, EtcdOptions, EtcdPrefix, EtcdPrefixError, EtcdStore, EtcdTls,
     EtcdTrouble, ExaminedEtcd, FillingEtcd,

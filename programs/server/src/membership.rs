@@ -186,6 +186,10 @@ async fn stay(server: &Weak<Server>, lease: Lease) -> bool {
             }
             () = membership.changed.notified() => {}
             () = membership.resigning() => {
+                // One that goes without a word counts as lost.
+                if let Some(server) = server.upgrade() {
+                    let _ = tokio::time::timeout(LEASE_TTL / 2, server.enter(lease.id())).await;
+                }
                 lease.revoke(LEASE_TTL).await;
                 membership.resigned.send_replace(true);
                 return true;

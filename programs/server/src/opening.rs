@@ -281,7 +281,8 @@ async fn etcd_once_there(options: EtcdOptions) -> Result<ExaminedEtcd, EtcdOpenE
     loop {
         match EtcdStore::examine(options.clone()).await {
             Err(EtcdOpenError::Trouble(reason)) if reason.may_pass() && begun.elapsed() < ETCD_PATIENCE => {
-                tracing::warn!(%reason, "waiting for etcd");
+                let left = ETCD_PATIENCE.saturating_sub(begun.elapsed()).as_secs();
+                tracing::warn!(%reason, gives_up_in_s = left, "waiting for the etcd of --store");
                 tokio::time::sleep(ETCD_PAUSE).await;
             }
             found => return found,

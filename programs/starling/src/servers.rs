@@ -210,7 +210,7 @@ fn namesakes(servers: &[Listing]) -> Option<Finding> {
     let mut names: Vec<_> = servers.iter().map(|server| server.name.as_str()).filter(is_twice).collect();
     names.dedup();
     let says = format!(
-        "{} is the name of more than one server; unless one of them ended within the last 5 s, give each its own --name",
+        "{} is the name of more than one server; unless one of them ended within the last 5 s, give each its own --node-name",
         names.join(", ")
     );
     (!names.is_empty()).then_some(Finding { what: "names", good: false, says })
@@ -227,12 +227,18 @@ fn members(members: &[Member]) -> Vec<Finding> {
         good: well >= needed && leader.is_some(),
         says: match leader {
             Some(leader) => format!(
-                "{well} of {} members answer and {needed} are needed; {} leads; {} MiB",
+                "{well} of {} members are well and {needed} are needed: {} may fail; {} leads; {} MiB",
                 members.len(),
+                match well.saturating_sub(needed) {
+                    0 => "no further one".to_owned(),
+                    more => format!("{more} of them"),
+                },
                 leader.address,
                 bytes.div_ceil(1 << 20)
             ),
-            None => format!("{well} of {} members answer, {needed} are needed, and none of them leads", members.len()),
+            None => {
+                format!("{well} of {} members are well, {needed} are needed, and none of them leads", members.len())
+            }
         },
     };
     let troubled = members.iter().filter_map(|member| {

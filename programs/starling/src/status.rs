@@ -119,7 +119,10 @@ fn show(leader: &str, nodes: &[Node], answer: Proxies) -> anyhow::Result<()> {
     let lost = if lost > 0 { format!(", {lost} lost") } else { String::new() };
     print::line(&format!("Nodes     {}, {connected} connected{lost}", nodes.len()))?;
     let connected = proxies.iter().filter(|proxy| proxy.connected).count();
-    print::line(&format!("Proxies   {}, {connected} connected", proxies.len()))?;
+    // Those that are not attached to the process that is asked report through the agents of their nodes.
+    if !proxies.is_empty() || nodes.is_empty() {
+        print::line(&format!("Proxies   {}, {connected} connected", proxies.len()))?;
+    }
     show_nodes(nodes)?;
     show_proxies(&proxies)
 }

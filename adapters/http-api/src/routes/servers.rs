@@ -57,7 +57,7 @@ fn members(snapshot: &Snapshot, own: ServerId) -> Vec<Value> {
             "since": server.since.0,
             "leaving": server.leaving,
             "leads": snapshot.is_led_by(server.id),
-            "answers": server.id == own,
+            "asked": server.id == own,
             "nodes": nodes.get(&server.id).copied().unwrap_or_default(),
         })
     };
@@ -76,7 +76,7 @@ fn alone(api: &Api) -> Value {
         "since": null,
         "leaving": false,
         "leads": true,
-        "answers": true,
+        "asked": true,
         "nodes": nodes,
     })
 }

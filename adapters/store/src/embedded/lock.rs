@@ -20,7 +20,7 @@ const MAX_HOLDER_BYTES: u64 = 32;
 
 /// Held for as long as the value lives.
 #[derive(Debug)]
-pub(crate) struct DirectoryLock {
+pub struct DirectoryLock {
     _file: File,
 }
 
@@ -44,7 +44,10 @@ impl fmt::Display for Holder {
 
 impl DirectoryLock {
     /// Takes the directory, making it if it is not there, or says who has it.
-    pub(crate) fn take_or_make(directory: &Path) -> Result<DirectoryLock, OpenError> {
+    ///
+    /// # Errors
+    /// [`OpenError::InUse`], or if the directory cannot be made.
+    pub fn take_or_make(directory: &Path) -> Result<DirectoryLock, OpenError> {
         make_directory(directory)?;
         Self::take(directory)
     }

@@ -44,7 +44,7 @@ const MODES: (u32, u32) = (0o700, 0o600);
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdOpenError {
     /// etcd did not do what it was asked.
-    #[error("the etcd store cannot be opened: {0}")]
+    #[error("the etcd store cannot be opened")]
     Trouble(#[from] EtcdTrouble),
     /// The directory in which is remembered which store this is cannot be used, as while another server runs with it.
     #[error(transparent)]

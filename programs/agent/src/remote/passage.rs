@@ -1,31 +1,43 @@
 //! The way to the servers' HTTP API, for what is asked of this node and only a server can answer.
 //!
 //! It has a connection of its own, made when something is asked, rather to the server that the node is attached to: whoever reads an answer slowly must not hold up the
-//! agent's stream. Each request goes to one server; only one that was certainly not sent is tried at the next.
+//! agent's stream. Each request goes to one server; only one that was certainly not sent is tried at the next. A server that is silent
+//! is given up, and what is asked there with it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, Uri};
 use http_body_util::Full;
 use starling_rpc::{ApiBody, CallError, ServerClient};
 use tokio::sync::{Mutex, watch};
+use tokio::task::JoinSet;
 
 use crate::remote::servers::Servers;
-use crate::remote::uplink::CONNECT_TIMEOUT;
 
 /// The connection, and how another is made.
 pub struct Passage {
     servers: Arc<Servers>,
     tls: watch::Receiver<Arc<rustls::ClientConfig>>,
-    client: Mutex<Option<ServerClient>>,
+    held: Mutex<Held>,
 }
+
+#[derive(Default)]
+struct Held {
+    client: Option<ServerClient>,
+    /// Who ends the connection when it is silent.
+    _vigil: JoinSet<()>,
+}
+
+/// To connect: a server that hangs takes connections, and answers nothing.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Passage {
     /// To these servers, by the TLS configuration of the moment.
     #[must_use]
     pub fn new(servers: Arc<Servers>, tls: watch::Receiver<Arc<rustls::ClientConfig>>) -> Self {
-        Self { servers, tls, client: Mutex::default() }
+        Self { servers, tls, held: Mutex::default() }
     }
 
     /// Asks a server; `request` has a path and a query for an address.
@@ -45,16 +57,24 @@ impl Passage {
 
     /// The connection of the moment, or another if it is no more. Those who come meanwhile wait for the same one.
     async fn client(&self) -> Result<ServerClient, CallError> {
-        let mut held = self.client.lock().await;
-        if let Some(client) = held.as_ref().filter(|client| !client.is_closed()) {
+        let mut held = self.held.lock().await;
+        if let Some(client) = held.client.as_ref().filter(|client| !client.is_closed()) {
             return Ok(client.clone());
         }
         let mut last = CallError::unavailable("no server was named");
         for server in self.servers.in_order() {
             let tls = Arc::clone(&self.tls.borrow());
             match ServerClient::connect(&*server, tls, CONNECT_TIMEOUT).await {
-                Ok(client) => return Ok(held.insert(client).clone()),
-                Err(error) => last = error.into(),
+                Ok(client) => {
+                    let mut vigil = JoinSet::new();
+                    vigil.spawn(client.vigil());
+                    *held = Held { client: Some(client.clone()), _vigil: vigil };
+                    return Ok(client);
+                }
+                Err(error) => {
+                    self.servers.failed(&server);
+                    last = error.into();
+                }
             }
         }
         Err(last)

@@ -8,7 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
 use starling_store::{
-    EmbeddedOptions, EmbeddedStore, EtcdOptions, EtcdStore, ExaminedEtcd, ExaminedStore, Revision, Store, fill,
+    DirectoryLock, EmbeddedOptions, EmbeddedStore, EtcdOptions, EtcdStore, ExaminedEtcd, ExaminedStore, Revision,
+    Store, fill,
 };
 
 use super::source::refuse_servers;
@@ -27,6 +28,8 @@ pub(crate) enum Target {
         directory: PathBuf,
         /// The store that is there, locked.
         present: Option<Box<ExaminedStore>>,
+        /// Of a folder in which there is none, as that of a server on etcd.
+        lock: Option<DirectoryLock>,
     },
     /// On etcd.
     Etcd(Box<ExaminedEtcd>),
@@ -57,12 +60,13 @@ impl Target {
             Way::Embedded(directory) => {
                 let folder = directory.join(STORE);
                 if !EmbeddedStore::exists(&folder)? {
-                    return Ok(Self::Embedded { directory: directory.clone(), present: None });
+                    let lock = if folder.try_exists()? { Some(DirectoryLock::take_or_make(&folder)?) } else { None };
+                    return Ok(Self::Embedded { directory: directory.clone(), present: None, lock });
                 }
                 let examine = move || EmbeddedStore::examine(&folder, EmbeddedOptions::default());
                 let store = Box::new(tokio::task::spawn_blocking(examine).await??);
-                refuse_content(&Content::of(String::new(), store.load()?), replace)?;
-                Ok(Self::Embedded { directory: directory.clone(), present: Some(store) })
+                refuse_content(&Content::of(String::new(), store.load()?), replace, "puts it aside")?;
+                Ok(Self::Embedded { directory: directory.clone(), present: Some(store), lock: None })
             }
             Way::Etcd(options) => {
                 let memory = memory.map(|directory| directory.join(STORE));
@@ -72,7 +76,7 @@ impl Target {
                 if !replace {
                     store.refuse_unfinished()?;
                 }
-                refuse_content(&content, replace)?;
+                refuse_content(&content, replace, "removes it")?;
                 Ok(Self::Etcd(Box::new(store.remembered_in(memory))))
             }
         }
@@ -90,7 +94,7 @@ impl Target {
         before_in_place: impl AsyncFnOnce(Fingerprint) -> anyhow::Result<()>,
     ) -> anyhow::Result<Filled> {
         match self {
-            Self::Embedded { directory, present } => {
+            Self::Embedded { directory, present, lock } => {
                 // Beyond those of the store that is there, too: its clients know them.
                 let after = present.as_ref().map_or(after, |present| after.max(present.revision()));
                 let fresh = directory.join(FILLING);
@@ -105,7 +109,7 @@ impl Target {
                 store.close().await;
                 filled.aside = put_in_place(&directory, &fresh)?;
                 // Until here nobody else could open what was there.
-                drop(present);
+                drop((present, lock));
                 Ok(filled)
             }
             Self::Etcd(store) => {
@@ -119,9 +123,9 @@ impl Target {
     }
 }
 
-fn refuse_content(content: &Content, replace: bool) -> anyhow::Result<()> {
+fn refuse_content(content: &Content, replace: bool, by_replacing: &str) -> anyhow::Result<()> {
     let count = content.entries.len();
-    ensure!(replace || count == 0, "the store that is to be filled holds {count} records; --replace puts it aside");
+    ensure!(replace || count == 0, "the store that is to be filled holds {count} records; --replace {by_replacing}");
     Ok(())
 }
 

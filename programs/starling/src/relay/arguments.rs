@@ -29,8 +29,8 @@ pub(crate) struct RelayArgs {
     join_token: Option<String>,
 
     /// The file that holds the join token
-    #[arg(long, value_name = "FILE", conflicts_with = "join_token", alias = "join-token-file")]
-    token_file: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", conflicts_with = "join_token", alias = "token-file")]
+    join_token_file: Option<PathBuf>,
 
     /// Where its certificate and key are kept, over restarts; nothing else is
     #[arg(long, value_name = "DIR")]
@@ -56,6 +56,6 @@ impl RelayArgs {
 
     /// The join token: of the flag, of the file, or of the environment, in this order.
     pub(super) fn join_token(&self, environment: &Environment) -> anyhow::Result<Option<String>> {
-        join_token(self.join_token.as_deref(), ("--token-file", self.token_file.as_deref()), environment)
+        join_token(self.join_token.as_deref(), ("--join-token-file", self.join_token_file.as_deref()), environment)
     }
 }

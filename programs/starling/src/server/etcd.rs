@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use starling_store::{EtcdCredentials, EtcdIdentity, EtcdOptions, EtcdPrefix, EtcdTls};
 
 use crate::environment::Environment;
@@ -119,7 +121,7 @@ impl EtcdArgs {
         let EtcdAddress { endpoints, prefix } = address.clone();
         let tls = match &self.etcd_ca_file {
             None => None,
-            Some(path) => Some(EtcdTls { ca_pem: read("--etcd-ca-file", path)?, identity: self.identity()? }),
+            Some(path) => Some(EtcdTls { ca_pem: certificates("--etcd-ca-file", path)?, identity: self.identity()? }),
         };
         let credentials = self.credentials(environment)?;
         Ok(EtcdOptions { prefix, tls, credentials, ..EtcdOptions::new(endpoints) })
@@ -127,7 +129,7 @@ impl EtcdArgs {
 
     fn identity(&self) -> anyhow::Result<Option<EtcdIdentity>> {
         let (Some(certificate), Some(key)) = (&self.etcd_cert_file, &self.etcd_key_file) else { return Ok(None) };
-        let certificate_pem = read("--etcd-cert-file", certificate)?;
+        let certificate_pem = certificates("--etcd-cert-file", certificate)?;
         Ok(Some(EtcdIdentity { certificate_pem, key_pem: read("--etcd-key-file", key)? }))
     }
 
@@ -145,6 +147,16 @@ impl EtcdArgs {
             }
         };
         Ok(Some(EtcdCredentials { user, password }))
+    }
+}
+
+/// A file with at least one certificate.
+fn certificates(flag: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
+    let pem = read(flag, path)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(pem),
+        Ok(_) | Err(_) => Err(usage(format!("{flag}: there is no certificate in PEM in {}", path.display()))),
     }
 }
 

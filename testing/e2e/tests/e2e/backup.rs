@@ -284,3 +284,22 @@ async fn after_a_disaster_a_snapshot_and_the_ca_make_the_mesh_again() {
     server.settled(late).await;
     answered(&web, "api", 403, "changes arrive again").await;
 }
+
+/// The folder of a server on etcd holds no records, and is in use all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_is_not_put_into_the_folder_of_a_server_that_runs_on_etcd() {
+    let (alone, directory, etcd) = (Mesh::start(server_options(None)).await, directory(), Etcd::start().await);
+    let file = directory.path().join("mesh.snapshot");
+    saved(&alone, &file).await;
+    let mut server = Mesh::start(server_options(Some(etcd.store()))).await;
+    let embedded = format!("embedded:{}", text(server.data_dir()));
+    for replace in [None, Some("--replace")] {
+        let arguments: Vec<_> =
+            ["snapshot", "restore", text(&file), "--to", &embedded].into_iter().chain(replace).collect();
+        let refused = offline(&server, &arguments).await;
+        assert!(refused.code != 0 && refused.stderr.contains("is in use by process"), "{refused}");
+    }
+    server.kill9();
+    server.restart().await;
+    let _ = server.put("/v1/catalog/register", &external("cache")).await.success();
+}

@@ -57,18 +57,19 @@ async fn what_a_server_has_acknowledged_outlives_it_and_without_etcd_it_serves_w
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_waits_for_an_etcd_that_is_started_after_it() {
     let mut etcd = Etcd::start().await;
+    let mut server = server(&etcd).await;
+    server.kill9();
     etcd.kill9();
     let store = etcd.store();
     let address = store.strip_prefix("etcd://").expect("a store on etcd").to_owned();
     let nobody = tokio::net::TcpListener::bind(address).await.expect("the port is free");
-    let options = MeshOptions { program: Program::Server(String::new()), store: Some(store), ..MeshOptions::default() };
     let there = async {
         // It has looked, and found nobody who understands it.
         drop(nobody.accept().await.expect("a connection"));
         drop(nobody);
         etcd.restart().await;
     };
-    let (server, ()) = tokio::join!(Mesh::start(options), there);
+    tokio::join!(server.restart(), there);
     let _ = server.put("/v1/catalog/register", &instance("n1")).await.success();
 }
 

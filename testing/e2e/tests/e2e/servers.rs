@@ -90,7 +90,14 @@ async fn operators_are_told_of_a_server_that_is_lost_and_of_etcd() {
     };
     let (mut first, second) = (named("a").await, named("b").await);
     let well = health(&second, |healthy, _| healthy).await;
-    assert!(well.to_string().contains("1 of 1 members answer"), "{well}");
+    assert!(well.to_string().contains("1 of 1 members are well and 1 are needed: no further one may fail"), "{well}");
+    // Those who end in order are not lost.
+    let ended = [named("c").await, named("d").await, named("e").await];
+    for mut server in ended {
+        assert!(server.end_with(nix::sys::signal::Signal::SIGTERM).success());
+    }
+    let well = health(&second, |healthy, _| healthy).await;
+    assert_eq!(wrong(&well, "lost"), Vec::<String>::new(), "{well}");
     first.kill9();
     let lost = health(&second, |_, findings| !wrong(findings, "lost").is_empty()).await;
     assert!(wrong(&lost, "lost")[0].starts_with("a ("), "{lost}");
@@ -99,7 +106,7 @@ async fn operators_are_told_of_a_server_that_is_lost_and_of_etcd() {
     let _ = health(&second, |healthy, _| healthy).await;
     etcd.kill9();
     let cut = health(&second, |_, findings| !wrong(findings, "writes").is_empty()).await;
-    assert!(wrong(&cut, "etcd")[0].starts_with("0 of 1 members answer"), "{cut}");
+    assert!(wrong(&cut, "etcd")[0].starts_with("0 of 1 members are well"), "{cut}");
     assert!(wrong(&cut, "failure")[0].contains("no writes"), "{cut}");
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 use starling_e2e::etcd::Etcd;
 use starling_e2e::{Instance, Mesh, MeshOptions, Program, Traffic, Workload, eventually};
@@ -16,6 +17,9 @@ const UNTIL_LOST: &str = "12s";
 
 /// From a change to its being in force, with the loss of a server before it.
 const APPLIED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Until a server that hangs is given up, and another was found: each in three seconds.
+const HUNG_WITHIN: Duration = Duration::from_secs(10);
 
 async fn server(etcd: &Etcd) -> Mesh {
     let options =
@@ -195,4 +199,26 @@ async fn agents_find_a_server_that_nobody_told_them_of_and_some_are_moved_to_it(
         })
         .await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_asked_of_an_agent_does_not_hang_with_a_server_that_does() {
+    let etcd = Etcd::start().await;
+    let (mut first, mut second) = (server(&etcd).await, server(&etcd).await);
+    let agent = agent("n1", &[&first, &second]).await;
+    until_metric(&agent, STANDBY, 1.0).await;
+    let _ = agent.get("/v1/catalog/nodes").await.success();
+    let hangs = if is_attached(&first, "n1").await { &mut first } else { &mut second };
+    let process = hangs.server().pid();
+    kill(process, Signal::SIGSTOP).expect("it runs");
+    let begun = Instant::now();
+    eventually("another server answers", async || {
+        let answer = agent.get("/v1/catalog/nodes").await;
+        anyhow::ensure!(answer.status == 200, "{}", answer.text());
+        Ok(())
+    })
+    .await;
+    let took = begun.elapsed();
+    kill(process, Signal::SIGCONT).expect("it is there");
+    assert!(took < HUNG_WITHIN, "after {took:?}");
 }
