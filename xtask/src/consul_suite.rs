@@ -67,6 +67,7 @@ pub(crate) fn run(root: &Path, args: &ConsulSuiteArgs) -> anyhow::Result<ExitCod
     let binary = args.binary.canonicalize().with_context(|| format!("no binary at {}", args.binary.display()))?;
     let folder = root.join(".tools/consul-suite");
     let module = module(&folder)?;
+    certificates(&folder)?;
     let bin = folder.join("bin");
     std::fs::create_dir_all(&bin)?;
     let link = bin.join("consul");
@@ -106,6 +107,15 @@ fn module(folder: &Path) -> anyhow::Result<PathBuf> {
     let writable = Command::new("chmod").args(["-R", "u+w"]).arg(&module).status()?;
     ensure!(copied.success() && writable.success(), "copying {kept} failed");
     Ok(module)
+}
+
+/// The certificates that tests read from beside the module, in the repository that it is from: made anew, for the same names.
+fn certificates(folder: &Path) -> anyhow::Result<()> {
+    let source = folder.join("certificates.go");
+    std::fs::write(&source, include_str!("consul_suite/certificates.go"))?;
+    let made = Command::new("go").arg("run").arg(&source).arg(folder.join("test")).status();
+    ensure!(made.context("go is needed: https://go.dev/dl")?.success(), "the certificates of the tests cannot be made");
+    Ok(())
 }
 
 /// Runs the tests of a package, and adds what came of each.
@@ -173,7 +183,8 @@ fn percent(part: usize, of: usize) -> f64 {
 fn page(found: &BTreeMap<String, Found>) -> String {
     let mut text = format!(
         "# Compatibility with Consul\n\nWhat came of each test of the Go client of Consul (`github.com/hashicorp/consul/api` {VERSION}), run against this tree\n\
-         by `make consul-suite`, which writes this page. The tests start the program `consul`, which is a link to `starling`.\n\n\
+         by `make consul-suite`, which writes this page. The tests start the program `consul`, which is a link to `starling`.\n\
+         Certificates that tests read from the client's repository, and that its module does not bring, are made anew.\n\n\
          **{}.**\n\n| Test | |\n|---|---|\n",
         summary(found)
     );

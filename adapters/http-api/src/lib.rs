@@ -12,6 +12,7 @@ mod call;
 mod error;
 mod filter;
 pub mod limits;
+mod login;
 pub mod parse;
 pub mod ports;
 mod relay;
@@ -32,4 +33,4 @@ pub use ports::{
 pub use relay::{INSIDE, ServersPort, Unreached};
 pub use router::{AllowEverything, Authoriser, Permission, Ports, Route, router};
 pub use routes::CONSUL_VERSION;
-pub use serve::{Places, serve, stopped_by};
+pub use serve::{Door, Places, serve, stopped_by};

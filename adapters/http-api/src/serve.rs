@@ -1,9 +1,10 @@
 //! Serving connections: limits on their number and on request heads, and an orderly end.
 
+mod door;
 mod head;
 
 use std::future::Future;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,12 +12,16 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
 
 use crate::blocking::Stopping;
 use crate::limits::{FIRST_HEAD_TIMEOUT, HEAD_BYTES_MAX, HEAD_TIMEOUT, HEADERS_MAX, SHUTDOWN_GRACE};
 use crate::site::OnLoopback;
+pub use door::Door;
+use door::Incoming;
 
 /// Time to breathe after a failed accept, which means that file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -38,19 +43,20 @@ impl Places {
     }
 }
 
-/// Serves `router` on `listener` until `shutdown` ends, then lets open requests end for [`SHUTDOWN_GRACE`].
+/// Serves `router` at `door` until `shutdown` ends, then lets open requests end for [`SHUTDOWN_GRACE`].
 ///
 /// Those that wait for a change are answered at once, as if their time were over.
 ///
 /// At `limits.connections` no further connection is accepted until one ends; [`CONNECTIONS_MAX`](crate::limits::CONNECTIONS_MAX) if
 /// there are file descriptors for it.
 ///
-/// On a loopback address only requests for a host that nobody else can claim are answered.
-pub async fn serve(listener: TcpListener, router: axum::Router, limits: Places, shutdown: impl Future<Output = ()>) {
+/// In plaintext on a loopback address only requests for a host that nobody else can claim are answered.
+pub async fn serve(door: impl Into<Door>, router: axum::Router, limits: Places, shutdown: impl Future<Output = ()>) {
+    let door = door.into();
     let places = Arc::new(Semaphore::new(limits.connections));
     let (stop, stopping) = watch::channel(false);
     let mut router = stopped_by(router, stopping.clone());
-    if listener.local_addr().is_ok_and(|address| address.ip().is_loopback()) {
+    if door.is_plain_loopback() {
         router = router.layer(axum::Extension(OnLoopback));
     }
     let mut shutdown = std::pin::pin!(shutdown);
@@ -58,16 +64,16 @@ pub async fn serve(listener: TcpListener, router: axum::Router, limits: Places, 
     loop {
         let accepted = tokio::select! {
             () = &mut shutdown => break,
-            accepted = accept(&listener, &places) => accepted,
+            accepted = accept(&door, &places) => accepted,
         };
         while connections.try_join_next().is_some() {}
         match accepted {
-            Ok((stream, _)) if stream.as_raw_fd() >= limits.descriptors => {
+            Ok((caller, _)) if caller.descriptor() >= limits.descriptors => {
                 tracing::warn!("no file descriptor is left for a connection: it is closed");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
-            Ok((stream, place)) => {
-                connections.spawn(connection(stream, place, router.clone(), stopping.clone()));
+            Ok((caller, place)) => {
+                connections.spawn(connection(caller, place, router.clone(), stopping.clone()));
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -75,7 +81,7 @@ pub async fn serve(listener: TcpListener, router: axum::Router, limits: Places, 
             }
         }
     }
-    drop(listener);
+    drop(door);
     stop.send_replace(true);
     let ended = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(SHUTDOWN_GRACE, ended).await.is_err() {
@@ -88,22 +94,44 @@ pub fn stopped_by(router: axum::Router, stopping: watch::Receiver<bool>) -> axum
     router.layer(axum::Extension(Stopping::new(stopping)))
 }
 
-async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> std::io::Result<(TcpStream, OwnedSemaphorePermit)> {
+async fn accept(door: &Door, places: &Arc<Semaphore>) -> std::io::Result<(Incoming, OwnedSemaphorePermit)> {
     let place = Arc::clone(places).acquire_owned().await.map_err(std::io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, place))
+    Ok((door.accept().await?, place))
 }
 
 async fn connection(
-    stream: TcpStream,
+    caller: Incoming,
     place: OwnedSemaphorePermit,
     router: axum::Router,
-    mut stopping: watch::Receiver<bool>,
+    stopping: watch::Receiver<bool>,
 ) {
     let _held_until_the_end = place;
+    match caller {
+        Incoming::Tcp(stream) => converse(without_delay(stream), router, stopping).await,
+        Incoming::Unix(stream) => converse(stream, router, stopping).await,
+        Incoming::Tls(stream, config) => {
+            let handshake = TlsAcceptor::from(config).accept(without_delay(stream));
+            match tokio::time::timeout(FIRST_HEAD_TIMEOUT, handshake).await {
+                Ok(Ok(stream)) => converse(stream, router, stopping).await,
+                Ok(Err(error)) => tracing::debug!(%error, "a caller could not agree on TLS"),
+                Err(_) => tracing::debug!("a caller took too long to agree on TLS"),
+            }
+        }
+    }
+}
+
+fn without_delay(stream: TcpStream) -> TcpStream {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
+    stream
+}
+
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: axum::Router,
+    mut stopping: watch::Receiver<bool>,
+) {
     let (inner, head_came) = (TowerToHyperService::new(router), Arc::new(Notify::new()));
     let first_head = Arc::clone(&head_came);
     let service = service_fn(move |request| {

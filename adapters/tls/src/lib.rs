@@ -11,12 +11,14 @@
 //! | [`seal`] | the CA's key at rest, under a key of the operator |
 //! | [`peer`] | who the other end of a connection is |
 //! | [`edge`] | TLS for callers from outside the mesh |
+//! | `api` | TLS for the HTTP API |
 //! | [`config`] | rustls configurations: TLS 1.3, mutual, by SPIFFE ID |
 //!
 //! What is deliberately absent: any way to read a root's private key, any choice by a requester of the names in its
 //! certificate, and a process-wide crypto provider.
 
 pub mod agent_identity;
+mod api;
 pub mod authority;
 pub mod config;
 pub mod credentials;
@@ -30,6 +32,7 @@ pub mod roots;
 pub mod seal;
 
 pub use agent_identity::{AgentIdentity, AgentIdentityError};
+pub use api::{ApiTlsError, api_server_config};
 pub use authority::{
     AuthorityError, CertificateAuthority, ChainError, CreateError, ImportError, IssueError, IssuedError, IssuedLeaf,
     LeafProfile, OpenError, UnsealAuthorityError, UnsealReason, check_issued, external_root,

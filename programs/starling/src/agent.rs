@@ -19,7 +19,6 @@ use starling_model::Action;
 use starling_proxy::Engine;
 use starling_rpc::{LoopbackListener, ProxySource};
 use starling_telemetry::Registry;
-use tokio::net::TcpListener;
 
 pub(crate) use arguments::AgentArgs;
 use directory::Directory;
@@ -33,6 +32,7 @@ use crate::outcome::usage;
 use crate::role::control::ENVOY_VERSIONS;
 use crate::role::definitions::{self, Unavailable};
 use crate::role::doors::DnsSockets;
+use crate::role::http_doors::HttpSockets;
 use crate::role::local_agent::LocalAgent;
 use crate::role::{self, Interrupts, Role, Serving, doors, node};
 
@@ -45,7 +45,7 @@ pub(crate) async fn run(args: AgentArgs, environment: &Environment) -> anyhow::R
     let servers = args.servers()?;
     let join_token = args.join_token(environment)?;
     let definitions = read_definitions(&args)?;
-    let http = doors::http(args.http_addr).await?;
+    let http = HttpSockets::bind(args.http_addr, &args.http_doors).await?;
     let grpc = doors::grpc(args.grpc_addr).await?;
     let dns = doors::dns(args.dns_addr).await?;
     let given = Given { servers, join_token, definitions, sockets: Sockets { http, grpc, dns } };
@@ -61,7 +61,7 @@ struct Given {
 }
 
 struct Sockets {
-    http: TcpListener,
+    http: HttpSockets,
     grpc: LoopbackListener,
     dns: DnsSockets,
 }
@@ -102,7 +102,7 @@ impl Running {
             plane.open_admin(&serving).await;
         }
         let engine = plane.map(|plane| plane.engine);
-        let http = sockets.http.local_addr()?;
+        let http = sockets.http.address();
         open(&node, &serving, sockets, registry).await?;
         tracing::info!(data_dir = %directory.path.display(), %http, attached = node.is_attached(), "ready");
         Ok(Self { node, engine, serving, _directory: directory })
@@ -167,7 +167,7 @@ async fn open(node: &Arc<RemoteNode>, serving: &Serving, sockets: Sockets, regis
         authoriser: Arc::new(AllowEverything),
     });
     serving.spawn(starling_dns::relay(dns.udp, dns.tcp, servers, serving.stopped())).await;
-    serving.spawn(starling_http_api::serve(http, api, shares.http, serving.stopped())).await;
+    http.serve(serving, api, shares.http).await;
     let source = Arc::new(node.proxies.clone()) as Arc<dyn ProxySource>;
     serving.spawn_door("xDS", starling_rpc::serve(grpc, source, shares.grpc, serving.stopped())).await;
     Ok(())

@@ -5,6 +5,7 @@
 //! What other commands there are, they are those of `starling`.
 
 mod passed_over;
+mod seal;
 mod settings;
 mod tokens;
 
@@ -31,6 +32,7 @@ use crate::print;
 use crate::role::definitions;
 use crate::role::reload::Sources;
 use crate::{argv, dev};
+pub(crate) use seal::seal_key;
 use settings::Settings;
 pub(crate) use tokens::GivenTokens;
 
@@ -153,6 +155,10 @@ struct AgentArgs {
     /// Port of the HTTP API
     #[arg(long, value_name = "PORT")]
     http_port: Option<u16>,
+
+    /// Port of the HTTP API over TLS, with the certificate that the configuration names
+    #[arg(long, value_name = "PORT")]
+    https_port: Option<u16>,
 
     /// Port of DNS
     #[arg(long, value_name = "PORT")]
@@ -352,6 +358,7 @@ pub(crate) async fn enter(server: &Server, node: &Node, port: u16) -> anyhow::Re
         kind: String::new(),
         interval: String::new(),
         timeout: String::new(),
+        definition: starling_model::OpaqueSettings::default(),
     };
     let name = node.name.clone();
     let command = Command::Register { name, node: Some(node.clone()), instances: vec![service], checks: vec![alive] };
@@ -383,6 +390,7 @@ impl AgentArgs {
         set(&mut settings.bind_addr, self.bind);
         set(&mut settings.advertise_addr, self.advertise);
         set(&mut settings.ports.http, self.http_port.map(i64::from));
+        set(&mut settings.ports.https, self.https_port.map(i64::from));
         set(&mut settings.ports.dns, self.dns_port.map(i64::from));
         set(&mut settings.ports.grpc, self.grpc_port.map(i64::from));
         set(&mut settings.ports.grpc_tls, self.grpc_tls_port.map(i64::from));

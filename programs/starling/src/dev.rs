@@ -29,6 +29,7 @@ use crate::memory;
 use crate::role::arguments::NativePlane;
 use crate::role::control::{Beside, Control, ServerSockets};
 use crate::role::definitions::{self, Unavailable};
+use crate::role::http_doors::HttpSockets;
 use crate::role::local_agent::LocalAgent;
 use crate::role::reload::{Reload, Sources};
 use crate::role::{self, Interrupts, Role, Serving, doors, node};
@@ -63,7 +64,7 @@ impl Sockets {
     async fn bind(args: &DevArgs) -> anyhow::Result<Self> {
         let grpc = doors::grpc(args.grpc_addr).await?;
         let dns = doors::dns(args.dns_addr).await?;
-        let http = doors::http(args.http_addr).await?;
+        let http = HttpSockets::bind(args.http_addr, &args.http_doors).await?;
         let grpc_tls = doors::grpc_tls(args.grpc_tls_addr)?;
         Ok(Self { server: ServerSockets { http, grpc_tls, dns }, grpc })
     }
@@ -143,7 +144,11 @@ impl Running {
         memory::register(&registry);
         let (path, name) = (data_dir.path.clone(), node::name(args.node_name.as_ref())?);
         // Everything is read before anything is written, so that a start that is refused leaves all as it was.
-        let authority = role::authority(args.seal_key_file.as_deref(), None)?;
+        let seal = match args.seal_key_file {
+            None if guise.is_consul => consul::seal_key(&path)?,
+            named => named,
+        };
+        let authority = role::authority(seal.as_deref(), None)?;
         let cluster = guise.cluster;
         let config = ServerConfig { authority, cluster, ..ServerConfig::new(path.clone(), args.datacenter.clone()) };
         let opening = Opening::examine(config).await?;
@@ -198,7 +203,7 @@ impl Running {
     /// Opens the doors; where xDS in plaintext and the API are then.
     async fn open(&self, sockets: Sockets, reload: Reload) -> anyhow::Result<(SocketAddr, SocketAddr)> {
         let shares = Shares::here()?;
-        let (http, grpc) = (sockets.server.http.local_addr()?, sockets.grpc.local_addr()?);
+        let (http, grpc) = (sockets.server.http.address(), sockets.grpc.local_addr()?);
         let trust_domain = self.control.server.trust_domain().clone();
         let agent = LocalAgent::new(Arc::clone(&self.agent), trust_domain, Some(reload));
         agent.set_default_token(self.tokens.default.clone());

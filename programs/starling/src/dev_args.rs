@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use starling_model::{Datacenter, Locality, NodeName};
 
 use crate::role::arguments::{AclDefault, DataPlaneArgs, IntentionPolicy, LogArgs};
+use crate::role::http_doors::HttpDoorArgs;
 
 /// Run a whole mesh's control plane in one process: server, agent, API, xDS and DNS
 ///
@@ -71,6 +72,9 @@ pub(crate) struct DevArgs {
     /// Let registrations bring checks that run programs on this node
     #[arg(long)]
     pub(crate) enable_script_checks: bool,
+
+    #[command(flatten)]
+    pub(crate) http_doors: HttpDoorArgs,
 
     #[command(flatten)]
     pub(crate) data_plane: DataPlaneArgs,

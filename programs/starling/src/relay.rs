@@ -16,6 +16,7 @@ pub(crate) use arguments::RelayArgs;
 use crate::descriptors::Shares;
 use crate::environment::Environment;
 use crate::memory;
+use crate::role::http_doors::HttpSockets;
 use crate::role::{self, Interrupts, Role, STOP_WITHIN, Serving, doors, node};
 
 /// How long leaving takes at most.
@@ -26,7 +27,7 @@ pub(crate) async fn run(args: RelayArgs, environment: &Environment) -> anyhow::R
     let interrupts = Interrupts::listen()?;
     let name = node::name(args.node_name.as_ref())?;
     let (servers, join_token) = (args.servers()?, args.join_token(environment)?);
-    let http = doors::http(args.http_addr).await?;
+    let http = HttpSockets::bind(args.http_addr, &args.http_doors).await?;
     let grpc_tls = doors::grpc_tls(args.grpc_tls_addr)?;
     let data_dir = role::data_dir(&args.data_dir)?;
     let clock = starling_agent::system_clock();
@@ -45,19 +46,19 @@ impl Running {
     async fn start(
         config: RelayConfig,
         data_dir: &Path,
-        http: TcpListener,
+        http: HttpSockets,
         grpc_tls: TcpListener,
     ) -> anyhow::Result<Self> {
         let registry = Registry::default();
         memory::register(&registry);
-        let (addr, tls_addr) = (http.local_addr()?, grpc_tls.local_addr()?);
+        let (addr, tls_addr) = (http.address(), grpc_tls.local_addr()?);
         let serving = Serving::new();
         let relay = Arc::new(RelayNode::start(config, &registry).await?);
         pages::register(&registry, &relay);
         let state = Arc::new(pages::State::new(Arc::clone(&relay), registry));
         let shares = Shares::of_relay_here()?;
         let router = pages::router(Arc::clone(&state));
-        serving.spawn(starling_http_api::serve(http, router, shares.http, serving.stopped())).await;
+        http.serve(&serving, router, shares.http).await;
         let (doors, tls) = (relay.doors.clone(), Arc::clone(&relay.tls));
         let served = starling_rpc::serve_tls(grpc_tls, tls, doors, shares.grpc_tls, serving.stopped());
         serving.spawn_door("gRPC over TLS", served).await;

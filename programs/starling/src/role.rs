@@ -15,6 +15,7 @@ mod cut_off;
 pub(crate) mod definitions;
 pub(crate) mod dns_for_agents;
 pub(crate) mod doors;
+pub(crate) mod http_doors;
 mod interrupts;
 pub(crate) mod local_agent;
 pub(crate) mod node;

@@ -23,6 +23,7 @@ use crate::environment::Environment;
 use crate::memory;
 use crate::outcome::usage;
 use crate::role::control::{Control, ServerSockets, failed};
+use crate::role::http_doors::HttpSockets;
 use crate::role::{self, Interrupts, Role, STOP_WITHIN, Serving, doors, node};
 
 /// Runs until interrupted, or does what is asked of a server that runs.
@@ -44,7 +45,7 @@ async fn serve(args: ServerArgs, environment: &Environment) -> anyhow::Result<()
     let authority = role::authority(args.seal_key_file.as_deref(), settings.vault.clone())?;
     let store = store(&args, environment)?;
     let sockets = ServerSockets {
-        http: doors::http(settings.http_addr).await?,
+        http: HttpSockets::bind(settings.http_addr, &args.http_doors).await?,
         grpc_tls: doors::grpc_tls(settings.grpc_tls_addr)?,
         dns: doors::dns(settings.dns_addr).await?,
     };
@@ -73,7 +74,7 @@ fn advertised(args: &ServerArgs, name: &NodeName, sockets: &ServerSockets) -> an
         ))),
         None => Ok(bound.to_string()),
     };
-    let (http, agents) = (reached_at(sockets.http.local_addr()?)?, reached_at(sockets.grpc_tls.local_addr()?)?);
+    let (http, agents) = (reached_at(sockets.http.address())?, reached_at(sockets.grpc_tls.local_addr()?)?);
     Ok(Advertised { name: name.clone(), http, agents })
 }
 
@@ -99,7 +100,7 @@ impl Running {
         memory::register(&registry);
         let server = Opening::examine(config).await?.start(&registry).await?;
         let own = node::local(name, sockets.grpc_tls.local_addr()?.ip(), &data_dir)?;
-        let (http, grpc_tls) = (sockets.http.local_addr()?, sockets.grpc_tls.local_addr()?);
+        let (http, grpc_tls) = (sockets.http.address(), sockets.grpc_tls.local_addr()?);
         let acl_default = settings.acl_default_policy.map(Into::into);
         let control = Control::new(server, registry, settings.default_intention_policy.into(), acl_default, None);
         let serving = Serving::new();

@@ -9,6 +9,7 @@ use crate::client::address::host_and_port;
 use crate::environment::Environment;
 use crate::outcome::usage;
 use crate::role::arguments::{DataPlaneArgs, LogArgs};
+use crate::role::http_doors::HttpDoorArgs;
 
 /// Where servers meet agents unless somebody says otherwise.
 const SERVER_PORT: u16 = 8503;
@@ -81,6 +82,9 @@ pub(crate) struct AgentArgs {
     /// Let registrations bring checks that run programs on this node
     #[arg(long)]
     pub(super) enable_script_checks: bool,
+
+    #[command(flatten)]
+    pub(super) http_doors: HttpDoorArgs,
 
     #[command(flatten)]
     pub(crate) data_plane: DataPlaneArgs,

@@ -2,6 +2,7 @@
 //! part for, and what `starling dev` makes of them.
 
 mod acl;
+mod doors;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -19,6 +20,7 @@ use crate::outcome::usage;
 use crate::role::definitions;
 use crate::role::reload::Sources;
 use acl::Acl;
+use doors::Doors;
 
 /// Consul's ports.
 const HTTP_PORT: i64 = 8500;
@@ -46,6 +48,7 @@ pub(super) struct Settings {
     /// What holds for calls that no intention covers, if it is said.
     default_intention_policy: Option<String>,
     acl: Acl,
+    doors: Doors,
     cluster: Option<ClusterId>,
     /// Whether something was said of other members that this agent would be with.
     pub(super) seeks_others: bool,
@@ -57,6 +60,7 @@ pub(super) struct Settings {
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     pub(super) http: Option<i64>,
+    pub(super) https: Option<i64>,
     pub(super) dns: Option<i64>,
     pub(super) grpc: Option<i64>,
     pub(super) grpc_tls: Option<i64>,
@@ -93,6 +97,7 @@ impl Settings {
         if let Some(mut ports) = fields.object("ports")? {
             let own = [
                 ("http", &mut self.ports.http),
+                ("https", &mut self.ports.https),
                 ("dns", &mut self.ports.dns),
                 ("grpc", &mut self.ports.grpc),
                 ("grpc_tls", &mut self.ports.grpc_tls),
@@ -100,7 +105,7 @@ impl Settings {
             for (name, setting) in own {
                 *setting = ports.integer(name)?.or(*setting);
             }
-            for other in ["https", "serf_lan", "serf_wan", "server", "sidecar_min_port", "sidecar_max_port"] {
+            for other in ["serf_lan", "serf_wan", "server", "sidecar_min_port", "sidecar_max_port"] {
                 if ports.integer(other)?.is_some_and(|port| port > 0) {
                     self.ignored.insert(format!("ports.{other}"));
                 }
@@ -111,7 +116,7 @@ impl Settings {
         if let Some(acl) = fields.object("acl")? {
             self.acl.take(acl, &mut self.ignored)?;
         }
-        refuse_unguarded(&mut fields)?;
+        self.doors.take(&mut fields, &mut self.ignored)?;
         self.log_json |= fields.flag("log_json")?;
         self.enable_script_checks |=
             fields.flag("enable_script_checks")? | fields.flag("enable_local_script_checks")?;
@@ -160,7 +165,7 @@ impl Settings {
     }
 
     /// The same as arguments of `starling dev`.
-    pub(super) fn dev_arguments(&self, keeps_nothing: bool) -> anyhow::Result<Vec<OsString>> {
+    pub(super) fn dev_arguments(&mut self, keeps_nothing: bool) -> anyhow::Result<Vec<OsString>> {
         let mut arguments: Vec<OsString> = vec!["starling".into(), "dev".into()];
         let mut say = |flag: &str, value: OsString| arguments.extend([flag.into(), value]);
         match (&self.data_dir, keeps_nothing) {
@@ -173,6 +178,10 @@ impl Settings {
         let local = if client.is_loopback() { client } else { IpAddr::V4(Ipv4Addr::LOCALHOST) };
         let bind = address("bind_addr", self.bind_addr.as_deref(), client)?;
         let advertise = address("advertise_addr", self.advertise_addr.as_deref(), bind)?;
+        let socket = self.doors.socket(self.addresses.get("http"));
+        if socket.is_some() {
+            self.addresses.remove("http");
+        }
         for (name, flag, default, port, usual) in [
             ("http", "--http-addr", client, self.ports.http, HTTP_PORT),
             ("dns", "--dns-addr", client, self.ports.dns, DNS_PORT),
@@ -206,6 +215,9 @@ impl Settings {
         if intentions == Some("deny") {
             say("--default-intention-policy", "deny".into());
         }
+        arguments.extend(socket.into_iter().flatten());
+        let at = self.addresses.get("https").map(String::as_str);
+        arguments.extend(self.doors.https(self.ports.https, at, client, &mut self.ignored)?);
         if self.enable_script_checks {
             arguments.push("--enable-script-checks".into());
         }
@@ -213,20 +225,13 @@ impl Settings {
     }
 }
 
-/// Refuses what would be passed over at the cost of a guard that the operator counts on.
-fn refuse_unguarded(fields: &mut Fields<'_>) -> Result<(), FieldError> {
-    for name in ["verify_incoming", "verify_incoming_https", "verify_incoming_rpc"] {
-        if fields.flag(name)? {
-            return Err(fields.error(name, "the API asks for no certificates in this release"));
-        }
-    }
-    Ok(())
-}
-
 fn address(name: &str, text: Option<&str>, default: IpAddr) -> anyhow::Result<IpAddr> {
     let Some(text) = text else { return Ok(default) };
-    text.parse()
-        .map_err(|_| usage(format!("{name}: {text:?} is no IP address; templates and unix sockets are not supported")))
+    text.parse().map_err(|_| {
+        usage(format!(
+            "{name}: {text:?} is no IP address; templates are not supported, and a unix socket is for addresses.http"
+        ))
+    })
 }
 
 #[cfg(test)]
@@ -241,7 +246,7 @@ mod tests {
 
     #[test]
     fn settings_become_arguments_and_what_has_no_part_is_told() {
-        let settings = read(
+        let mut settings = read(
             r#"{"node_name": "n1", "node_id": "6f1c1b7e-6f2c-4cbb-9d5f-0f6f7f6a8a11", "server": true, "bootstrap": true,
                 "data_dir": "/var/lib/consul", "bind_addr": "10.0.0.1", "log_level": "ERR", "datacenter": "dc2",
                 "ports": {"http": 1, "dns": -1, "grpc": 2, "grpc_tls": 3, "serf_lan": 4, "https": -1},
@@ -284,7 +289,7 @@ mod tests {
         let acl = r#"{"acl": {"enabled": ENABLED, "default_policy": "deny", "down_policy": "extend-cache",
                       "tokens": {"initial_management": "root", "agent": "root", "default": "d"}}}"#;
         let line = |enabled| {
-            let settings = read(&acl.replace("ENABLED", enabled)).expect("settings");
+            let mut settings = read(&acl.replace("ENABLED", enabled)).expect("settings");
             let arguments = settings.dev_arguments(true).expect("arguments");
             let line = arguments.iter().map(|it| it.to_str().expect("text")).collect::<Vec<_>>().join(" ");
             (line, settings.guise().tokens)
@@ -302,6 +307,37 @@ mod tests {
     }
 
     #[test]
+    fn sockets_and_certificates_become_doors() {
+        let line = |text: &str| {
+            let mut settings = read(text)?;
+            let arguments = settings.dev_arguments(true)?;
+            let words: Vec<_> = arguments.iter().map(|it| it.to_str().expect("text")).collect();
+            anyhow::Ok((words.join(" "), settings.ignored))
+        };
+        let (unix, _) = line(
+            r#"{"addresses": {"http": "unix:///run/consul.sock"}, "unix_sockets": {"mode": "0770", "user": "consul", "group": "42"}}"#,
+        )
+        .expect("a socket");
+        let socket = "--http-socket /run/consul.sock --http-socket-only --http-socket-mode 0770 --http-socket-user consul \
+                      --http-socket-group 42";
+        assert!(unix.contains(socket), "{unix}");
+        let old = r#"{"ports": {"https": 8501}, "ca_file": "ca", "cert_file": "cert", "key_file": "key", "verify_incoming": true}"#;
+        let (https, _) = line(old).expect("HTTPS");
+        let served = "--https-addr 127.0.0.1:8501 --https-cert-file cert --https-key-file key";
+        assert!(https.ends_with(&format!("{served} --https-client-ca-file ca")), "{https}");
+        let new = r#"{"ports": {"https": 8501}, "tls": {"defaults": {"ca_file": "ca", "verify_incoming": true, "verify_outgoing": true},
+            "https": {"cert_file": "cert", "key_file": "key", "verify_incoming": false}}}"#;
+        let (https, ignored) = line(new).expect("HTTPS");
+        assert!(https.ends_with(served), "{https}");
+        assert!(ignored.contains("tls.defaults.verify_outgoing"), "{ignored:?}");
+        let (none, ignored) = line(r#"{"ports": {"https": 8501}}"#).expect("nothing to show");
+        assert!(!none.contains("--https") && ignored.iter().any(|it| it.starts_with("ports.https")), "{none}");
+        let nobody = r#"{"ports": {"https": 1}, "cert_file": "c", "key_file": "k", "verify_incoming": true}"#;
+        assert!(line(nobody).expect_err("no CA").to_string().contains("ca_file"));
+        assert!(line(r#"{"addresses": {"dns": "unix:///x"}}"#).expect_err("DNS").to_string().contains("addresses.dns"));
+    }
+
+    #[test]
     fn what_cannot_be_is_refused_by_name() {
         for (text, reason) in [
             (r#"{"colour": "red"}"#, "colour"),
@@ -310,7 +346,7 @@ mod tests {
             (r#"{"node_id": "x"}"#, "node_id"),
             (r#"{"acl": {"enabled": true, "default_policy": "some"}}"#, "acl.default_policy"),
             (r#"{"acl": {"enabled": true, "tokens": {"initial_management": "a b"}}}"#, "acl.tokens.initial_management"),
-            (r#"{"verify_incoming": true}"#, "verify_incoming"),
+            (r#"{"tls": {"https": {"tls_min_version": "TLSv1_3"}}}"#, "tls.https.tls_min_version"),
         ] {
             let error = read(text).expect_err(text).to_string();
             assert!(error.contains(reason), "{text}: {error}");

@@ -8,6 +8,7 @@ use starling_model::NodeName;
 use crate::agent::arguments::{addresses, join_token};
 use crate::environment::Environment;
 use crate::role::arguments::LogArgs;
+use crate::role::http_doors::HttpDoorArgs;
 
 /// Run a relay: it takes the stream from servers and serves agents, for fleets past one site or past what a server holds
 ///
@@ -43,6 +44,9 @@ pub(crate) struct RelayArgs {
     /// Where agents and relays below are served, over mutual TLS
     #[arg(long, default_value = "127.0.0.1:8503", value_name = "IP:PORT")]
     pub(super) grpc_tls_addr: SocketAddr,
+
+    #[command(flatten)]
+    pub(super) http_doors: HttpDoorArgs,
 
     #[command(flatten)]
     pub(crate) log: LogArgs,

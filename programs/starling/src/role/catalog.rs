@@ -114,6 +114,10 @@ impl CatalogPort for Catalog {
                 let trusted = self.server.import_authority(&root_pem, &key, renew_within_s).await;
                 trusted.map(|(root, revision)| AuthorityChanged::Trusted { root: root.id, revision })
             }
+            AuthorityChange::Take { certificates_pem, key, renew_within_s } => {
+                let trusted = self.server.take_authority(&certificates_pem, key.reveal(), renew_within_s).await;
+                trusted.map(|(root, revision)| AuthorityChanged::Trusted { root: root.id, revision })
+            }
             AuthorityChange::Proceed => {
                 let gone_on = self.server.proceed_with_rotation().await;
                 gone_on.map(|(root, waits, revision)| {

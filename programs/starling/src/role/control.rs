@@ -19,6 +19,7 @@ use tower::{ServiceExt, service_fn};
 
 use super::catalog::Catalog;
 use super::doors::DnsSockets;
+use super::http_doors::HttpSockets;
 use super::peers::Peers;
 use super::{Serving, cut_off, dns_for_agents, server_certificate};
 use crate::descriptors::Shares;
@@ -28,7 +29,7 @@ pub(crate) const ENVOY_VERSIONS: [&str; 1] = ["1.40.0"];
 
 /// The sockets of a server.
 pub(crate) struct ServerSockets {
-    pub(crate) http: TcpListener,
+    pub(crate) http: HttpSockets,
     pub(crate) grpc_tls: TcpListener,
     pub(crate) dns: DnsSockets,
 }
@@ -99,7 +100,7 @@ impl Control {
         let for_agents = starling_http_api::stopped_by(api(None, Arc::new(FromAgents)), serving.stopping());
         let (tls, renewing) = server_certificate::listener(&self.server, grpc_tls.local_addr()?.ip()).await?;
         serving.spawn_endless(renewing).await;
-        serving.spawn(starling_http_api::serve(http, own_api, shares.http, serving.stopped())).await;
+        http.serve(serving, own_api, shares.http).await;
         let responder = Responder::new(Arc::clone(&catalog)).counted(&self.registry);
         serving.spawn(starling_dns::serve(dns.udp, dns.tcp, responder, serving.stopped())).await;
         let for_agents = asked_by_agents(for_agents, Arc::new(Responder::new(catalog)));
@@ -114,7 +115,7 @@ impl Control {
     }
 
     fn facts(&self, sockets: &ServerSockets, own: &Node, grpc: Option<SocketAddr>) -> anyhow::Result<MeshFacts> {
-        let http = sockets.http.local_addr()?.to_string();
+        let http = sockets.http.address().to_string();
         Ok(MeshFacts {
             datacenter: self.server.datacenter().clone(),
             trust_domain: self.server.trust_domain().clone(),

@@ -53,6 +53,6 @@ pub(crate) async fn dns(address: SocketAddr) -> anyhow::Result<DnsSockets> {
     anyhow::bail!("{PORTS_TRIED_MAX} ports were tried, and none is free for DNS over both UDP and TCP")
 }
 
-fn taken(what: &str, address: SocketAddr, flag: &str) -> String {
+pub(super) fn taken(what: &str, address: SocketAddr, flag: &str) -> String {
     format!("cannot listen on {address} for {what}; is another starling running? choose another with {flag}")
 }

@@ -8,6 +8,7 @@ use starling_model::{Datacenter, NodeName};
 use super::etcd::{self, EtcdAddress, EtcdArgs};
 use super::leave;
 use crate::role::arguments::{AclDefault, IntentionPolicy, LogArgs};
+use crate::role::http_doors::HttpDoorArgs;
 
 /// Run a server: the catalog, the CA, the API and DNS, for agents of other nodes to join
 ///
@@ -85,6 +86,9 @@ pub(crate) struct ServerArgs {
     /// Name of the datacentre [default: dc1]
     #[arg(long, value_name = "NAME")]
     pub(crate) datacenter: Option<Datacenter>,
+
+    #[command(flatten)]
+    pub(crate) http_doors: HttpDoorArgs,
 
     #[command(flatten)]
     pub(crate) log: LogArgs,

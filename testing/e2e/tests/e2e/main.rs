@@ -4,6 +4,7 @@
 
 mod acl;
 mod apart;
+mod api_doors;
 mod authority;
 mod backup;
 mod bad_input;
