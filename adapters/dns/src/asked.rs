@@ -44,6 +44,8 @@ pub(crate) enum Asked {
     Connect(ServiceName),
     /// The gateways that let callers from outside in to a service.
     Ingress(ServiceName),
+    /// What a prepared query finds, by its name.
+    Query(String),
     /// The names of an address.
     Reverse(IpAddr),
     /// A service, at the address that is its own.
@@ -81,6 +83,7 @@ impl Asked {
     fn within(labels: &[&str]) -> Self {
         match labels {
             [rest @ .., "service"] => Self::service(rest),
+            [rest @ .., "query"] => Self::query(rest),
             ["connect" | "ingress" | "virtual" | "node" | "addr"] => Self::Empty,
             [service, "connect"] => service.parse().map_or(Self::Unknown, Self::Connect),
             [service, "ingress"] => service.parse().map_or(Self::Unknown, Self::Ingress),
@@ -90,6 +93,16 @@ impl Asked {
             // RFC 2782 names work without `service`, too.
             [.., last] if last.starts_with('_') => Self::service(labels),
             _ => Self::Unknown,
+        }
+    }
+
+    /// Reads what stands before `query`: a name, which may have dots, or one in the form of RFC 2782.
+    fn query(labels: &[&str]) -> Self {
+        match labels {
+            [] => Self::Empty,
+            [protocol] if protocol.starts_with('_') => Self::Empty,
+            [name, protocol] if name.starts_with('_') && protocol.starts_with('_') => Self::Query(name[1..].to_owned()),
+            name => Self::Query(name.join(".")),
         }
     }
 
@@ -168,6 +181,17 @@ mod tests {
     }
 
     #[test]
+    fn queries_are_found_by_names_that_may_have_dots() {
+        let query = |name: &str| Asked::Query(name.to_owned());
+        assert_eq!(parse("WEB.query.consul.", "dc1"), query("web"));
+        assert_eq!(parse("geo.db.query.dc1.consul.", "dc1"), query("geo.db"));
+        assert_eq!(parse("_web._tcp.query.consul.", "dc1"), query("web"));
+        for empty in ["query.consul.", "_tcp.query.consul."] {
+            assert_eq!(parse(empty, "dc1"), Asked::Empty, "{empty}");
+        }
+    }
+
+    #[test]
     fn a_datacentre_called_like_a_kind_hides_nothing() {
         assert_eq!(parse("web.service.consul.", "service"), service("web", None));
         assert_eq!(parse("web.service.service.consul.", "service"), service("web", None));
@@ -214,7 +238,6 @@ mod tests {
         for name in ["", "com.", "consul.com.", "notconsul."] {
             assert_eq!(parse(name, "dc1"), Asked::Outside, "{name}");
         }
-        assert_eq!(parse("web.query.consul.", "dc1"), Asked::Unknown);
         assert_eq!(parse("ns.consul.", "dc1"), Asked::NameServer);
         assert_eq!(parse("CONSUL.", "dc1"), Asked::Apex);
     }

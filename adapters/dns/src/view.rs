@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use starling_catalog::Snapshot;
 use starling_model::{
-    Access, AclRights, ConfigEntry, ConfigKind, IngressGateway, IngressRoute, Node, NodeName, Resource, Revision,
-    ServiceInstance, ServiceName,
+    Access, AclRights, CheckStatus, ConfigEntry, ConfigKind, IngressGateway, IngressRoute, Node, NodeName, Resource,
+    Revision, ServiceInstance, ServiceName,
 };
 
 /// A snapshot, and which of its names are spelled with upper case.
@@ -91,6 +91,20 @@ impl View {
         let native = self.spellings(name).flat_map(|name| self.snapshot.instances_of(name));
         let instances = sidecars.chain(native.filter(|instance| instance.value.native)).map(|instance| &instance.value);
         instances.filter(|instance| self.is_instance_seen(instance)).collect()
+    }
+
+    /// What the query called `name`, which is in lower case, finds, with the health that counts for it, and for how many seconds that may be
+    /// cached; `None` if there is no such query, or it may not be seen.
+    pub(crate) fn query(&self, name: &str) -> Option<(Vec<(&ServiceInstance, CheckStatus)>, u32)> {
+        let found = self.snapshot.prepared_query(name, true)?;
+        if !self.is_seen(Resource::Query, &found.query.name) {
+            return None;
+        }
+        let query = found.query.rendered(name).ok()?;
+        let service: ServiceName = query.service.service.parse().ok()?;
+        let meant = self.snapshot.instances_meant(&query, &service, query.service.connect);
+        let meant = meant.into_iter().map(|(entry, health)| (&entry.value, health));
+        Some((meant.filter(|(instance, _)| self.is_instance_seen(instance)).collect(), query.dns_ttl_s))
     }
 
     /// Whom an address belongs to: nodes first, each service once.

@@ -104,6 +104,14 @@ impl Zone {
             }
             Asked::Connect(service) => self.instances(view, view.mesh_instances(service), query, draw),
             Asked::Ingress(service) => self.instances(view, view.ingress_instances(service), query, draw),
+            Asked::Query(name) => {
+                let (found, ttl_s) = view.query(name)?;
+                let mut found = self.records(view, rotated(found, draw), query, draw)?;
+                for record in found.answers.iter_mut().chain(&mut found.additionals) {
+                    record.ttl = ttl_s;
+                }
+                Some(found)
+            }
             Asked::Reverse(ip) => self.reverse(view, *ip, query, draw),
             // Whether an instance is there or not, as callers may keep the address.
             Asked::Virtual(service) => {
@@ -162,8 +170,19 @@ impl Zone {
 
     /// The records of those of `instances` that serve; `None` if none does.
     fn instances(&self, view: &View, instances: Vec<&ServiceInstance>, query: &Query, draw: Draw) -> Option<Found> {
+        self.records(view, serving(view, instances, draw), query, draw)
+    }
+
+    /// The records of instances, with the health that counts; `None` if there are none.
+    fn records<'a>(
+        &self,
+        view: &'a View,
+        serving: impl Iterator<Item = (&'a ServiceInstance, CheckStatus)>,
+        query: &Query,
+        draw: Draw,
+    ) -> Option<Found> {
         let (owner, wanted) = (query.name(), query.query_type());
-        let mut serving = serving(view, instances, draw).peekable();
+        let mut serving = serving.peekable();
         serving.peek()?;
         if wanted == RecordType::SRV {
             return Some(self.servers(view, owner, serving, draw));
@@ -234,6 +253,12 @@ fn serving<'a>(
     rotate(&mut instances, draw.rotation);
     let with_health = instances.into_iter().map(|instance| (instance, view.snapshot().health(&instance.key)));
     with_health.filter(|(_, health)| health.serves()).map(|(instance, health)| (instance, health.0))
+}
+
+/// The same list, beginning where the draw says.
+fn rotated<T>(mut list: Vec<T>, draw: Draw) -> impl Iterator<Item = T> {
+    rotate(&mut list, draw.rotation);
+    list.into_iter()
 }
 
 fn rotate<T>(list: &mut [T], rotation: u64) {

@@ -277,6 +277,7 @@ fn what_may_not_be_seen_does_not_exist() {
         "service n1 web-1 web port=80",
         "service n2 web-2 web port=80",
         "service n1 db-1 db port=80",
+        "query shop web",
     ];
     let code = |rules: &[AclRule], name: &str| {
         let shelf = Shelf::new(world::catalog(lines));
@@ -286,7 +287,8 @@ fn what_may_not_be_seen_does_not_exist() {
     };
     let web = AclRule::exact(Resource::Service, "web", Access::Read);
     let first = AclRule::exact(Resource::Node, "n1", Access::Read);
-    let both = [web, first];
+    let both = [web.clone(), first.clone()];
+    let all = [web, first, AclRule::exact(Resource::Query, "shop", Access::Read)];
     for (rules, name, expected) in [
         (&[][..], "web.service.consul.", (ResponseCode::NXDomain, 0)),
         (&both[..], "web.service.consul.", (ResponseCode::NoError, 1)),
@@ -294,6 +296,8 @@ fn what_may_not_be_seen_does_not_exist() {
         (&both[..1], "web.service.consul.", (ResponseCode::NXDomain, 0)),
         (&both[1..], "n1.node.consul.", (ResponseCode::NoError, 1)),
         (&both[1..], "n2.node.consul.", (ResponseCode::NXDomain, 0)),
+        (&both[..], "shop.query.consul.", (ResponseCode::NXDomain, 0)),
+        (&all[..], "shop.query.consul.", (ResponseCode::NoError, 1)),
     ] {
         assert_eq!(code(rules, name), expected, "{name}");
     }

@@ -55,8 +55,8 @@ fn render(message: &Message) -> String {
         [("answer", &message.answers), ("authority", &message.authorities), ("additional", &message.additionals)]
     {
         for record in records {
-            assert_eq!(record.ttl, 0, "{record}");
-            writeln!(text, "  {section:<10} {}", spell(record)).expect("written");
+            let ttl = if record.ttl == 0 { String::new() } else { format!(" ttl={}", record.ttl) };
+            writeln!(text, "  {section:<10} {}{ttl}", spell(record)).expect("written");
         }
     }
     text

@@ -158,6 +158,7 @@ pub fn management_token(accessor: Uuid, secret: AclSecret, description: &str, no
         created_at: now,
         expires_at: None,
         ttl_s: None,
+        auth_method: None,
     }
 }
 
@@ -168,7 +169,10 @@ pub(crate) fn bearer_in(snapshot: &Snapshot, facts: &MeshFacts, secret: Option<&
         None => snapshot.acl_token(ANONYMOUS_TOKEN),
         Some(secret) => snapshot.acl_token_by_secret(&secret_hash(secret)),
     };
-    match token.filter(|token| !token.value.has_expired(now())) {
+    // One that somebody has logged in for goes with what it was logged in by.
+    let stands =
+        |token: &AclToken| token.auth_method.as_ref().is_none_or(|method| snapshot.acl_auth_method(method).is_some());
+    match token.filter(|token| !token.value.has_expired(now()) && stands(&token.value)) {
         Some(token) => {
             let rights = snapshot.acl_rights(&token.value.grants, &facts.datacenter, default);
             Ok(Bearer::new(token.value.accessor, rights))

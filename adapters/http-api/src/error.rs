@@ -22,6 +22,11 @@ impl ApiError {
         Self { status, text: text.into(), index: None, retry_after: None }
     }
 
+    /// The line.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     pub(crate) fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after = Some(seconds);
         self

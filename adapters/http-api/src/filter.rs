@@ -107,6 +107,8 @@ impl Shape {
     /// Instances with their nodes and checks.
     pub(crate) const HEALTH: Self =
         Self(&[("Node.", NODE_FIELDS), ("Service.", SERVICE_FIELDS), ("Checks.", CHECK_FIELDS)]);
+    /// What is known of whoever logs in, as binding rules speak of it.
+    pub(crate) const CLAIMS: Self = Self(&[("", &["value.*", "list.*"])]);
     /// Intentions.
     pub(crate) const INTENTIONS: Self = Self(&[("", INTENTION_FIELDS)]);
 

@@ -4,6 +4,7 @@ mod access_log;
 pub mod acl;
 pub mod catalog;
 pub mod check;
+mod check_definition;
 pub mod config_entry;
 pub mod duration;
 pub mod field;
@@ -20,6 +21,7 @@ pub mod service;
 mod tracing;
 mod upstream_config;
 
+pub use catalog::parse_operation;
 pub use check::{CheckRegistration, parse_check};
 pub use config_entry::parse_config_entry;
 pub use duration::{duration_text, parse_duration};

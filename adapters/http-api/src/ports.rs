@@ -212,6 +212,15 @@ pub enum AuthorityChange {
         /// As for a rotation.
         renew_within_s: u32,
     },
+    /// A CA from elsewhere whose key comes as it is.
+    Take {
+        /// The certificate that signs, and those between it and its root, which ends them; in PEM.
+        certificates_pem: String,
+        /// The key, in PEM.
+        key: PrivateKeyText,
+        /// As for a rotation.
+        renew_within_s: u32,
+    },
     /// A rotation goes on without the nodes for which it waits.
     Proceed,
     /// Every key sealed anew, with the seal key of the moment.
@@ -498,7 +507,7 @@ pub struct Leaf {
 }
 
 /// A private key in PEM, kept out of logs.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct PrivateKeyText(String);
 
 impl PrivateKeyText {
@@ -508,8 +517,9 @@ impl PrivateKeyText {
         Self(pem)
     }
 
-    /// The key, for the one answer that gives it out.
-    pub(crate) fn reveal(&self) -> &str {
+    /// The key, for the one answer that gives it out, or for whoever signs with it.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
         &self.0
     }
 }

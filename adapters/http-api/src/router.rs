@@ -25,6 +25,7 @@ use crate::call::{Call, Query};
 use crate::error::ApiError;
 use crate::filter::{ListFilter, Shape};
 use crate::limits::{BODY_TIMEOUT, BodyLimit, URI_BYTES_MAX};
+use crate::login::KeyCache;
 use crate::ports::{AgentPort, CatalogPort, CommitFailure, Committed};
 use crate::relay::{self, Answerer, ServersPort};
 use crate::routes::coordinate;
@@ -140,6 +141,7 @@ pub(crate) struct Api {
     servers: Option<Arc<dyn ServersPort>>,
     authoriser: Arc<dyn Authoriser>,
     pub(crate) events: Events,
+    pub(crate) login_keys: KeyCache,
     pub(crate) coordinates: Coordinates,
 }
 
@@ -268,8 +270,8 @@ impl Route {
 /// Builds the router of every route in [`crate::routes::table`].
 pub fn router(ports: Ports) -> axum::Router {
     let Ports { catalog, agent, servers, authoriser } = ports;
-    let (events, coordinates) = Default::default();
-    let api = Arc::new(Api { catalog, agent, servers, authoriser, events, coordinates });
+    let (events, coordinates, login_keys) = Default::default();
+    let api = Arc::new(Api { catalog, agent, servers, authoriser, events, coordinates, login_keys });
     let mut paths: BTreeMap<&'static str, Vec<Route>> = BTreeMap::new();
     for route in crate::routes::table() {
         paths.entry(route.path).or_default().push(route);

@@ -129,6 +129,8 @@ fn connect_routes() -> Vec<Route> {
     use Permission as P;
     vec![
         Route::new("GET", "/v1/connect/ca/roots", P::Public, B::NONE, "Root certificates that the mesh trusts (`pem`); blocking", |a, c| Box::pin(connect::roots(a, c))),
+        Route::new("GET", "/v1/connect/ca/configuration", P::OperatorRead, B::NONE, "How the CA is configured, in Consul's words", |a, c| Box::pin(authority::configuration::show(a, c))),
+        Route::new("PUT", "/v1/connect/ca/configuration", P::OperatorWrite, B::CERTIFICATES, "Bring a root with its key, which signs once everybody trusts it; whatever else cannot be obeyed is refused", |a, c| Box::pin(authority::configuration::set(a, c))),
         Route::new("GET", "/v1/connect/intentions", P::IntentionsRead, B::NONE, "Every intention (`filter`); blocking", |a, c| Box::pin(intention::list(a, c))).filtered(F::All(Shape::INTENTIONS)),
         Route::new("POST", "/v1/connect/intentions", P::IntentionsWrite, B::INTENTION, "Write an intention by the names in the body", |a, c| Box::pin(intention::create(a, c))),
         Route::new("GET", "/v1/connect/intentions/exact", P::IntentionsRead, B::NONE, "One intention (`source`, `destination`); blocking", |a, c| Box::pin(intention::read(a, c))),
@@ -158,7 +160,7 @@ fn coordination_routes() -> Vec<Route> {
         Route::new("GET", "/v1/kv/{*key}", P::KeyRead, B::NONE, "An entry of the key-value store (`raw`), or those whose keys begin so (`recurse`, `keys`, `separator`); blocking", |a, c| Box::pin(kv::read(a, c))),
         Route::new("PUT", "/v1/kv/{*key}", P::KeyWrite, B::KV_VALUE, "Write an entry, whose value is the body (`flags`, `cas`, `acquire`, `release`); answers whether it was", |a, c| Box::pin(kv::write(a, c))),
         Route::new("DELETE", "/v1/kv/{*key}", P::KeyWrite, B::NONE, "Remove an entry (`cas`), or those whose keys begin so (`recurse`); answers whether it was", |a, c| Box::pin(kv::delete(a, c))),
-        Route::new("PUT", "/v1/txn", P::KeyWrite, B::TRANSACTION, "Read and write up to 128 entries, all or none; 409 with the reasons if none", |a, c| Box::pin(txn::run(a, c))),
+        Route::new("PUT", "/v1/txn", P::KeyWrite, B::TRANSACTION, "Read and write up to 128 entries, nodes, services and checks, all or none; 409 with the reasons if none", |a, c| Box::pin(txn::run(a, c))),
         Route::new("PUT", "/v1/session/create", P::SessionWrite, B::SMALL, "Make a session, of the asking agent's node unless it names one", |a, c| Box::pin(session::create(a, c))),
         Route::new("PUT", "/v1/session/destroy/{id}", P::SessionWrite, B::NONE, "End a session, and what it has locked", |a, c| Box::pin(session::destroy(a, c))),
         Route::new("PUT", "/v1/session/renew/{id}", P::SessionWrite, B::NONE, "Have a session with a TTL go on", |a, c| Box::pin(session::renew(a, c))),

@@ -198,6 +198,48 @@ async fn services_are_registered_by_who_may_write_them_and_never_over_others() {
 }
 
 #[tokio::test]
+async fn a_transaction_is_judged_operation_by_operation() {
+    let mesh = Mesh::new(Action::Deny).await;
+    let body = json!({"Node": "n1", "Address": "10.0.0.1", "Service": {"ID": "a", "Service": "theirs"},
+        "Check": {"Node": "n1", "CheckID": "c", "ServiceID": "a"}});
+    mesh.as_root("PUT", "/v1/catalog/register", &body.to_string()).await;
+    let rules =
+        "service \"mine\" { policy = \"write\" } node \"n2\" { policy = \"write\" } node \"n1\" { policy = \"read\" }";
+    let token = mesh.token("mine", rules).await;
+    let node = |verb: &str, node: &str| json!({"Node": {"Verb": verb, "Node": {"Node": node, "Address": "10.0.0.2"}}});
+    let service = |verb: &str, node: &str, id: &str, name: &str| json!({"Service": {"Verb": verb, "Node": node, "Service": {"ID": id, "Service": name}}});
+    let check = |verb: &str, node: &str, id: &str, of: &str| json!({"Check": {"Verb": verb, "Check": {"Node": node, "CheckID": id, "ServiceID": of, "ServiceName": "mine"}}});
+    for (operations, wanted) in [
+        (json!([node("get", "n1")]), 200),
+        (json!([node("set", "n1")]), 403),
+        (json!([node("delete", "n1")]), 403),
+        (json!([node("cas", "n1")]), 403),
+        (json!([node("set", "n2"), service("set", "n2", "m", "mine"), check("set", "n2", "m", "m")]), 200),
+        (json!([service("set", "n1", "b", "mine")]), 200),
+        (json!([service("set", "n1", "b", "theirs")]), 403),
+        (json!([service("set", "n1", "a", "mine")]), 403),
+        (json!([service("get", "n1", "a", "")]), 403),
+        (json!([service("get", "n1", "b", "")]), 200),
+        (json!([service("delete", "n1", "a", "")]), 403),
+        (json!([check("get", "n1", "c", "")]), 403),
+        (json!([check("set", "n1", "c", "b")]), 403),
+        (json!([check("set", "n1", "d", "a")]), 403),
+        (json!([check("set", "n1", "d", "gone")]), 403),
+        (json!([check("set", "n1", "d", "")]), 403),
+        (json!([check("delete", "n1", "c", "")]), 403),
+        (json!([check("set", "n1", "d", "b"), service("delete", "n1", "b", "")]), 200),
+        (json!([node("get", "n2"), node("delete", "n1")]), 403),
+        (json!([node("delete", "n2")]), 200),
+    ] {
+        let (status, text) = mesh.ask(Some(&token), "PUT", "/v1/txn", &operations.to_string()).await;
+        assert_eq!(status, wanted, "{operations}: {text}");
+        assert_eq!(mesh.ask(None, "PUT", "/v1/txn", &operations.to_string()).await.0, 403, "{operations}");
+    }
+    let left = mesh.as_root("GET", "/v1/health/node/n1", "").await;
+    assert_eq!((left.as_array().unwrap().len(), &left[0]["CheckID"]), (1, &json!("c")));
+}
+
+#[tokio::test]
 async fn lists_have_what_may_be_seen_and_say_if_that_is_not_all() {
     let mesh = Mesh::new(Action::Deny).await;
     for name in ["web", "db"] {

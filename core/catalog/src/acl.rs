@@ -34,6 +34,7 @@ static ANONYMOUS: LazyLock<Held<AclToken>> = LazyLock::new(|| {
         created_at: UnixSeconds(0),
         expires_at: None,
         ttl_s: None,
+        auth_method: None,
     })
 });
 

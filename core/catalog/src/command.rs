@@ -28,6 +28,8 @@ mod ground;
 mod intention;
 mod join_token;
 mod liveness;
+mod prepared_query;
+mod transaction;
 mod virtual_address;
 
 pub use acl::{ACL_RECORDS_MAX, ACL_TOKENS_MAX, AclCommand, AclRefusal};
@@ -40,6 +42,8 @@ pub use ground::ground;
 pub use intention::{IntentionById, IntentionRefusal};
 pub use join_token::{JOIN_TOKENS_MAX, JoinRequest, JoinTokenCommand, JoinTokenRefusal, KEPT_EXPIRED_S, NameHolder};
 pub use liveness::{Charge, LIVENESS_NODES_MAX, LivenessCommand, Said};
+pub use prepared_query::PreparedQueryRefusal;
+pub use transaction::{CheckWrite, Operation, OperationAnswer, OperationFailure, RecordOperation, transaction_answers};
 
 /// Changes that one transaction of the store takes, and also conditions. What is seen is of the first so many changes of a
 /// larger decision, each of which brings at most one condition; it guards all of its transactions.
@@ -112,6 +116,8 @@ pub enum Command {
     Coordination(CoordinationCommand),
     /// Changes tokens, or what they may.
     Acl(AclCommand),
+    /// Carries out operations on entries, nodes, instances and checks, all or none.
+    Transaction(Vec<Operation>),
 }
 
 /// A record as it stood when a command was decided; `None` means it was not there.
@@ -227,6 +233,12 @@ pub enum Refusal {
     /// A rule about access control is broken.
     #[error(transparent)]
     Acl(#[from] AclRefusal),
+    /// A prepared query has the name of another, or there are as many as may be.
+    #[error(transparent)]
+    PreparedQuery(#[from] PreparedQueryRefusal),
+    /// These operations of a transaction cannot be done; each with its place in it.
+    #[error("{}", .0.first().map(|(_, failure)| failure.to_string()).unwrap_or_default())]
+    Transaction(Vec<(usize, OperationFailure)>),
 }
 
 /// Decides a command against a snapshot.
@@ -272,6 +284,7 @@ fn decide_after(snapshot: &Snapshot, command: &Command, first: Option<Revision>)
             decision.put(snapshot, Record::Config(entry.clone()));
             decision.see(snapshot, RecordKey::Config(entry.key()));
             decision.fence(snapshot, concerns_protocols(entry));
+            prepared_query::take_name(snapshot, entry, &mut decision)?;
         }
         Command::DeleteConfig { key, cas } => {
             check_cas(snapshot, key, *cas)?;
@@ -292,6 +305,10 @@ fn decide_after(snapshot: &Snapshot, command: &Command, first: Option<Revision>)
         Command::Liveness(command) => liveness::decide(snapshot, command, &mut decision),
         Command::Coordination(command) => coordination::decide(snapshot, command, &mut decision)?,
         Command::Acl(command) => acl::decide(snapshot, command, &mut decision)?,
+        Command::Transaction(operations) => match first {
+            None => transaction::decide(snapshot, operations, &mut decision)?,
+            Some(_) => transaction::decide_rest(snapshot, operations, &mut decision),
+        },
     }
     if let Some(first) = first {
         let is_older = |key: &RecordKey| snapshot.created(key).is_none_or(|created| created <= first);
@@ -354,7 +371,7 @@ fn decide_register(
         None => {}
     }
     for instance in instances {
-        refuse_taken_port(snapshot, node, instance, instances)?;
+        refuse_taken_port(snapshot, node, instance, instances, |_| false)?;
         decision.put(snapshot, Record::Instance(instance.clone()));
     }
     for check in checks {
@@ -389,6 +406,7 @@ fn refuse_taken_port(
     node: Option<&Node>,
     instance: &ServiceInstance,
     along: &[ServiceInstance],
+    is_gone: impl Fn(&InstanceKey) -> bool,
 ) -> Result<(), Refusal> {
     let (Some(_), Some(port)) = (instance.sidecar(), instance.port) else { return Ok(()) };
     let name = &instance.key.node;
@@ -400,7 +418,7 @@ fn refuse_taken_port(
     let node = node.or_else(|| snapshot.node(name).map(|node| &node.value));
     let node_address = node.map_or("", |node| node.address.as_str());
     let stored = snapshot.sidecars_at(name, port).map(|other| &other.value);
-    let stored = stored.filter(|other| along.iter().all(|newer| newer.key != other.key));
+    let stored = stored.filter(|other| !is_gone(&other.key) && along.iter().all(|newer| newer.key != other.key));
     let newer = along.iter().filter(|other| other.sidecar().is_some() && other.port == Some(port));
     let address = host_of(instance.reachable_address(node_address));
     let mut others = stored.chain(newer).filter(|other| other.key != instance.key);

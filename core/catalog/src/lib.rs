@@ -12,6 +12,7 @@ mod coordination;
 pub mod fan_out;
 mod members;
 pub mod mesh;
+mod prepared_query;
 pub mod receipts;
 pub mod snapshot;
 mod sorted;
@@ -19,14 +20,16 @@ pub mod subject;
 
 pub use apply::{Applied, Event};
 pub use command::{
-    ACL_RECORDS_MAX, ACL_TOKENS_MAX, AclCommand, AclRefusal, AuthorityCommand, AuthorityRefusal, Charge, Command,
-    CoordinationCommand, CoordinationRefusal, Decision, IntentionById, IntentionRefusal, JoinRequest, JoinTokenCommand,
-    JoinTokenRefusal, KvAnswer, KvFailure, KvOperation, KvWrite, LIVENESS_NODES_MAX, LivenessCommand, NameHolder,
-    OVERLAP_MIN, Refusal, RotationWaits, SESSIONS_MAX, Said, Seen, TXN_OPERATIONS_MAX, decide, decide_again, ground,
-    kv_answers, reports_as,
+    ACL_RECORDS_MAX, ACL_TOKENS_MAX, AclCommand, AclRefusal, AuthorityCommand, AuthorityRefusal, Charge, CheckWrite,
+    Command, CoordinationCommand, CoordinationRefusal, Decision, IntentionById, IntentionRefusal, JoinRequest,
+    JoinTokenCommand, JoinTokenRefusal, KvAnswer, KvFailure, KvOperation, KvWrite, LIVENESS_NODES_MAX, LivenessCommand,
+    NameHolder, OVERLAP_MIN, Operation, OperationAnswer, OperationFailure, RecordOperation, Refusal, RotationWaits,
+    SESSIONS_MAX, Said, Seen, TXN_OPERATIONS_MAX, decide, decide_again, ground, kv_answers, reports_as,
+    transaction_answers,
 };
 pub use fan_out::{FanOut, SubscriberId};
 pub use mesh::{Front, Marks, MeshRead};
+pub use prepared_query::{QUERIES_MAX, QUERY_KIND, StoredQuery};
 pub use receipts::{
     Barrier, ChangeReport, Counts, Earlier, EarlierError, NodeReport, Progress, ProxyReport, Receipts, Refused,
     Reporter, ReporterId, Until, UntilError,

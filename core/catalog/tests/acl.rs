@@ -48,6 +48,7 @@ fn token(number: u8, grants: AclGrants) -> AclToken {
         created_at: UnixSeconds(1),
         expires_at: None,
         ttl_s: None,
+        auth_method: None,
     }
 }
 

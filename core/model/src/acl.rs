@@ -158,6 +158,9 @@ pub struct AclToken {
     /// How long it was to be good when it was made, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_s: Option<u64>,
+    /// By which auth method somebody has logged in for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auth_method: Option<AclName>,
 }
 
 impl AclToken {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::name::{CheckId, InstanceId, NodeName, ServiceName};
+use crate::opaque::OpaqueSettings;
 
 /// The check that says whether a node's agent is alive, named as Consul names it. The server keeps it.
 pub const LIVENESS_CHECK: &str = "serfHealth";
@@ -86,6 +87,13 @@ pub struct Check {
     /// The timeout as given, for display; empty for none.
     #[serde(default)]
     pub timeout: String,
+    /// How whoever registered it without an agent runs it, by Consul's names (`TCP`, `Interval`); nothing here does.
+    #[serde(default, skip_serializing_if = "no_definition")]
+    pub definition: OpaqueSettings,
+}
+
+fn no_definition(definition: &OpaqueSettings) -> bool {
+    definition.is_empty()
 }
 
 /// Bytes of check output kept; Consul's default for `check_output_max_size`.

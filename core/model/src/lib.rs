@@ -23,6 +23,7 @@ pub mod name;
 pub mod node;
 pub mod opaque;
 pub mod percent;
+pub mod prepared_query;
 pub mod record;
 pub mod registration;
 pub mod resolver;
@@ -74,6 +75,7 @@ pub use name::{
 pub use node::{Node, NodeId};
 pub use opaque::OpaqueSettings;
 pub use percent::Percent;
+pub use prepared_query::{PreparedQuery, ServiceQuery};
 pub use record::{CaRootRecord, Change, Fence, OnNode, Record, RecordError, RecordKey, Revision, Versioned};
 pub use registration::{CheckSpec, ServiceRegistration};
 pub use resolver::{

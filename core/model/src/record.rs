@@ -88,10 +88,12 @@ pub enum Fence {
     AclNames,
     /// That the first token was made.
     AclBootstrap,
+    /// The names of prepared queries.
+    QueryNames,
 }
 
 impl Fence {
-    const ALL: [Self; 4] = [Self::Protocols, Self::Authority, Self::AclNames, Self::AclBootstrap];
+    const ALL: [Self; 5] = [Self::Protocols, Self::Authority, Self::AclNames, Self::AclBootstrap, Self::QueryNames];
 
     /// The fence's name in its key.
     #[must_use]
@@ -101,6 +103,7 @@ impl Fence {
             Self::Authority => "authority",
             Self::AclNames => "acl-names",
             Self::AclBootstrap => "acl-bootstrap",
+            Self::QueryNames => "query-names",
         }
     }
 }

@@ -223,6 +223,7 @@ fn check(service: &str, number: usize, status: CheckStatus) -> Check {
         kind: String::new(),
         interval: String::new(),
         timeout: String::new(),
+        definition: starling_model::OpaqueSettings::default(),
     }
 }
 

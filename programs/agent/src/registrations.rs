@@ -404,6 +404,7 @@ impl Registrations {
             kind: spec.definition.kind.as_str().to_owned(),
             interval: spec.interval_text.clone(),
             timeout: spec.timeout_text.clone(),
+            definition: starling_model::OpaqueSettings::default(),
         };
         let same_record = old.is_some_and(|old| old.record == record);
         let same_definition = old.is_some_and(|old| old.spec.definition == spec.definition);

@@ -77,6 +77,11 @@ impl Liveness {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the agent of `node` is of this process.
+    pub(crate) fn has_beside(&self, node: &NodeName) -> bool {
+        self.lock().beside.as_ref() == Some(node)
+    }
+
     /// The agent of `node` is of this process, so that it never attaches.
     pub(crate) fn is_beside(&self, node: &NodeName) {
         let mut state = self.lock();

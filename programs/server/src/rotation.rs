@@ -144,7 +144,10 @@ fn missing(server: &Server, snapshot: &Snapshot, revision: Revision) -> Option<B
     let report = server.report(revision, NAMES_MAX)?;
     let pending = report.pending.iter().map(|reporter| reporter.node().clone());
     let refused = report.rejected.iter().map(|(reporter, _)| reporter.node().clone());
-    let away = liveness::alive(snapshot).filter(|node| server.agents().presence(node) == Presence::WaitedFor);
+    // What lives in this process has no stream: its proxies alone report.
+    let is_elsewhere = |node: &NodeName| !server.agents().liveness().has_beside(node);
+    let away = liveness::alive(snapshot).filter(is_elsewhere);
+    let away = away.filter(|node| server.agents().presence(node) == Presence::WaitedFor);
     Some(pending.chain(refused).chain(away).collect())
 }
 
@@ -193,6 +196,31 @@ impl Server {
     ) -> anyhow::Result<(CaRootRecord, Revision)> {
         let seal = self.signer().config().seal.as_ref().ok_or(NotSealed)?;
         let authority = CertificateAuthority::unseal_import(root_pem, key, seal, self.trust_domain(), now())?;
+        self.adopt(authority, renew_within_s).await
+    }
+
+    /// The same of a CA whose key comes as it is, by who may say so: the certificate that signs, those between it and its root, and the
+    /// root, in PEM.
+    ///
+    /// # Errors
+    /// As [`Server::import_authority`].
+    pub async fn take_authority(
+        &self,
+        certificates_pem: &str,
+        key_pem: &str,
+        renew_within_s: u32,
+    ) -> anyhow::Result<(CaRootRecord, Revision)> {
+        self.signer().config().seal.as_ref().ok_or(NotSealed)?;
+        let authority = CertificateAuthority::import(certificates_pem, key_pem, None, self.trust_domain(), now())?;
+        self.adopt(authority, renew_within_s).await
+    }
+
+    async fn adopt(
+        &self,
+        authority: CertificateAuthority,
+        renew_within_s: u32,
+    ) -> anyhow::Result<(CaRootRecord, Revision)> {
+        let seal = self.signer().config().seal.as_ref().ok_or(NotSealed)?;
         let authority = self.bridged(authority);
         let (root, key) = (authority.root().clone(), authority.sealed(seal)?);
         let signs = self.snapshot().active_root().is_some_and(|active| active.value.id == root.id);

@@ -28,7 +28,8 @@ impl<'a> Line<'a> {
 
 /// The record that a line describes: `node NAME ADDRESS key=value…`, `service NODE ID NAME port= address= tags=a,b
 /// weights=PASSING/WARNING native=true`, `sidecar …` (as service, with `of=SERVICE`), `check NODE ID STATUS service=ID`,
-/// `virtual SERVICE ADDRESS`, `ingress GATEWAY SERVICE`.
+/// `virtual SERVICE ADDRESS`, `ingress GATEWAY SERVICE`, `query NAME SERVICE tags= ttl=SECONDS ignore=CHECK passing=true connect=true`, and
+/// `template BEGINNING SERVICE regexp=`.
 pub fn record(line: &str) -> Record {
     let line = Line::parse(line);
     match line.words.as_slice() {
@@ -72,6 +73,7 @@ pub fn record(line: &str) -> Record {
             kind: String::new(),
             interval: String::new(),
             timeout: String::new(),
+            definition: starling_model::OpaqueSettings::default(),
         }),
         ["virtual", service, address] => Record::VirtualAddress(VirtualAddress {
             address: address.parse().unwrap(),
@@ -98,6 +100,32 @@ pub fn record(line: &str) -> Record {
             }],
             meta: BTreeMap::new(),
         }))),
+        [kind @ ("query" | "template"), name, service] => {
+            let given = |key: &str| line.pairs.get(key).map(|value| (*value).to_owned());
+            let list = |key: &str| given(key).map_or_else(Vec::new, |all| all.split(',').map(str::to_owned).collect());
+            let query = PreparedQuery {
+                name: (*name).to_owned(),
+                template: (*kind == "template").then(|| given("regexp").unwrap_or_default()),
+                remove_empty_tags: true,
+                service: ServiceQuery {
+                    service: (*service).to_owned(),
+                    tags: list("tags"),
+                    ignore_check_ids: list("ignore"),
+                    only_passing: given("passing").is_some(),
+                    connect: given("connect").is_some(),
+                    ..ServiceQuery::default()
+                },
+                dns_ttl: String::new(),
+                dns_ttl_s: given("ttl").map_or(0, |ttl| ttl.parse().unwrap()),
+            };
+            let id = Uuid::from_random(name.bytes().fold(7, |sum, byte| sum * 31 + u128::from(byte)));
+            let (kind, name) = (KeptKind::PreparedQuery, id.to_string().parse().unwrap());
+            Record::Config(ConfigEntry::Kept(Box::new(KeptEntry {
+                kind,
+                name,
+                settings: query.into_settings().into(),
+            })))
+        }
         other => panic!("no such line: {other:?}"),
     }
 }

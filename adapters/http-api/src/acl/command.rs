@@ -1,6 +1,9 @@
 //! Whether a command may be carried out: judged on all that it touches, before it is committed.
 
-use starling_catalog::{AclCommand, Command, CoordinationCommand, IntentionById, KvOperation, Snapshot};
+use starling_catalog::{
+    AclCommand, CheckWrite, Command, CoordinationCommand, IntentionById, KvOperation, Operation, RecordOperation,
+    Snapshot,
+};
 use starling_model::{
     Access, Check, CheckId, ConfigEntry, ConfigKind, InstanceKey, IntentionSubject, KeptKind, Node, NodeName, Resource,
     ServiceInstance, ServiceRegistration, Uuid,
@@ -37,9 +40,12 @@ impl Bearer {
             Command::IntentionById(command) => self.may_change_intention(command, snapshot),
             Command::Authority(_) | Command::JoinToken(_) => self.write(Resource::Operator, ""),
             Command::Coordination(command) => self.may_coordinate(command, snapshot),
+            Command::Transaction(operations) => {
+                operations.iter().try_for_each(|operation| self.may_do(operation, operations, snapshot))
+            }
             Command::Acl(AclCommand::Put { .. } | AclCommand::Delete(_)) => self.write(Resource::Acl, ""),
-            // Nobody outside asks for these; the first token is made by who is first.
-            Command::Acl(AclCommand::Bootstrap(_) | AclCommand::Sweep { .. })
+            // Nobody outside asks for these; the first token is made by who is first, and others by who has logged in.
+            Command::Acl(AclCommand::Bootstrap(_) | AclCommand::Login { .. } | AclCommand::Sweep { .. })
             | Command::Node { .. }
             | Command::Liveness(_) => self.require_everything(),
         }
@@ -53,6 +59,50 @@ impl Bearer {
     fn may_write_service(&self, instance: &ServiceInstance) -> Result<(), Denied> {
         self.write(Resource::Service, instance.name.as_str())?;
         self.write(Resource::Service, instance.identity().as_str())
+    }
+
+    /// One operation of a transaction; `all` are those of it.
+    fn may_do(&self, operation: &Operation, all: &[Operation], snapshot: &Snapshot) -> Result<(), Denied> {
+        use RecordOperation as O;
+        match operation {
+            Operation::Kv(operation) => self.may_operate(operation),
+            Operation::Node(O::Get(name)) => self.require(Resource::Node, name.as_str(), Access::Read),
+            Operation::Node(O::Set(Node { name, .. }) | O::Cas(Node { name, .. }, _)) => {
+                self.write(Resource::Node, name.as_str())
+            }
+            Operation::Node(O::Delete(name) | O::DeleteCas(name, _)) => self.write(Resource::Node, name.as_str()),
+            Operation::Instance(O::Get(key)) => {
+                let names = names_of(key, all, snapshot);
+                names.iter().try_for_each(|name| self.require(Resource::Service, name, Access::Read))?;
+                self.require(Resource::Node, key.node.as_str(), Access::Read)
+            }
+            Operation::Instance(O::Set(instance) | O::Cas(instance, _)) => self.may_put_instance(instance, snapshot),
+            Operation::Instance(O::Delete(key) | O::DeleteCas(key, _)) => self.may_remove_instance(key, snapshot),
+            Operation::Check(O::Get((node, id))) => {
+                let of = snapshot.check(node, id).and_then(|check| check.value.service.as_ref());
+                let service = of.map_or(Ok(()), |of| self.require(Resource::Service, of.name.as_str(), Access::Read));
+                service.and_then(|()| self.require(Resource::Node, node.as_str(), Access::Read))
+            }
+            Operation::Check(O::Set(write) | O::Cas(write, _)) => self.may_write_check(write, all, snapshot),
+            Operation::Check(O::Delete((node, id)) | O::DeleteCas((node, id), _)) => {
+                self.may_touch_check(node, id, snapshot)
+            }
+        }
+    }
+
+    /// A check of a transaction, which may be of an instance that the same transaction writes.
+    fn may_write_check(&self, write: &CheckWrite, all: &[Operation], snapshot: &Snapshot) -> Result<(), Denied> {
+        let Check { node, id, .. } = &write.check;
+        if snapshot.check(node, id).is_some() {
+            self.may_touch_check(node, id, snapshot)?;
+        }
+        let Some(of) = &write.of else { return self.write(Resource::Node, node.as_str()) };
+        let names = names_of(&InstanceKey { node: node.clone(), id: of.clone() }, all, snapshot);
+        if names.is_empty() {
+            // Whose it is shows only when it is there.
+            return self.require_under(Resource::Service, "", Access::Write);
+        }
+        names.iter().try_for_each(|name| self.write(Resource::Service, name))
     }
 
     fn may_put_instance(&self, instance: &ServiceInstance, snapshot: &Snapshot) -> Result<(), Denied> {
@@ -189,4 +239,15 @@ impl Bearer {
             | KvOperation::CheckNotExists(name) => key(name, Access::Read),
         }
     }
+}
+
+/// The services by whose names an instance goes, before a transaction and in it.
+fn names_of(key: &InstanceKey, all: &[Operation], snapshot: &Snapshot) -> Vec<String> {
+    let stored = snapshot.instance(key).map(|instance| &instance.value);
+    let written = all.iter().filter_map(|operation| match operation {
+        Operation::Instance(RecordOperation::Set(instance) | RecordOperation::Cas(instance, _)) => Some(instance),
+        Operation::Instance(_) | Operation::Kv(_) | Operation::Node(_) | Operation::Check(_) => None,
+    });
+    let named = stored.into_iter().chain(written.filter(|instance| instance.key == *key));
+    named.map(|instance| instance.name.to_string()).collect()
 }

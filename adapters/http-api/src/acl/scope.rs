@@ -151,7 +151,7 @@ pub(crate) fn scope_of(method: &str, path: &str) -> Scope {
         ("GET", "/v1/status/leader" | "/v1/status/peers") => S::Public,
         ("GET", "/v1/kv/" | "/v1/kv/{*key}") => S::Key(Read),
         ("PUT" | "DELETE", "/v1/kv/" | "/v1/kv/{*key}") => S::Key(Write),
-        ("PUT", "/v1/txn") => S::Judged(&[(R::Key, Read)]),
+        ("PUT", "/v1/txn") => S::Judged(&[(R::Key, Read), (R::Node, Read), (R::Service, Read)]),
         ("PUT", path) if path.starts_with("/v1/session/") => S::Judged(&[(R::Session, Write)]),
         ("GET", "/v1/session/info/{id}" | "/v1/session/node/{node}" | "/v1/session/list") => {
             S::Narrowed(Visible::Sessions)
@@ -198,6 +198,8 @@ fn in_mesh(method: &str, path: &str) -> Scope {
     use Access::{Read, Write};
     use Resource as R;
     match (method, path) {
+        ("GET", "/v1/connect/ca/configuration") => Scope::Whole(R::Operator, Read),
+        ("PUT", "/v1/connect/ca/configuration") => Scope::Whole(R::Operator, Write),
         ("GET", "/v1/connect/intentions") => Scope::Narrowed(Visible::Intentions),
         ("GET", "/v1/connect/intentions/{id}") => Scope::Judged(&[(R::Intentions, Read)]),
         ("PUT" | "DELETE", "/v1/connect/intentions/{id}") => Scope::Judged(&[(R::Intentions, Write)]),

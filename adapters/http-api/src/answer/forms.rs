@@ -346,7 +346,7 @@ pub(crate) fn check(check: &Check, created: Revision, modified: Revision) -> Val
         .field("Interval", check.interval.as_str())
         .field("Timeout", check.timeout.as_str())
         .field("ExposedPort", 0)
-        .field("Definition", json!({}))
+        .field("Definition", Value::Object((*check.definition).clone()))
         .indexes(created, modified)
         .end()
 }

@@ -1,12 +1,13 @@
 //! Bodies of the catalog's register and deregister endpoints: whole nodes from outside, without an agent.
 
-use starling_catalog::{Command, Snapshot};
+use starling_catalog::{CheckWrite, Command, Operation, RecordOperation, Snapshot};
 use starling_identity::Uuid;
 use starling_model::{
     Check, CheckId, CheckStatus, CheckedService, InstanceId, InstanceKey, InstanceKind, Node, NodeName,
-    OUTPUT_BYTES_MAX, ServiceInstance, ServiceName,
+    OUTPUT_BYTES_MAX, Revision, ServiceInstance, ServiceName,
 };
 
+use super::check_definition::parse_definition;
 use super::field::{FieldError, Fields};
 use super::opaque::refuse_contradicted_protocols;
 use super::service::{instance_of, other_gateway, parse_gateway, parse_plain, parse_proxy};
@@ -21,10 +22,7 @@ pub fn parse_register(mut fields: Fields<'_>, snapshot: &Snapshot) -> Result<Com
     fields.tenancy()?;
     fields.ignored(&["WriteRequest", "Token", "PeerName", "CreateIndex", "ModifyIndex"]);
     fields.without_effect("Locality");
-    let id = fields.text("ID")?.unwrap_or_default();
-    if !id.is_empty() && id.to_ascii_lowercase().parse::<Uuid>().is_err() {
-        return Err(fields.error("ID", format!("Bad node ID: {id:?} is no UUID")));
-    }
+    let id = parse_node_id(&mut fields)?;
     let address = fields.address("Address")?;
     let tagged_addresses = fields.text_map("TaggedAddresses")?;
     let meta = fields.meta("NodeMeta")?;
@@ -156,6 +154,14 @@ fn parse_catalog_check(
     {
         return Err(fields.error("Node", format!("is not {:?}, the node registered", node.as_str())));
     }
+    let service_path = fields.path("ServiceID");
+    let CheckWrite { mut check, of } = parse_check_write(fields, node.clone())?;
+    check.service = of.map(|id| find_service(&service_path, id, node, instances, snapshot)).transpose()?;
+    Ok(check)
+}
+
+/// Reads a check without its node.
+fn parse_check_write(mut fields: Fields<'_>, node: NodeName) -> Result<CheckWrite, FieldError> {
     let name = fields.text("Name")?;
     let id = fields.text("CheckID")?.or_else(|| name.clone());
     let id = id.ok_or_else(|| fields.missing("CheckID", "must be given"))?;
@@ -166,35 +172,121 @@ fn parse_catalog_check(
     };
     let notes = fields.text("Notes")?.unwrap_or_default();
     let output = cut_output(fields.text("Output")?.unwrap_or_default());
-    let service = match fields.text("ServiceID")? {
-        Some(text) => Some(find_service(&fields, &text, node, instances, snapshot)?),
-        None => None,
-    };
-    let kind = fields.text("Type")?.unwrap_or_default();
+    let of = fields.text("ServiceID")?.map(|text| InstanceId::new(&text));
+    let of = of.transpose().map_err(|error| fields.error("ServiceID", error))?;
+    let (definition, asks) = parse_definition(fields.object("Definition")?)?;
+    let kind = fields.text("Type")?.unwrap_or_else(|| asks.to_owned());
     let interval = fields.text("Interval")?.unwrap_or_default();
     let timeout = fields.text("Timeout")?.unwrap_or_default();
     fields.ignored(&["ServiceName", "ServiceTags", "ExposedPort", "CreateIndex", "ModifyIndex", "PeerName"]);
-    fields.without_effect("Definition");
     fields.tenancy()?;
     fields.finish()?;
-    let name = name.unwrap_or_else(|| id.to_string());
-    Ok(Check { node: node.clone(), id, name, status, notes, output, service, kind, interval, timeout })
+    let (name, service) = (name.unwrap_or_default(), None);
+    let check = Check { node, id, name, status, notes, output, service, kind, interval, timeout, definition };
+    Ok(CheckWrite { check, of })
 }
 
 fn find_service(
-    fields: &Fields<'_>,
-    id: &str,
+    path: &str,
+    id: InstanceId,
     node: &NodeName,
     instances: &[ServiceInstance],
     snapshot: &Snapshot,
 ) -> Result<CheckedService, FieldError> {
-    let id = InstanceId::new(id).map_err(|error| fields.error("ServiceID", error))?;
     let key = InstanceKey { node: node.clone(), id };
     let known = snapshot.instance(&key).map(|entry| &entry.value);
     match instances.iter().find(|instance| instance.key == key).or(known) {
         Some(instance) => Ok(CheckedService { id: key.id, name: instance.name.clone(), tags: instance.tags.clone() }),
-        None => Err(fields.error("ServiceID", format!("{} is not registered on node {node}", key.id))),
+        None => Err(FieldError::new(path, format!("{} is not registered on node {node}", key.id))),
     }
+}
+
+/// Reads an operation of a transaction on a node, an instance or a check: `kind` is Consul's word for which, and the name of the field
+/// beside the verb that has the record.
+///
+/// # Errors
+/// [`FieldError`] at the first field that is wrong.
+pub fn parse_operation(mut fields: Fields<'_>, kind: &str) -> Result<Operation, FieldError> {
+    let verb = fields.required_text("Verb")?;
+    let verb_path = fields.path("Verb");
+    let on_node = if kind == "Service" { Some(required_node(&mut fields)?) } else { None };
+    let record = fields.object(kind)?.ok_or_else(|| fields.missing(kind, "must be given"))?;
+    fields.tenancy()?;
+    fields.finish()?;
+    let index = |record: &mut Fields<'_>| record.whole_number("ModifyIndex").map(Revision);
+    let mut record = record;
+    let at = index(&mut record)?;
+    let is_write = matches!(verb.as_str(), "set" | "cas");
+    match (kind, on_node) {
+        ("Service", Some(node)) if is_write => {
+            let instance = parse_instance(record, &node)?;
+            operation(&verb, &verb_path, Some(instance), None, at).map(Operation::Instance)
+        }
+        ("Service", Some(node)) => {
+            let id = record.required_text("ID")?;
+            let id = InstanceId::new(&id).map_err(|error| record.error("ID", error))?;
+            operation(&verb, &verb_path, None, Some(InstanceKey { node, id }), at).map(Operation::Instance)
+        }
+        ("Check", _) => {
+            let node = required_node(&mut record)?;
+            if is_write {
+                let write = parse_check_write(record, node)?;
+                return operation(&verb, &verb_path, Some(write), None, at).map(Operation::Check);
+            }
+            let id = record.required_text("CheckID")?;
+            let id = CheckId::new(&id).map_err(|error| record.error("CheckID", error))?;
+            operation(&verb, &verb_path, None, Some((node, id)), at).map(Operation::Check)
+        }
+        _ => {
+            let name = required_node(&mut record)?;
+            if is_write {
+                let node = parse_node(record, name)?;
+                return operation(&verb, &verb_path, Some(node), None, at).map(Operation::Node);
+            }
+            operation(&verb, &verb_path, None, Some(name), at).map(Operation::Node)
+        }
+    }
+}
+
+fn operation<R, K>(
+    verb: &str,
+    path: &str,
+    record: Option<R>,
+    key: Option<K>,
+    at: Revision,
+) -> Result<RecordOperation<R, K>, FieldError> {
+    match (verb, record, key) {
+        ("set", Some(record), _) => Ok(RecordOperation::Set(record)),
+        ("cas", Some(record), _) => Ok(RecordOperation::Cas(record, at)),
+        ("get", _, Some(key)) => Ok(RecordOperation::Get(key)),
+        ("delete", _, Some(key)) => Ok(RecordOperation::Delete(key)),
+        ("delete-cas", _, Some(key)) => Ok(RecordOperation::DeleteCas(key, at)),
+        _ => {
+            Err(FieldError::new(path, format!("unknown verb {verb:?}; it is one of set, cas, get, delete, delete-cas")))
+        }
+    }
+}
+
+/// Reads a node as answers have it.
+fn parse_node(mut fields: Fields<'_>, name: NodeName) -> Result<Node, FieldError> {
+    check_datacenter(&mut fields)?;
+    fields.tenancy()?;
+    fields.ignored(&["CreateIndex", "PeerName"]);
+    fields.without_effect("Locality");
+    let id = parse_node_id(&mut fields)?;
+    let address = fields.address("Address")?.ok_or_else(|| fields.missing("Address", "must be given"))?;
+    let tagged_addresses = fields.text_map("TaggedAddresses")?;
+    let meta = fields.meta("Meta")?;
+    fields.finish()?;
+    Ok(Node { name, id, address, tagged_addresses, meta })
+}
+
+fn parse_node_id(fields: &mut Fields<'_>) -> Result<String, FieldError> {
+    let id = fields.text("ID")?.unwrap_or_default();
+    if !id.is_empty() && id.to_ascii_lowercase().parse::<Uuid>().is_err() {
+        return Err(fields.error("ID", format!("Bad node ID: {id:?} is no UUID")));
+    }
+    Ok(id)
 }
 
 /// Cuts a check's output to [`OUTPUT_BYTES_MAX`], between characters.

@@ -271,6 +271,15 @@ impl<'c> Fields<'c> {
         Port::try_from(number).map_err(|error| self.error(name, error))
     }
 
+    /// A number from 0 to 2^64 - 1, which are more than a signed one holds; 0 if absent.
+    ///
+    /// # Errors
+    /// [`FieldError`] if it is none.
+    pub fn whole_number(&mut self, name: &str) -> Result<u64, FieldError> {
+        let Some(field) = self.take(name) else { return Ok(0) };
+        field.value.as_u64().ok_or_else(|| FieldError::new(&field.path, "must be a whole number, not below 0"))
+    }
+
     /// A duration; zero counts as absent.
     ///
     /// # Errors

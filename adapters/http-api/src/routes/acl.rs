@@ -1,6 +1,7 @@
 //! Access control: <https://developer.hashicorp.com/consul/api-docs/acl>.
 
 mod agent;
+mod login;
 mod method;
 mod policy;
 mod role;
@@ -27,8 +28,8 @@ pub(super) fn table() -> Vec<Route> {
     vec![
         Route::new("PUT", "/v1/acl/bootstrap", P::Public, B::SMALL, "Make the first token, which may everything; once (`BootstrapSecret`)", |a, c| Box::pin(token::bootstrap(a, c))),
         Route::new("GET", "/v1/acl/replication", P::Public, B::NONE, "Replication from another datacentre, of which there is none", |a, c| Box::pin(replication(a, c))),
-        Route::new("POST", "/v1/acl/login", P::Public, B::ACL, "Refused in this release: make tokens", |a, c| Box::pin(token::login(a, c))),
-        Route::new("POST", "/v1/acl/logout", P::Public, B::NONE, "End a token that came of a login; none does in this release", |a, c| Box::pin(token::logout(a, c))),
+        Route::new("POST", "/v1/acl/login", P::Public, B::ACL, "Make a token for who shows a JSON Web Token that an auth method of type jwt accepts", |a, c| Box::pin(login::login(a, c))),
+        Route::new("POST", "/v1/acl/logout", P::Public, B::NONE, "End the token that is shown, which came of a login", |a, c| Box::pin(login::logout(a, c))),
         Route::new("PUT", "/v1/acl/token", P::AclWrite, B::ACL, "Make a token", |a, c| Box::pin(token::create(a, c))),
         Route::new("GET", "/v1/acl/token/self", P::Public, B::NONE, "The token that is shown", |a, c| Box::pin(token::read_self(a, c))),
         Route::new("GET", "/v1/acl/token/{accessor}", P::AclRead, B::NONE, "A token; its secret is hidden from who may not write tokens (`expanded`)", |a, c| Box::pin(token::read(a, c))),

@@ -1,5 +1,7 @@
 //! The CA: which roots there are, which of them signs, and how another comes in its place.
 
+pub(super) mod configuration;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use starling_catalog::{
-    Command, CoordinationCommand, CoordinationRefusal, KvFailure, KvOperation, KvWrite, Refusal, Subject,
-};
+use starling_catalog::{Command, CoordinationCommand, CoordinationRefusal, KvOperation, KvWrite, Refusal, Subject};
 use starling_model::coordination::folder_of;
 use starling_model::{KvEntry, KvKey, KvValue, Resource, Uuid, Versioned};
 
@@ -150,9 +148,4 @@ async fn commit(api: &Api, call: &Call, operation: KvOperation) -> Outcome {
         }
         Err(failure) => Err(failure.into()),
     }
-}
-
-/// What failed of a transaction, as clients read it.
-pub(super) fn failures_form(failures: &[(usize, KvFailure)]) -> Value {
-    failures.iter().map(|(place, failure)| json!({"OpIndex": place, "What": failure.to_string()})).collect()
 }

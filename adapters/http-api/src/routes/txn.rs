@@ -7,40 +7,79 @@ use base64::engine::general_purpose::STANDARD;
 use http::StatusCode;
 use serde_json::{Value, json};
 use starling_catalog::{
-    Command, CoordinationCommand, CoordinationRefusal, KvOperation, KvWrite, Refusal, TXN_OPERATIONS_MAX, kv_answers,
+    Command, CoordinationCommand, CoordinationRefusal, KvOperation, KvWrite, Operation, OperationAnswer, Refusal,
+    Snapshot, TXN_OPERATIONS_MAX, transaction_answers,
 };
-use starling_model::{KvKey, KvValue, Revision, Uuid};
+use starling_model::{KvKey, KvValue, Record, Revision, Uuid, Versioned};
 
 use super::kv;
-use crate::answer::Answer;
-use crate::call::Call;
+use crate::answer::{Answer, forms};
+use crate::call::{Call, log_notices};
 use crate::error::ApiError;
-use crate::parse::{Context, FieldError, Fields, parse_json};
-use crate::ports::{CommitFailure, Committed};
+use crate::parse::{Context, FieldError, Fields, parse_json, parse_operation};
+use crate::ports::{CommitFailure, Committed, MeshFacts};
 use crate::router::{Api, Outcome};
 
 pub(super) async fn run(api: Arc<Api>, call: Call) -> Outcome {
     let operations = {
         let context = Call::context(&api.catalog.authority());
-        operations_of(&context, parse_json(&call.body)?)?
+        let operations = operations_of(&context, parse_json(&call.body)?)?;
+        log_notices(&context);
+        operations
     };
-    let command = Command::Coordination(CoordinationCommand::Kv(operations.clone()));
+    let command = command_of(&operations);
     match api.transact(&call, command).await {
         Ok(Committed { revision, decided_on }) => {
-            let answers = kv_answers(&decided_on, &operations, revision).unwrap_or_default();
-            let results: Vec<Value> =
-                answers.iter().map(|answer| json!({"KV": kv::form(&answer.entry, answer.with_value)})).collect();
+            let answers = transaction_answers(&decided_on, &operations, revision).unwrap_or_default();
+            let facts = api.catalog.authority();
+            let results: Vec<Value> = answers.iter().map(|answer| form(answer, &decided_on, &facts)).collect();
             Ok(Answer::json(json!({"Results": results, "Errors": null})).written_at(revision))
         }
         Err(CommitFailure::Refused(Refusal::Coordination(CoordinationRefusal::Operations(failures)))) => {
-            let body = json!({"Results": null, "Errors": kv::failures_form(&failures)});
-            Ok(Answer::json(body).status(StatusCode::CONFLICT))
+            Ok(failed(failures.iter().map(|(place, failure)| (*place, failure.to_string()))))
+        }
+        Err(CommitFailure::Refused(Refusal::Transaction(failures))) => {
+            Ok(failed(failures.iter().map(|(place, failure)| (*place, failure.to_string()))))
         }
         Err(failure) => Err(failure.into()),
     }
 }
 
-fn operations_of(context: &Context, body: Value) -> Result<Vec<KvOperation>, ApiError> {
+/// One on entries alone removes trees of any size.
+fn command_of(operations: &[Operation]) -> Command {
+    let on_entries = operations.iter().map(|operation| match operation {
+        Operation::Kv(operation) => Some(operation.clone()),
+        Operation::Node(_) | Operation::Instance(_) | Operation::Check(_) => None,
+    });
+    match on_entries.collect::<Option<Vec<_>>>() {
+        Some(on_entries) => Command::Coordination(CoordinationCommand::Kv(on_entries)),
+        None => Command::Transaction(operations.to_vec()),
+    }
+}
+
+fn failed(failures: impl Iterator<Item = (usize, String)>) -> Answer {
+    let errors: Vec<Value> = failures.map(|(place, what)| json!({"OpIndex": place, "What": what})).collect();
+    Answer::json(json!({"Results": null, "Errors": errors})).status(StatusCode::CONFLICT)
+}
+
+fn form(answer: &OperationAnswer, snapshot: &Snapshot, facts: &MeshFacts) -> Value {
+    let record = match answer {
+        OperationAnswer::Kv(answer) => return json!({"KV": kv::form(&answer.entry, answer.with_value)}),
+        OperationAnswer::Record(record) => record,
+    };
+    let (created, modified) = (record.created, record.modified);
+    if let Record::Node(node) = &record.value {
+        json!({"Node": forms::node(&Versioned { value: node.clone(), created, modified }, facts)})
+    } else if let Record::Instance(instance) = &record.value {
+        json!({"Service": forms::node_service(&Versioned { value: instance.clone(), created, modified }, snapshot)})
+    } else if let Record::Check(check) = &record.value {
+        json!({"Check": forms::check(check, created, modified)})
+    } else {
+        json!({})
+    }
+}
+
+fn operations_of(context: &Context, body: Value) -> Result<Vec<Operation>, ApiError> {
     let Value::Array(operations) = body else {
         return Err(ApiError::bad_request("body: must be a list of operations"));
     };
@@ -49,14 +88,22 @@ fn operations_of(context: &Context, body: Value) -> Result<Vec<KvOperation>, Api
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, text));
     }
     let now_ms = super::now_ms();
-    let read = |(place, value): (usize, Value)| -> Result<KvOperation, FieldError> {
+    let read = |(place, value): (usize, Value)| -> Result<Operation, FieldError> {
         let mut fields = Fields::of(context, &format!("[{place}]"), value)?;
-        for other in ["Node", "Service", "Check", "Session"] {
-            fields.unsupported(other)?;
+        fields.unsupported("Session")?;
+        let mut found = None;
+        for kind in ["KV", "Node", "Service", "Check"] {
+            let Some(own) = fields.object(kind)? else { continue };
+            if let Some((other, _)) = found.replace((kind, own)) {
+                return Err(fields.error(kind, format!("contradicts {other}: an operation is on one of them")));
+            }
         }
-        let kv = fields.object("KV")?;
         fields.finish()?;
-        operation_of(kv.ok_or_else(|| FieldError::new(format!("[{place}]"), "has no KV"))?, now_ms)
+        match found {
+            Some(("KV", own)) => operation_of(own, now_ms).map(Operation::Kv),
+            Some((kind, own)) => parse_operation(own, kind),
+            None => Err(FieldError::new(format!("[{place}]"), "has none of KV, Node, Service and Check")),
+        }
     };
     Ok(operations.into_iter().enumerate().map(read).collect::<Result<_, _>>()?)
 }
@@ -67,7 +114,7 @@ fn operation_of(mut fields: Fields<'_>, now_ms: u64) -> Result<KvOperation, Fiel
     let value = fields.text("Value")?.unwrap_or_default();
     let value = STANDARD.decode(value).map_err(|error| fields.error("Value", error))?;
     let value = KvValue::new(&value).map_err(|error| fields.error("Value", error))?;
-    let (flags, index) = (whole_number(&mut fields, "Flags")?, Revision(whole_number(&mut fields, "Index")?));
+    let (flags, index) = (fields.whole_number("Flags")?, Revision(fields.whole_number("Index")?));
     let session = fields.text("Session")?;
     let session: Option<Uuid> = session
         .map(|text| text.to_ascii_lowercase().parse().map_err(|_| fields.error("Session", "is no UUID")))
@@ -93,10 +140,4 @@ fn operation_of(mut fields: Fields<'_>, now_ms: u64) -> Result<KvOperation, Fiel
     };
     fields.finish()?;
     Ok(operation)
-}
-
-/// A number from 0 to 2^64 - 1, which are more than a signed one holds.
-fn whole_number(fields: &mut Fields<'_>, name: &str) -> Result<u64, FieldError> {
-    let Some(field) = fields.take(name) else { return Ok(0) };
-    field.value.as_u64().ok_or_else(|| FieldError::new(&field.path, "must be a whole number, not below 0"))
 }

@@ -374,6 +374,7 @@ fn expand(spec: CheckSpec, number: usize, instance: &ServiceInstance) -> Check {
         kind: spec.definition.kind.as_str().to_owned(),
         interval: spec.interval_text,
         timeout: spec.timeout_text,
+        definition: starling_model::OpaqueSettings::default(),
     }
 }
 

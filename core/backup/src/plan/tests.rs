@@ -56,6 +56,7 @@ fn check(node: &str, id: &str, of: Option<&str>, status: CheckStatus) -> Record 
         kind: String::new(),
         interval: String::new(),
         timeout: String::new(),
+        definition: starling_model::OpaqueSettings::default(),
     })
 }
 

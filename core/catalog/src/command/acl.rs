@@ -29,6 +29,13 @@ pub enum AclCommand {
         /// Whether it is to be made, and not to be changed.
         is_new: bool,
     },
+    /// Makes a token for somebody who has logged in by its auth method, which has to be what it was.
+    Login {
+        /// The token.
+        token: Box<AclToken>,
+        /// When the method was last changed, by what the caller was judged.
+        method_at: Revision,
+    },
     /// Removes a record.
     Delete(AclKey),
     /// Removes tokens that have expired.
@@ -106,6 +113,16 @@ pub(super) fn decide(snapshot: &Snapshot, command: &AclCommand, decision: &mut D
             AclRecord::AuthMethod(method) => decide_method(snapshot, method, *is_new, decision),
             AclRecord::BindingRule(rule) => decide_binding_rule(snapshot, rule, *is_new, decision),
         },
+        AclCommand::Login { token, method_at } => {
+            let unknown = || AclRefusal::Unknown {
+                what: "auth method",
+                id: token.auth_method.as_ref().map(ToString::to_string).unwrap_or_default(),
+            };
+            let method = token.auth_method.as_ref().and_then(|name| snapshot.acl_auth_method(name));
+            let method = method.filter(|method| method.modified == *method_at).ok_or_else(unknown)?;
+            decision.see(snapshot, RecordKey::Acl(AclKey::AuthMethod(method.value.name.clone())));
+            decide_token(snapshot, token, true, decision)
+        }
         AclCommand::Delete(key) => decide_delete(snapshot, key, decision),
         AclCommand::Sweep { by, now } => {
             sweep(snapshot, *by, *now, decision);
@@ -263,6 +280,11 @@ fn decide_delete(snapshot: &Snapshot, key: &AclKey, decision: &mut Decision) -> 
         let of_method = snapshot.acl_binding_rules().filter(|rule| rule.value.method == *method);
         let gone = of_method.map(|rule| Change::Delete(RecordKey::Acl(AclKey::BindingRule(rule.value.id))));
         decision.changes.extend(gone);
+        let tokens = snapshot.acl_tokens().filter(|token| token.value.auth_method.as_ref() == Some(method));
+        let gone = tokens.map(|token| Change::Delete(RecordKey::Acl(AclKey::Token(token.value.accessor))));
+        decision.changes.extend(gone);
+        // Who has logged in meanwhile has seen that the method was there.
+        decision.again = !decision.changes.is_empty();
     }
     Ok(())
 }

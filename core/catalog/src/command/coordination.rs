@@ -15,13 +15,13 @@ use starling_model::{
 
 use super::{Decision, GUARDED_CHANGES_MAX};
 use crate::snapshot::Snapshot;
-use run::Run;
+pub(super) use run::Run;
 
 /// Operations of one transaction; Consul's, and as many as depend on one entry each and still fit into one of the store's.
 pub const TXN_OPERATIONS_MAX: usize = GUARDED_CHANGES_MAX;
 
 /// Entries and sessions that a transaction which writes may depend on: conditions of one transaction of the store.
-const CONDITIONS_MAX: usize = GUARDED_CHANGES_MAX - 1;
+pub(super) const CONDITIONS_MAX: usize = GUARDED_CHANGES_MAX - 1;
 
 /// Bytes of values that a transaction may answer.
 const ANSWERED_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -257,9 +257,21 @@ fn decide_kv(
     decision: &mut Decision,
 ) -> Result<(), CoordinationRefusal> {
     let next = Revision(snapshot.revision().0 + 1);
-    let mut run = Run::new(snapshot, operations, next).map_err(CoordinationRefusal::Operations)?;
+    let run = Run::new(snapshot, operations, next).map_err(CoordinationRefusal::Operations)?;
     let sole_tree = matches!(operations, [KvOperation::DeleteTree(_)]);
-    for key in std::mem::take(&mut run.named) {
+    decide_run(snapshot, run, sole_tree, decision);
+    if decision.seen.len() > CONDITIONS_MAX && !decision.changes.is_empty() {
+        let last = operations.len().saturating_sub(1);
+        return Err(CoordinationRefusal::Operations(vec![(last, KvFailure::TooLarge)]));
+    }
+    // Others may have put more there meanwhile.
+    decision.again = sole_tree && !decision.changes.is_empty();
+    Ok(())
+}
+
+/// Writes what operations have come to. Of a tree that is removed alone no more is seen than one transaction takes.
+pub(super) fn decide_run(snapshot: &Snapshot, run: Run<'_>, sole_tree: bool, decision: &mut Decision) {
+    for key in run.named {
         let record = RecordKey::Coordination(CoordinationKey::Kv(key.clone()));
         if !sole_tree || decision.seen.len() < CONDITIONS_MAX {
             decision.see(snapshot, record.clone());
@@ -272,13 +284,6 @@ fn decide_kv(
     for session in run.sessions {
         decision.see(snapshot, RecordKey::Coordination(CoordinationKey::Session(session)));
     }
-    if decision.seen.len() > CONDITIONS_MAX && !decision.changes.is_empty() {
-        let last = operations.len().saturating_sub(1);
-        return Err(CoordinationRefusal::Operations(vec![(last, KvFailure::TooLarge)]));
-    }
-    // Others may have put more there meanwhile.
-    decision.again = sole_tree && !decision.changes.is_empty();
-    Ok(())
 }
 
 /// What the operations answer, in order, when they are done at `at` on what `snapshot` has; `None` if they cannot be.

@@ -130,6 +130,7 @@ fn check(snapshot: &Snapshot, node: &NodeName, status: CheckStatus, decision: &m
         kind: String::new(),
         interval: String::new(),
         timeout: String::new(),
+        definition: starling_model::OpaqueSettings::default(),
     };
     decision.changes.push(Change::Put(Record::Check(check)));
     decision.see(snapshot, RecordKey::Node(node.clone()));

@@ -69,6 +69,7 @@ pub fn check(node: &str, id: &str, service: Option<(&str, &str)>, status: CheckS
         kind: String::new(),
         interval: String::new(),
         timeout: String::new(),
+        definition: starling_model::OpaqueSettings::default(),
     })
 }
 

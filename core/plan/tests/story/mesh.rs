@@ -214,6 +214,7 @@ impl Mesh {
             kind: String::new(),
             interval: String::new(),
             timeout: String::new(),
+            definition: starling_model::OpaqueSettings::default(),
         }
     }
 

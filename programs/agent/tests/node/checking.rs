@@ -87,6 +87,7 @@ async fn an_alias_of_another_node_reads_the_catalog() {
         kind: String::new(),
         interval: String::new(),
         timeout: String::new(),
+        definition: starling_model::OpaqueSettings::default(),
     };
     let checks = vec![
         elsewhere("node", CheckStatus::Passing, None),

@@ -58,6 +58,7 @@ fn templated(policy: &TemplatedPolicy) -> Value {
 /// A token; its secret is shown to who may write tokens, and to who has it.
 pub(crate) fn token(token: &Versioned<AclToken>, snapshot: &Snapshot, with_secret: bool) -> Value {
     let AclToken { accessor, secret, description, grants: of, local, created_at, expires_at, ttl_s, .. } = &token.value;
+    let method = token.value.auth_method.as_ref().map_or("", |method| method.as_str());
     let content = json!([accessor.to_string(), description, of, local]);
     let ttl = ttl_s.map(|seconds| u64::saturating_mul(seconds, 1_000_000_000)).unwrap_or_default();
     let form = Form::new()
@@ -66,6 +67,7 @@ pub(crate) fn token(token: &Versioned<AclToken>, snapshot: &Snapshot, with_secre
         .field("Description", description.as_str());
     grants(form, of, snapshot)
         .field("Local", *local)
+        .nonempty("AuthMethod", method)
         .nonempty("ExpirationTTL", ttl)
         .nonempty("ExpirationTime", expires_at.map(time).unwrap_or_default())
         .field("CreateTime", time(*created_at))

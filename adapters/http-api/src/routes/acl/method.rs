@@ -1,4 +1,4 @@
-//! Auth methods and their binding rules. They are kept; nobody logs in by them in this release.
+//! Auth methods and their binding rules. All are kept; one logs in by those of type `jwt`.
 
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use crate::answer::forms::acl as forms;
 use crate::blocking::view;
 use crate::call::Call;
 use crate::error::ApiError;
+use crate::login::{JWT, JwtSettings, check_rule};
 use crate::parse::acl::{BindingRuleBody, parse_auth_method, parse_binding_rule};
 use crate::router::{Api, Outcome};
 
@@ -37,6 +38,10 @@ pub(super) async fn update(api: Arc<Api>, call: Call) -> Outcome {
 }
 
 async fn put(api: &Api, call: &Call, method: AclAuthMethod, is_new: bool) -> Outcome {
+    if method.kind == JWT {
+        let context = Call::context(&api.catalog.authority());
+        JwtSettings::parse(&method.config, &context)?;
+    }
     let name = method.name.clone();
     let record = AclRecord::AuthMethod(Box::new(method));
     let revision = api.commit(call, Command::Acl(AclCommand::Put { record, is_new })).await?;
@@ -91,6 +96,12 @@ pub(super) async fn update_rule(api: Arc<Api>, call: Call) -> Outcome {
 }
 
 async fn put_rule(api: &Api, call: &Call, rule: AclBindingRule, is_new: bool) -> Outcome {
+    let snapshot = api.catalog.snapshot();
+    if snapshot.acl_auth_method(&rule.method).is_some_and(|method| method.value.kind == JWT) {
+        let named =
+            [("BindName", rule.bind_name.as_str()), ("BindVars.Name", rule.bind_vars.as_deref().unwrap_or_default())];
+        check_rule(&rule.selector, &named)?;
+    }
     let id = rule.id;
     let record = AclRecord::BindingRule(Box::new(rule));
     let revision = api.commit(call, Command::Acl(AclCommand::Put { record, is_new })).await?;

@@ -53,7 +53,7 @@ pub(super) async fn bootstrap(api: Arc<Api>, call: Call) -> Outcome {
 }
 
 /// A secret that was given, which is a UUID, or else one that is drawn.
-fn secret_of(given: Option<String>, field: &str) -> Result<AclSecret, ApiError> {
+pub(super) fn secret_of(given: Option<String>, field: &str) -> Result<AclSecret, ApiError> {
     let wrong = || ApiError::bad_request(format!("{field}: is no UUID"));
     let id: Uuid = match given {
         Some(text) => text.to_ascii_lowercase().parse().map_err(|_| wrong())?,
@@ -63,19 +63,10 @@ fn secret_of(given: Option<String>, field: &str) -> Result<AclSecret, ApiError> 
 }
 
 /// What was written, as it stands.
-fn written(api: &Api, accessor: Uuid, revision: Revision) -> Outcome {
+pub(super) fn written(api: &Api, accessor: Uuid, revision: Revision) -> Outcome {
     let snapshot = api.catalog.snapshot();
     let token = snapshot.acl_token(accessor).ok_or_else(|| not_found("token", &accessor.to_string()))?;
     Ok(Answer::json(forms::token(token, &snapshot, true)).written_at(revision))
-}
-
-pub(super) async fn login(_: Arc<Api>, _: Call) -> Outcome {
-    Err(ApiError::bad_request("nobody logs in by an auth method in this release; make tokens with PUT /v1/acl/token"))
-}
-
-pub(super) async fn logout(_: Arc<Api>, _: Call) -> Outcome {
-    let text = "Permission denied: the token did not come of a login; remove it with DELETE /v1/acl/token/ACCESSOR";
-    Err(ApiError::new(StatusCode::FORBIDDEN, text))
 }
 
 fn body(api: &Api, call: &Call) -> Result<TokenBody, ApiError> {
@@ -102,6 +93,7 @@ pub(super) async fn create(api: Arc<Api>, call: Call) -> Outcome {
         created_at: now,
         expires_at,
         ttl_s,
+        auth_method: None,
     };
     put(&api, &call, token, true).await
 }
@@ -170,6 +162,7 @@ pub(super) async fn copy(api: Arc<Api>, call: Call) -> Outcome {
         secret,
         description: if description.is_empty() { before.value.description.clone() } else { description },
         created_at: now(),
+        auth_method: None,
         ..before.value.clone()
     };
     put(&api, &call, token, true).await
@@ -230,8 +223,7 @@ pub(super) async fn list(api: Arc<Api>, call: Call) -> Outcome {
             && policy.is_none_or(|id| has(&token.grants.policies, id))
             && role.is_none_or(|id| has(&token.grants.roles, id))
             && service.is_none_or(stands_for)
-            // None has come of a login.
-            && method.is_none()
+            && method.is_none_or(|name| token.auth_method.as_ref().is_some_and(|own| own.as_str() == name))
     };
     let with_secrets = may_see_secrets(&call);
     let tokens = view.snapshot.acl_tokens().filter(|token| is_wanted(&token.value));

@@ -10,14 +10,14 @@ use crate::coordination::{Entries, under};
 use crate::snapshot::Snapshot;
 
 /// Operations that are carried out.
-pub(super) struct Run<'s> {
+pub(in crate::command) struct Run<'s> {
     snapshot: &'s Snapshot,
     at: Revision,
-    pub(super) entries: Entries,
+    pub(in crate::command) entries: Entries,
     /// Keys on which it depends or which are written.
-    pub(super) named: BTreeSet<KvKey>,
-    pub(super) sessions: BTreeSet<Uuid>,
-    pub(super) answers: Vec<KvAnswer>,
+    pub(in crate::command) named: BTreeSet<KvKey>,
+    pub(in crate::command) sessions: BTreeSet<Uuid>,
+    pub(in crate::command) answers: Vec<KvAnswer>,
     answered_bytes: usize,
 }
 
@@ -27,16 +27,22 @@ impl<'s> Run<'s> {
         operations: &[KvOperation],
         at: Revision,
     ) -> Result<Self, Vec<(usize, KvFailure)>> {
-        let entries = snapshot.coordination.entries.clone();
-        let (named, sessions, answers) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-        let mut run = Self { snapshot, at, entries, named, sessions, answers, answered_bytes: 0 };
+        let mut run = Self::begin(snapshot, at);
         let is_sole = operations.len() == 1;
         let done = operations.iter().map(|operation| run.one(operation, is_sole)).enumerate();
         let failed: Vec<_> = done.filter_map(|(place, done)| Some((place, done.err()?))).collect();
         if failed.is_empty() { Ok(run) } else { Err(failed) }
     }
 
-    fn one(&mut self, operation: &KvOperation, is_sole: bool) -> Result<(), KvFailure> {
+    /// None yet.
+    pub(in crate::command) fn begin(snapshot: &'s Snapshot, at: Revision) -> Self {
+        let entries = snapshot.coordination.entries.clone();
+        let (named, sessions, answers) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        Self { snapshot, at, entries, named, sessions, answers, answered_bytes: 0 }
+    }
+
+    /// Carries out one more, which may be the only one.
+    pub(in crate::command) fn one(&mut self, operation: &KvOperation, is_sole: bool) -> Result<(), KvFailure> {
         match operation {
             KvOperation::Set(write) => {
                 let (lock_index, session) = self.lock_of(&write.key);

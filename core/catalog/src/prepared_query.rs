@@ -1,0 +1,87 @@
+//! Prepared queries of a snapshot, and what they find.
+
+use std::sync::Arc;
+
+use starling_model::{
+    CheckStatus, ConfigEntry, ConfigKind, KeptKind, PreparedQuery, Revision, ServiceInstance, ServiceName, Uuid,
+    Versioned,
+};
+
+use crate::snapshot::Snapshot;
+
+/// Queries at a time: each is looked at when one is asked for by name.
+pub const QUERIES_MAX: usize = 4_096;
+
+/// The kind under which they are kept.
+pub const QUERY_KIND: ConfigKind = ConfigKind::Kept(KeptKind::PreparedQuery);
+
+/// A query with its identifier.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredQuery {
+    /// Its identifier.
+    pub id: Uuid,
+    /// What it says.
+    pub query: PreparedQuery,
+    /// Consul's `CreateIndex`.
+    pub created: Revision,
+    /// Consul's `ModifyIndex`.
+    pub modified: Revision,
+}
+
+/// Reads a query as it is kept.
+pub(crate) fn stored(entry: &Versioned<ConfigEntry>) -> Option<StoredQuery> {
+    let ConfigEntry::Kept(kept) = &entry.value else { return None };
+    let (id, query) = (kept.name.as_str().parse().ok()?, PreparedQuery::of_settings(&kept.settings)?);
+    Some(StoredQuery { id, query, created: entry.created, modified: entry.modified })
+}
+
+impl Snapshot {
+    /// Every prepared query, by identifier.
+    pub fn prepared_queries(&self) -> impl Iterator<Item = StoredQuery> {
+        self.configs(QUERY_KIND).filter_map(|entry| stored(entry))
+    }
+
+    /// The query that is meant by a text: by its identifier, by its name, or as the template with the longest beginning of it; with
+    /// `folded` upper and lower case are the same.
+    #[must_use]
+    pub fn prepared_query(&self, text: &str, folded: bool) -> Option<StoredQuery> {
+        let id: Option<Uuid> = text.parse().ok();
+        let same = |one: &str, other: &str| if folded { one.eq_ignore_ascii_case(other) } else { one == other };
+        let begins = |name: &str| text.get(..name.len()).is_some_and(|beginning| same(beginning, name));
+        let mut best: Option<StoredQuery> = None;
+        for found in self.prepared_queries() {
+            let is_template = found.query.template.is_some();
+            if Some(found.id) == id || (!is_template && same(&found.query.name, text)) {
+                return Some(found);
+            }
+            let length = |found: &StoredQuery| found.query.name.len();
+            let is_better = best.as_ref().is_none_or(|best| length(best) < length(&found));
+            if is_template && begins(&found.query.name) && is_better {
+                best = Some(found);
+            }
+        }
+        best
+    }
+
+    /// The instances that a rendered query means, with their health as it counts for it.
+    pub fn instances_meant<'s>(
+        &'s self,
+        query: &PreparedQuery,
+        service: &ServiceName,
+        connect: bool,
+    ) -> Vec<(&'s Arc<Versioned<ServiceInstance>>, CheckStatus)> {
+        let own = self.instances_of(service).filter(|entry| !connect || entry.value.native);
+        let sidecars = connect.then(|| self.sidecars_of(service)).into_iter().flatten();
+        let admitted = sidecars
+            .chain(own)
+            .filter(|entry| query.admits(&entry.value, self.node(&entry.value.key.node).map(|node| &node.value)));
+        let with_health = admitted.map(|entry| (entry, self.health_for(query, &entry.value)));
+        with_health.filter(|(_, status)| *status <= query.worst_served()).collect()
+    }
+
+    fn health_for(&self, query: &PreparedQuery, instance: &ServiceInstance) -> CheckStatus {
+        let counts = |id: &str| !query.service.ignore_check_ids.iter().any(|ignored| ignored == id);
+        let checks = self.checks_of(&instance.key).filter(|check| counts(check.value.id.as_str()));
+        checks.map(|check| check.value.status).max().unwrap_or(CheckStatus::Passing)
+    }
+}
