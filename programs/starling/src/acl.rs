@@ -1,17 +1,21 @@
 //! `starling acl`: tokens, policies and roles, with Consul's flags.
 
 mod grants;
+mod method;
 mod policy;
 mod role;
+mod rule;
 mod shown;
 mod token;
 
-use serde_json::Value;
+use anyhow::Context;
+use serde_json::{Value, json};
 
 use crate::arguments::Surroundings;
 use crate::client::{ApiArgs, Call, Client};
+use crate::definition::Document;
 use crate::outcome::{Outcome, usage};
-use crate::print::OutputArgs;
+use crate::print::{self, OutputArgs};
 
 /// Say who may do what: tokens, policies and roles
 #[derive(Debug, clap::Args)]
@@ -26,6 +30,9 @@ enum AclCommand {
     Token(token::TokenArgs),
     Policy(policy::PolicyArgs),
     Role(role::RoleArgs),
+    AuthMethod(method::MethodArgs),
+    BindingRule(rule::RuleArgs),
+    SetAgentToken(AgentTokenArgs),
 }
 
 /// Make the first token, which may everything; this works once
@@ -33,6 +40,21 @@ enum AclCommand {
 struct BootstrapArgs {
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+/// Give the agent that is asked a token of its own, until it ends
+#[derive(Debug, clap::Args)]
+struct AgentTokenArgs {
+    /// What it is for: default, agent, recovery, config_file_service_registration, replication or dns
+    #[arg(value_name = "KIND")]
+    kind: String,
+
+    /// Its secret; empty for none
+    #[arg(value_name = "TOKEN")]
+    given: String,
+
     #[command(flatten)]
     api: ApiArgs,
 }
@@ -91,6 +113,13 @@ pub(crate) async fn run(args: AclArgs, surroundings: &Surroundings) -> anyhow::R
         AclCommand::Token(args) => token::run(args, surroundings).await?,
         AclCommand::Policy(args) => policy::run(args, surroundings).await?,
         AclCommand::Role(args) => role::run(args, surroundings).await?,
+        AclCommand::AuthMethod(args) => method::run(args, surroundings).await?,
+        AclCommand::BindingRule(args) => rule::run(args, surroundings).await?,
+        AclCommand::SetAgentToken(args) => {
+            let call = Call::put("/v1/agent/token").segment(&args.kind).json(&json!({"Token": args.given}));
+            surroundings.client(&args.api)?.send(call).await?;
+            print::line(&format!("ACL token {:?} set successfully", args.kind))?;
+        }
     }
     Ok(Outcome::Done)
 }
@@ -103,4 +132,15 @@ async fn id_of(client: &Client, what: &str, id: Option<&String>, name: Option<&S
         (None, None) => return Err(usage(format!("name the {what} by --id or --name"))),
     };
     found["ID"].as_str().map(str::to_owned).ok_or_else(|| usage(format!("the {what} has no ID")))
+}
+
+/// What `@FILE`, `-` or the text itself holds.
+fn text_or_file(text: &str) -> anyhow::Result<String> {
+    let file = match text.strip_prefix('@') {
+        Some(file) => file,
+        None if text == "-" => "-",
+        None => return Ok(text.to_owned()),
+    };
+    let Document { name, bytes } = Document::read(file)?;
+    String::from_utf8(bytes).with_context(|| format!("{name} is no UTF-8 text"))
 }

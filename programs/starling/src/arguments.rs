@@ -9,8 +9,8 @@ use crate::environment::Environment;
 use crate::outcome::EXIT_CODES;
 use crate::server::ServerArgs;
 use crate::{
-    acl, apply, ca, can, catalog, changes, completion, config, connect, figures, intention, kv, lock, members, nodes,
-    proxy, redirect, relay, servers, services, snapshot, status, store, token, version, watch,
+    acl, apply, ca, can, catalog, changes, completion, config, connect, debug, figures, intention, kv, lock, login,
+    members, nodes, operate, proxy, redirect, relay, servers, services, snapshot, status, store, token, version, watch,
 };
 
 /// A service mesh that turns as one
@@ -44,6 +44,15 @@ pub(crate) enum Command {
     Lock(Box<lock::LockArgs>),
     Watch(Box<watch::WatchArgs>),
     Acl(Box<acl::AclArgs>),
+    Login(Box<login::LoginArgs>),
+    Logout(Box<login::LogoutArgs>),
+    Maint(Box<operate::MaintArgs>),
+    Event(Box<operate::EventArgs>),
+    Monitor(Box<operate::MonitorArgs>),
+    Reload(Box<operate::ReloadArgs>),
+    Leave(Box<operate::LeaveArgs>),
+    ForceLeave(Box<operate::ForceLeaveArgs>),
+    Debug(Box<debug::DebugArgs>),
     Info(figures::InfoArgs),
     Servers(servers::ServersArgs),
     Operator(servers::OperatorArgs),

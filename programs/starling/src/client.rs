@@ -120,6 +120,11 @@ impl Call {
         Self::new(Method::PUT, path)
     }
 
+    /// A POST to a fixed path.
+    pub(crate) fn post(path: &str) -> Self {
+        Self::new(Method::POST, path)
+    }
+
     /// A DELETE of a fixed path.
     pub(crate) fn delete(path: &str) -> Self {
         Self::new(Method::DELETE, path)
@@ -148,7 +153,7 @@ impl Call {
 
     /// With a parameter that has no value.
     #[must_use]
-    fn switch(mut self, name: &str) -> Self {
+    pub(crate) fn switch(mut self, name: &str) -> Self {
         self.target.push(if self.target.contains('?') { '&' } else { '?' });
         self.target.push_str(name);
         self

@@ -3,6 +3,8 @@
 //! The lock is the key `PREFIX/.lock`, held by a session that is renewed while the command runs. Should the lock be lost, the command is
 //! ended: another may run already.
 
+mod semaphore;
+
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
@@ -19,6 +21,7 @@ use crate::child;
 use crate::client::{ApiArgs, Call, Client};
 use crate::outcome::{Outcome, usage};
 use crate::receipt::duration;
+use semaphore::Semaphore;
 
 /// Time to live of the session, which is renewed at a third of it.
 const TTL: Duration = Duration::from_secs(15);
@@ -46,7 +49,7 @@ pub(crate) struct LockArgs {
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
 
-    /// How many may hold it; only 1 is supported
+    /// How many may hold it at once; all who ask for it say the same
     #[arg(short = 'n', default_value_t = 1, value_name = "N")]
     holders: u32,
 
@@ -95,22 +98,62 @@ struct Session<'c> {
 }
 
 pub(crate) async fn run(args: LockArgs, surroundings: &Surroundings) -> anyhow::Result<ExitCode> {
-    if args.holders != 1 {
-        return Err(usage("-n: a lock has one holder here; semaphores are not supported"));
+    if args.holders == 0 {
+        return Err(usage("-n: a lock has a holder"));
     }
     let client = surroundings.client(&args.api)?;
     let name = args.name.clone().unwrap_or_else(|| format!("lock for {} at {}", args.command[0], args.prefix));
-    let key = format!("{}/.lock", args.prefix.trim_matches('/'));
-    let session = Session::create(&client, &name, key).await?;
+    let prefix = args.prefix.trim_matches('/').to_owned();
+    let session = Session::create(&client, &name, format!("{prefix}/.lock")).await?;
+    let held_by = match args.holders {
+        1 => Held::Alone(&session),
+        limit => Held::Among(Semaphore { session: &session, prefix, limit }),
+    };
     let outcome = tokio::select! {
-        outcome = held(&session, &args) => outcome,
+        outcome = held(&held_by, &args) => outcome,
         _ = tokio::signal::ctrl_c() => Ok(Outcome::No.into()),
     };
-    session.end().await;
+    held_by.end().await;
     outcome
 }
 
-async fn held(session: &Session<'_>, args: &LockArgs) -> anyhow::Result<ExitCode> {
+/// What is held: a lock, or a place among several.
+enum Held<'s, 'c> {
+    Alone(&'s Session<'c>),
+    Among(Semaphore<'s, 'c>),
+}
+
+impl Held<'_, '_> {
+    async fn acquire(&self) -> anyhow::Result<bool> {
+        match self {
+            Self::Alone(session) => session.acquire().await,
+            Self::Among(semaphore) => semaphore.acquire().await,
+        }
+    }
+
+    async fn lost(&self) -> String {
+        match self {
+            Self::Alone(session) => session.lost().await,
+            Self::Among(semaphore) => semaphore.lost().await,
+        }
+    }
+
+    async fn end(&self) {
+        match self {
+            Self::Alone(session) => session.end().await,
+            Self::Among(semaphore) => semaphore.end().await,
+        }
+    }
+
+    fn key(&self) -> &str {
+        match self {
+            Self::Alone(session) => &session.key,
+            Self::Among(semaphore) => &semaphore.prefix,
+        }
+    }
+}
+
+async fn held(session: &Held<'_, '_>, args: &LockArgs) -> anyhow::Result<ExitCode> {
     let say = |text: &str| {
         if args.verbose {
             eprintln!("{text}");
@@ -122,7 +165,7 @@ async fn held(session: &Session<'_>, args: &LockArgs) -> anyhow::Result<ExitCode
         None => session.acquire().await,
     };
     if !acquired? {
-        eprintln!("error: the lock {} was not to be had in time", session.key);
+        eprintln!("error: the lock {} was not to be had in time", session.key());
         return Ok(Outcome::No.into());
     }
     say("the lock is held");

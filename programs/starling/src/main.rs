@@ -18,6 +18,7 @@ mod completion;
 mod config;
 mod connect;
 mod consul;
+mod debug;
 mod definition;
 mod descriptors;
 mod dev;
@@ -28,10 +29,12 @@ mod intention;
 mod kv;
 mod lifeline;
 mod lock;
+mod login;
 mod members;
 mod memory;
 mod nodes;
 mod offline;
+mod operate;
 mod outcome;
 mod print;
 mod proxy;
@@ -123,6 +126,15 @@ fn run(arguments: Arguments, agent: Option<consul::Agent>) -> anyhow::Result<Exi
         | Command::Lock(_)
         | Command::Watch(_)
         | Command::Acl(_)
+        | Command::Login(_)
+        | Command::Logout(_)
+        | Command::Maint(_)
+        | Command::Event(_)
+        | Command::Monitor(_)
+        | Command::Reload(_)
+        | Command::Leave(_)
+        | Command::ForceLeave(_)
+        | Command::Debug(_)
         | Command::Info(_)
         | Command::Servers(_)
         | Command::Operator(_)
@@ -197,6 +209,15 @@ async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Resu
         Command::Lock(args) => return lock::run(*args, surroundings).await,
         Command::Info(args) => figures::run(args, surroundings).await?,
         Command::Acl(args) => acl::run(*args, surroundings).await?,
+        Command::Login(args) => login::login(*args, surroundings).await?,
+        Command::Logout(args) => login::logout(*args, surroundings).await?,
+        Command::Maint(args) => operate::maint(*args, surroundings).await?,
+        Command::Event(args) => operate::event(*args, surroundings).await?,
+        Command::Monitor(args) => operate::monitor(*args, surroundings).await?,
+        Command::Reload(args) => operate::reload(*args, surroundings).await?,
+        Command::Leave(args) => operate::leave(*args, surroundings).await?,
+        Command::ForceLeave(args) => operate::force_leave(*args, surroundings).await?,
+        Command::Debug(args) => debug::run(*args, surroundings).await?,
         Command::Watch(args) => watch::run(*args, surroundings).await?,
         Command::Servers(args) => servers::list(args, surroundings).await?,
         Command::Operator(args) => servers::operator(args, surroundings).await?,

@@ -73,7 +73,12 @@ fn form(answer: &OperationAnswer, snapshot: &Snapshot, facts: &MeshFacts) -> Val
     } else if let Record::Instance(instance) = &record.value {
         json!({"Service": forms::node_service(&Versioned { value: instance.clone(), created, modified }, snapshot)})
     } else if let Record::Check(check) = &record.value {
-        json!({"Check": forms::check(check, created, modified)})
+        let mut form = forms::check(check, created, modified);
+        if check.service.is_none() {
+            // Here, unlike in lists, Consul writes null for the tags of no service.
+            form["ServiceTags"] = Value::Null;
+        }
+        json!({"Check": form})
     } else {
         json!({})
     }

@@ -1,12 +1,10 @@
 //! `starling acl policy`.
 
-use anyhow::Context;
 use serde_json::{Value, json};
 
-use super::{DeleteArgs, ListArgs, ReadArgs, id_of, shown};
+use super::{DeleteArgs, ListArgs, ReadArgs, id_of, shown, text_or_file};
 use crate::arguments::Surroundings;
 use crate::client::{ApiArgs, Call};
-use crate::definition::Document;
 use crate::print::{self, OutputArgs};
 
 /// Make, read, change and delete policies
@@ -79,7 +77,7 @@ const POLICY: &str = "/v1/acl/policy";
 pub(super) async fn run(args: PolicyArgs, surroundings: &Surroundings) -> anyhow::Result<()> {
     match args.command {
         PolicyCommand::Create(args) => {
-            let body = json!({"Name": args.name, "Description": args.description, "Rules": rules_of(&args.rules)?});
+            let body = json!({"Name": args.name, "Description": args.description, "Rules": text_or_file(&args.rules)?});
             let made: Value = surroundings.client(&args.api)?.read(Call::put(POLICY).json(&body)).await?;
             shown::policy(&made, args.output.format)
         }
@@ -87,7 +85,7 @@ pub(super) async fn run(args: PolicyArgs, surroundings: &Surroundings) -> anyhow
             let client = surroundings.client(&args.api)?;
             let id = id_of(&client, "policy", args.id.as_ref(), args.name.as_ref()).await?;
             let mut body: Value = client.read(Call::get(POLICY).segment(&id)).await?;
-            let rules = args.rules.as_deref().map(rules_of).transpose()?;
+            let rules = args.rules.as_deref().map(text_or_file).transpose()?;
             for (field, value) in [("Name", args.name), ("Description", args.description), ("Rules", rules)] {
                 if let Some(value) = value {
                     body[field] = value.into();
@@ -113,15 +111,4 @@ pub(super) async fn run(args: PolicyArgs, surroundings: &Surroundings) -> anyhow
             print::line(&format!("Policy {id} deleted"))
         }
     }
-}
-
-/// What `@FILE`, `-` or the text itself holds.
-fn rules_of(text: &str) -> anyhow::Result<String> {
-    let file = match text.strip_prefix('@') {
-        Some(file) => file,
-        None if text == "-" => "-",
-        None => return Ok(text.to_owned()),
-    };
-    let Document { name, bytes } = Document::read(file)?;
-    String::from_utf8(bytes).with_context(|| format!("{name} is no UTF-8 text"))
 }

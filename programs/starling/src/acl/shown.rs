@@ -39,7 +39,7 @@ fn one(form: &Value, format: Format, names: &[&str]) -> anyhow::Result<()> {
 
 /// One token.
 pub(super) fn token(form: &Value, format: Format) -> anyhow::Result<()> {
-    one(form, format, &["AccessorID", "SecretID", "Description", "Local", "CreateTime", "ExpirationTime"])
+    one(form, format, &["AccessorID", "SecretID", "Description", "AuthMethod", "Local", "CreateTime", "ExpirationTime"])
 }
 
 /// One policy, with its rules.
@@ -54,6 +54,18 @@ pub(super) fn policy(form: &Value, format: Format) -> anyhow::Result<()> {
 /// One role.
 pub(super) fn role(form: &Value, format: Format) -> anyhow::Result<()> {
     one(form, format, &["ID", "Name", "Description"])
+}
+
+/// One auth method, with its settings.
+pub(super) fn method(form: &Value, format: Format) -> anyhow::Result<()> {
+    let names = ["Name", "Type", "DisplayName", "Description", "MaxTokenTTL", "TokenLocality", "Config"];
+    one(form, format, &names)
+}
+
+/// One binding rule.
+pub(super) fn rule(form: &Value, format: Format) -> anyhow::Result<()> {
+    let names = ["ID", "AuthMethod", "Description", "BindType", "BindName", "BindVars", "Selector"];
+    one(form, format, &names)
 }
 
 /// Many, one a line.

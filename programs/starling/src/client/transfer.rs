@@ -48,6 +48,29 @@ impl Client {
         Ok(())
     }
 
+    /// The same of an answer that comes as it is made, however long nothing is said.
+    ///
+    /// # Errors
+    /// [`ApiError`], or whatever `take` says.
+    pub(crate) async fn follow(
+        &self,
+        call: Call,
+        mut take: impl FnMut(&[u8]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let silent = || ApiError::Silent { address: self.address().to_string(), seconds: SILENCE_MAX.as_secs() };
+        let request = self.request(self.scoped(call));
+        let mut response = timeout(SILENCE_MAX, self.respond(request)).await.map_err(|_| silent())??;
+        if !response.status().is_success() {
+            return Err(self.outcome(response).await.map(|_| ()).expect_err("invariant: no success").into());
+        }
+        while let Some(frame) = response.frame().await {
+            if let Some(piece) = frame.map_err(|error| self.broken(&error))?.data_ref() {
+                take(piece)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Sends a file as the body of a call, telling `progress` how many bytes are sent.
     ///
     /// # Errors

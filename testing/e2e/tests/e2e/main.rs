@@ -36,6 +36,7 @@ mod locality;
 mod missed;
 mod mixed;
 mod native;
+mod operating;
 mod own_process;
 mod passing;
 mod paths;
