@@ -220,6 +220,8 @@ pub enum AuthorityChange {
         key: PrivateKeyText,
         /// As for a rotation.
         renew_within_s: u32,
+        /// Whether the agent of this process has no leaf.
+        no_leaf_beside: bool,
     },
     /// A rotation goes on without the nodes for which it waits.
     Proceed,
@@ -443,6 +445,11 @@ pub trait AgentPort: Send + Sync + 'static {
 
     /// Has every leaf of this node issued anew, with a new key.
     fn rotate_leaves(&self);
+
+    /// Whether there is no leaf of this node, nor has been since its data directory was begun, as far as is known.
+    fn has_no_leaf(&self) -> bool {
+        false
+    }
 
     /// Reads its definition files anew, and registers what they say now; what they say no more goes.
     ///

@@ -12,6 +12,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
@@ -109,14 +110,17 @@ async fn connection(
     match caller {
         Incoming::Tcp(stream) => converse(without_delay(stream), router, stopping).await,
         Incoming::Unix(stream) => converse(stream, router, stopping).await,
-        Incoming::Tls(stream, config) => {
-            let handshake = TlsAcceptor::from(config).accept(without_delay(stream));
-            match tokio::time::timeout(FIRST_HEAD_TIMEOUT, handshake).await {
-                Ok(Ok(stream)) => converse(stream, router, stopping).await,
-                Ok(Err(error)) => tracing::debug!(%error, "a caller could not agree on TLS"),
-                Err(_) => tracing::debug!("a caller took too long to agree on TLS"),
-            }
-        }
+        // Apart, so that a caller in plaintext who waits for minutes takes no room for it.
+        Incoming::Tls(stream, config) => Box::pin(over_tls(stream, config, router, stopping)).await,
+    }
+}
+
+async fn over_tls(stream: TcpStream, config: Arc<ServerConfig>, router: axum::Router, stopping: watch::Receiver<bool>) {
+    let handshake = TlsAcceptor::from(config).accept(without_delay(stream));
+    match tokio::time::timeout(FIRST_HEAD_TIMEOUT, handshake).await {
+        Ok(Ok(stream)) => converse(stream, router, stopping).await,
+        Ok(Err(error)) => tracing::debug!(%error, "a caller could not agree on TLS"),
+        Err(_) => tracing::debug!("a caller took too long to agree on TLS"),
     }
 }
 

@@ -78,6 +78,20 @@ fn introduced() -> Snapshot {
     run(&founded(), AuthorityCommand::Introduce { root: root("bb"), key: key("bb"), now: NOW })
 }
 
+#[test]
+fn where_nobody_has_a_leaf_another_root_signs_at_once_and_the_one_before_stays_trusted() {
+    let replace = |id: &str| AuthorityCommand::Replace { root: root(id), key: key(id), now: NOW, until: NOW.plus(60) };
+    let founded = founded();
+    let decision = decided(&founded, replace("bb")).unwrap();
+    assert!(decision.changes.len() <= 4 && !decision.again, "one transaction: {decision:?}");
+    let replaced = run(&founded, replace("bb"));
+    assert_eq!(roots(&replaced), [("aa", false), ("bb", true)]);
+    let before = AuthorityCommand::Remove { root: "aa".to_owned(), now: Some(NOW) };
+    assert!(matches!(refused(&replaced, before), AuthorityRefusal::InUse { .. }));
+    assert_eq!(refused(&replaced, replace("bb")), AuthorityRefusal::Trusted("bb".to_owned()));
+    assert_eq!(refused(&introduced(), replace("cc")), AuthorityRefusal::UnderWay("bb".to_owned()));
+}
+
 /// A server says which of its nodes do not trust the coming root.
 fn say(snapshot: &Snapshot, server: Option<ServerId>, missing: &[&str], unnamed: usize) -> Snapshot {
     let missing = missing.iter().map(|name| name.parse().expect("a name")).collect();

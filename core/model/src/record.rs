@@ -110,6 +110,7 @@ impl Fence {
 
 /// One step of a transaction.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are writes, and each would be an allocation more")]
 pub enum Change {
     /// Write this record, new or over the old one.
     Put(Record),

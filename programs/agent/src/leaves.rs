@@ -195,6 +195,12 @@ impl Leaves {
         }
     }
 
+    /// Whether nobody has asked for a leaf, and none is kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.shared.lock_slots().is_empty() && self.shared.kept.is_empty()
+    }
+
     /// Has every leaf issued anew, now.
     pub fn rotate(&self) {
         self.rotate_within(Duration::ZERO);

@@ -77,6 +77,7 @@ fn described(command: &AuthorityCommand) -> (String, &'static str) {
         AuthorityCommand::Found { root, .. } | AuthorityCommand::Introduce { root, .. } => {
             (root.id.clone(), "it is trusted")
         }
+        AuthorityCommand::Replace { root, .. } => (root.id.clone(), "it signs at once: nobody has a leaf"),
         AuthorityCommand::Keep(key) => (key.root.clone(), "its key is kept"),
         AuthorityCommand::Reseal { root, .. } => (root.clone(), "its key is sealed anew"),
     }
@@ -200,7 +201,7 @@ impl Server {
     }
 
     /// The same of a CA whose key comes as it is, by who may say so: the certificate that signs, those between it and its root, and the
-    /// root, in PEM.
+    /// root, in PEM. Where `no_leaf_beside` is true, of the agent in this process, and nobody else has one either, it signs at once.
     ///
     /// # Errors
     /// As [`Server::import_authority`].
@@ -209,10 +210,35 @@ impl Server {
         certificates_pem: &str,
         key_pem: &str,
         renew_within_s: u32,
+        no_leaf_beside: bool,
     ) -> anyhow::Result<(CaRootRecord, Revision)> {
-        self.signer().config().seal.as_ref().ok_or(NotSealed)?;
+        let seal = self.signer().config().seal.as_ref().ok_or(NotSealed)?;
         let authority = CertificateAuthority::import(certificates_pem, key_pem, None, self.trust_domain(), now())?;
-        self.adopt(authority, renew_within_s).await
+        let snapshot = self.snapshot();
+        let is_new = snapshot.roots().iter().all(|known| known.value.id != authority.root().id);
+        if !(no_leaf_beside && is_new && self.is_alone(&snapshot)) {
+            return self.adopt(authority, renew_within_s).await;
+        }
+        let authority = self.bridged(authority);
+        let (root, key) = (authority.root().clone(), authority.sealed(seal)?);
+        let (root, now) = (CaRootRecord { renew_within_s, ..root }, now());
+        let until = now.plus((IssuanceRules::default().leaf_ttl() + CUT_OFF_MAX).as_secs());
+        let command = AuthorityCommand::Replace { root: root.clone(), key, now, until };
+        let revision = self.commit(&Command::Authority(command)).await?;
+        Ok((root, revision))
+    }
+
+    /// Whether nobody has anything of the CA, but perhaps the agent of this process: no agent and no relay is attached or waited for, and
+    /// there is no other server.
+    fn is_alone(&self, snapshot: &Snapshot) -> bool {
+        let agents = self.agents();
+        let is_elsewhere = |node: &NodeName| !agents.liveness().has_beside(node);
+        let is_there = |node: &NodeName| is_elsewhere(node) && agents.presence(node) != Presence::Lost;
+        self.id().is_none()
+            && agents.attached() == 0
+            && agents.standby() == 0
+            && agents.relays_without("").is_empty()
+            && !liveness::alive(snapshot).any(|node| is_there(&node))
     }
 
     async fn adopt(

@@ -107,8 +107,34 @@ fn run(arguments: Arguments, agent: Option<consul::Agent>) -> anyhow::Result<Exi
     if let Some(parent) = surroundings.environment.ends_with {
         lifeline::end_with(parent)?;
     }
-    let log = surroundings.environment.log.as_deref();
-    match &command {
+    log_as(&command, surroundings.environment.log.as_deref())?;
+    descriptors::raise_limit();
+    if matches!(
+        command,
+        Command::Dev(_) | Command::Server(_) | Command::Relay(_) | Command::Agent(_) | Command::Proxy(_)
+    ) {
+        memory::give_back_when_idle();
+    }
+    let mut runtime = if matches!(command, Command::Proxy(_)) {
+        // Beside its workers it has one stream to follow; more threads would be more memory for every workload.
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.on_thread_start(memory::share_the_first_arena);
+        runtime
+    } else {
+        tokio::runtime::Builder::new_multi_thread()
+    };
+    let runtime = runtime.enable_all().build()?;
+    let outcome = match (command, agent) {
+        (Command::Dev(args), Some(agent)) => runtime.block_on(agent.run(*args)).map(|()| ExitCode::SUCCESS),
+        (command, _) => runtime.block_on(dispatch(command, &surroundings)),
+    };
+    runtime.shutdown_timeout(LAST_WRITES);
+    outcome
+}
+
+/// Starts the log as the command has it.
+fn log_as(command: &Command, log: Option<&str>) -> anyhow::Result<()> {
+    match command {
         Command::Dev(args) => args.log.start(),
         Command::Server(args) if args.command.is_none() => args.log.start(),
         Command::Agent(args) => args.log.start(),
@@ -156,29 +182,7 @@ fn run(arguments: Arguments, agent: Option<consul::Agent>) -> anyhow::Result<Exi
     .map_err(|error| match error {
         LogError::Filter { .. } => usage(error.to_string()),
         LogError::Running => error.into(),
-    })?;
-    descriptors::raise_limit();
-    if matches!(
-        command,
-        Command::Dev(_) | Command::Server(_) | Command::Relay(_) | Command::Agent(_) | Command::Proxy(_)
-    ) {
-        memory::give_back_when_idle();
-    }
-    let mut runtime = if matches!(command, Command::Proxy(_)) {
-        // Beside its workers it has one stream to follow; more threads would be more memory for every workload.
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        runtime.on_thread_start(memory::share_the_first_arena);
-        runtime
-    } else {
-        tokio::runtime::Builder::new_multi_thread()
-    };
-    let runtime = runtime.enable_all().build()?;
-    let outcome = match (command, agent) {
-        (Command::Dev(args), Some(agent)) => runtime.block_on(agent.run(*args)).map(|()| ExitCode::SUCCESS),
-        (command, _) => runtime.block_on(dispatch(command, &surroundings)),
-    };
-    runtime.shutdown_timeout(LAST_WRITES);
-    outcome
+    })
 }
 
 async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Result<ExitCode> {

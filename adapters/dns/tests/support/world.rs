@@ -79,55 +79,57 @@ pub fn record(line: &str) -> Record {
             address: address.parse().unwrap(),
             service: service.parse().unwrap(),
         }),
-        ["ingress", gateway, service] => Record::Config(ConfigEntry::IngressGateway(Box::new(IngressGateway {
-            gateway: gateway.parse().unwrap(),
-            tls: None,
-            defaults: UpstreamSettings::default(),
-            trusted_proxies: Vec::new(),
-            listeners: vec![IngressListener {
-                port: Port::try_from(8080).unwrap(),
-                protocol: Protocol::Tcp,
-                tls: ListenerTls::default(),
-                proxy_protocol: false,
-                route: IngressRoute::Services(vec![IngressService {
-                    service: service.parse().unwrap(),
-                    hosts: Vec::new(),
-                    request_headers: HeaderEdits::default(),
-                    response_headers: HeaderEdits::default(),
-                    settings: UpstreamSettings::default(),
-                    secret: None,
-                }]),
-            }],
-            meta: BTreeMap::new(),
-        }))),
-        [kind @ ("query" | "template"), name, service] => {
-            let given = |key: &str| line.pairs.get(key).map(|value| (*value).to_owned());
-            let list = |key: &str| given(key).map_or_else(Vec::new, |all| all.split(',').map(str::to_owned).collect());
-            let query = PreparedQuery {
-                name: (*name).to_owned(),
-                template: (*kind == "template").then(|| given("regexp").unwrap_or_default()),
-                remove_empty_tags: true,
-                service: ServiceQuery {
-                    service: (*service).to_owned(),
-                    tags: list("tags"),
-                    ignore_check_ids: list("ignore"),
-                    only_passing: given("passing").is_some(),
-                    connect: given("connect").is_some(),
-                    ..ServiceQuery::default()
-                },
-                dns_ttl: String::new(),
-                dns_ttl_s: given("ttl").map_or(0, |ttl| ttl.parse().unwrap()),
-            };
-            let id = Uuid::from_random(name.bytes().fold(7, |sum, byte| sum * 31 + u128::from(byte)));
-            let (kind, name) = (KeptKind::PreparedQuery, id.to_string().parse().unwrap());
-            Record::Config(ConfigEntry::Kept(Box::new(KeptEntry {
-                kind,
-                name,
-                settings: query.into_settings().into(),
-            })))
-        }
+        ["ingress", gateway, service] => ingress(gateway, service),
+        [kind @ ("query" | "template"), name, service] => query(&line, *kind == "template", name, service),
         other => panic!("no such line: {other:?}"),
     }
+}
+
+fn ingress(gateway: &str, service: &str) -> Record {
+    Record::Config(ConfigEntry::IngressGateway(Box::new(IngressGateway {
+        gateway: gateway.parse().unwrap(),
+        tls: None,
+        defaults: UpstreamSettings::default(),
+        trusted_proxies: Vec::new(),
+        listeners: vec![IngressListener {
+            port: Port::try_from(8080).unwrap(),
+            protocol: Protocol::Tcp,
+            tls: ListenerTls::default(),
+            proxy_protocol: false,
+            route: IngressRoute::Services(vec![IngressService {
+                service: service.parse().unwrap(),
+                hosts: Vec::new(),
+                request_headers: HeaderEdits::default(),
+                response_headers: HeaderEdits::default(),
+                settings: UpstreamSettings::default(),
+                secret: None,
+            }]),
+        }],
+        meta: BTreeMap::new(),
+    })))
+}
+
+fn query(line: &Line<'_>, is_template: bool, name: &str, service: &str) -> Record {
+    let given = |key: &str| line.pairs.get(key).map(|value| (*value).to_owned());
+    let list = |key: &str| given(key).map_or_else(Vec::new, |all| all.split(',').map(str::to_owned).collect());
+    let query = PreparedQuery {
+        name: name.to_owned(),
+        template: is_template.then(|| given("regexp").unwrap_or_default()),
+        remove_empty_tags: true,
+        service: ServiceQuery {
+            service: service.to_owned(),
+            tags: list("tags"),
+            ignore_check_ids: list("ignore"),
+            only_passing: given("passing").is_some(),
+            connect: given("connect").is_some(),
+            ..ServiceQuery::default()
+        },
+        dns_ttl: String::new(),
+        dns_ttl_s: given("ttl").map_or(0, |ttl| ttl.parse().unwrap()),
+    };
+    let id = Uuid::from_random(name.bytes().fold(7, |sum, byte| sum * 31 + u128::from(byte)));
+    let (kind, name) = (KeptKind::PreparedQuery, id.to_string().parse().unwrap());
+    Record::Config(ConfigEntry::Kept(Box::new(KeptEntry { kind, name, settings: query.into_settings().into() })))
 }
 
 fn proxy(destination: &str) -> InstanceKind {

@@ -36,10 +36,13 @@ const LOOKED_AGAIN: Duration = Duration::from_secs(10);
 /// Sets that are kept.
 const SETS_MAX: usize = 64;
 
-/// Sets of keys that were fetched.
+/// Where a set is, and the CA of whoever serves it.
+type Place = (String, Option<String>);
+
+/// Sets of keys that were fetched, and when.
 #[derive(Default)]
 pub(crate) struct KeyCache {
-    sets: Mutex<BTreeMap<(String, Option<String>), (Instant, Arc<JwkSet>)>>,
+    sets: Mutex<BTreeMap<Place, (Instant, Arc<JwkSet>)>>,
 }
 
 impl KeyCache {

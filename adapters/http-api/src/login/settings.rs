@@ -101,7 +101,9 @@ impl JwtSettings {
         let lists = self.lists.iter().filter_map(|(of, name)| {
             let list = match claim(claims, of)? {
                 Value::Array(items) => items.iter().filter_map(text).collect(),
-                one => vec![text(one)?],
+                one @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_)) => {
+                    vec![text(one)?]
+                }
             };
             Some((name.clone(), list.into()))
         });

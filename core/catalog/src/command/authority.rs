@@ -50,6 +50,18 @@ pub enum AuthorityCommand {
         /// When.
         now: UnixSeconds,
     },
+    /// Signs under a root at once, in place of the one under which nobody has a leaf: there is nobody to wait for. Only where one server
+    /// has the store to itself.
+    Replace {
+        /// The root.
+        root: CaRootRecord,
+        /// Its key.
+        key: CaKeyRecord,
+        /// When.
+        now: UnixSeconds,
+        /// The end of the last leaf under the one before it, if there is one after all: the server's own.
+        until: UnixSeconds,
+    },
     /// Asks the nodes once more whether they trust the coming root.
     AskAgain {
         /// The root.
@@ -168,6 +180,9 @@ pub(super) fn decide(
             decision.put(snapshot, Record::CaKey(CaKeyRecord { place: place.clone(), ..key.clone() }));
         }
         AuthorityCommand::Introduce { root, key, now } => introduce(snapshot, root, key, *now, decision)?,
+        AuthorityCommand::Replace { root, key, now, until } => {
+            replace(snapshot, (root, key), *now, *until, decision)?;
+        }
         AuthorityCommand::AskAgain { root } => {
             let mut root = coming(snapshot, root)?.clone();
             if let Some(RootOverlap::Coming { asked, .. }) = &mut root.overlap {
@@ -248,6 +263,28 @@ fn introduce(
     let overlap =
         Some(RootOverlap::Coming { since: now, asked: 0, given_up, given_up_unnamed, given_up_relays, until });
     decision.put(snapshot, Record::CaRoot(CaRootRecord { active: false, overlap, ..root.clone() }));
+    decision.put(snapshot, Record::CaKey(key.clone()));
+    Ok(())
+}
+
+fn replace(
+    snapshot: &Snapshot,
+    (root, key): (&CaRootRecord, &CaKeyRecord),
+    now: UnixSeconds,
+    until: UnixSeconds,
+    decision: &mut Decision,
+) -> Result<(), AuthorityRefusal> {
+    introduce(snapshot, root, key, now, decision)?;
+    // There is another server of this store, or an agent is known to one.
+    if snapshot.servers().next().is_some() || snapshot.attachments().next().is_some() {
+        return Err(AuthorityRefusal::NotYet(root.id.clone()));
+    }
+    decision.changes.clear();
+    for other in snapshot.roots().into_iter().map(|root| &root.value).filter(|root| root.active) {
+        let overlap = Some(RootOverlap::Going { until });
+        decision.put(snapshot, Record::CaRoot(CaRootRecord { active: false, overlap, ..other.clone() }));
+    }
+    decision.put(snapshot, Record::CaRoot(CaRootRecord { active: true, overlap: None, ..root.clone() }));
     decision.put(snapshot, Record::CaKey(key.clone()));
     Ok(())
 }

@@ -34,6 +34,14 @@ impl Kept {
         Self(agent_dir.join(FOLDER))
     }
 
+    /// Whether there is none, good or not. Where that cannot be told there may be one.
+    pub(super) fn is_empty(&self) -> bool {
+        match fs::read_dir(&self.0) {
+            Ok(mut entries) => entries.next().is_none(),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+
     fn path(&self, service: &ServiceName) -> PathBuf {
         // A service name has no slash, and begins with a letter or digit.
         self.0.join(format!("{service}.pem"))

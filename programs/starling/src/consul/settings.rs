@@ -94,24 +94,8 @@ impl Settings {
         }
         self.data_dir = fields.text("data_dir")?.map(PathBuf::from).or_else(|| self.data_dir.take());
         self.addresses.extend(fields.text_map("addresses")?);
-        if let Some(mut ports) = fields.object("ports")? {
-            let own = [
-                ("http", &mut self.ports.http),
-                ("https", &mut self.ports.https),
-                ("dns", &mut self.ports.dns),
-                ("grpc", &mut self.ports.grpc),
-                ("grpc_tls", &mut self.ports.grpc_tls),
-            ];
-            for (name, setting) in own {
-                *setting = ports.integer(name)?.or(*setting);
-            }
-            for other in ["serf_lan", "serf_wan", "server", "sidecar_min_port", "sidecar_max_port"] {
-                if ports.integer(other)?.is_some_and(|port| port > 0) {
-                    self.ignored.insert(format!("ports.{other}"));
-                }
-            }
-            ports.ignored(&["expose_min_port", "expose_max_port"]);
-            ports.finish()?;
+        if let Some(ports) = fields.object("ports")? {
+            self.take_ports(ports)?;
         }
         if let Some(acl) = fields.object("acl")? {
             self.acl.take(acl, &mut self.ignored)?;
@@ -147,6 +131,26 @@ impl Settings {
         }
         self.ignored.extend(fields.rest());
         Ok(())
+    }
+
+    fn take_ports(&mut self, mut ports: Fields<'_>) -> Result<(), FieldError> {
+        let own = [
+            ("http", &mut self.ports.http),
+            ("https", &mut self.ports.https),
+            ("dns", &mut self.ports.dns),
+            ("grpc", &mut self.ports.grpc),
+            ("grpc_tls", &mut self.ports.grpc_tls),
+        ];
+        for (name, setting) in own {
+            *setting = ports.integer(name)?.or(*setting);
+        }
+        for other in ["serf_lan", "serf_wan", "server", "sidecar_min_port", "sidecar_max_port"] {
+            if ports.integer(other)?.is_some_and(|port| port > 0) {
+                self.ignored.insert(format!("ports.{other}"));
+            }
+        }
+        ports.ignored(&["expose_min_port", "expose_max_port"]);
+        ports.finish()
     }
 
     pub(super) fn datacenter(&self) -> anyhow::Result<Datacenter> {

@@ -114,8 +114,9 @@ impl CatalogPort for Catalog {
                 let trusted = self.server.import_authority(&root_pem, &key, renew_within_s).await;
                 trusted.map(|(root, revision)| AuthorityChanged::Trusted { root: root.id, revision })
             }
-            AuthorityChange::Take { certificates_pem, key, renew_within_s } => {
-                let trusted = self.server.take_authority(&certificates_pem, key.reveal(), renew_within_s).await;
+            AuthorityChange::Take { certificates_pem, key, renew_within_s, no_leaf_beside } => {
+                let taken = self.server.take_authority(&certificates_pem, key.reveal(), renew_within_s, no_leaf_beside);
+                let trusted = taken.await;
                 trusted.map(|(root, revision)| AuthorityChanged::Trusted { root: root.id, revision })
             }
             AuthorityChange::Proceed => {

@@ -107,6 +107,10 @@ impl AgentPort for LocalAgent {
         })
     }
 
+    fn has_no_leaf(&self) -> bool {
+        self.agent.leaves().is_empty()
+    }
+
     fn rotate_leaves(&self) {
         self.agent.leaves().rotate();
     }

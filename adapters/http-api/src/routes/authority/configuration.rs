@@ -67,6 +67,12 @@ pub(in crate::routes) async fn set(api: Arc<Api>, call: Call) -> Outcome {
         log_notices(&context);
         change
     };
+    let change = change.map(|mut change| {
+        if let AuthorityChange::Take { no_leaf_beside, .. } = &mut change {
+            *no_leaf_beside = api.agent().is_ok_and(|agent| agent.has_no_leaf());
+        }
+        change
+    });
     let Some(change) = change else { return Ok(Answer::empty().written_at(api.catalog.snapshot().revision())) };
     match api.catalog.change_authority(change).await? {
         AuthorityChanged::Trusted { revision, .. } | AuthorityChanged::GivenUp { revision, .. } => {
@@ -123,7 +129,8 @@ fn parse(mut fields: Fields<'_>, snapshot: &Snapshot) -> Result<Option<Authority
             let within = Duration::from_secs((nodes / RENEWED_PER_SECOND) as u64);
             let within = within.clamp(RENEW_WITHIN_MIN, RENEW_WITHIN_MAX);
             let renew_within_s = u32::try_from(within.as_secs()).unwrap_or(u32::MAX);
-            Some(AuthorityChange::Take { certificates_pem, key: PrivateKeyText::new(key), renew_within_s })
+            let (key, no_leaf_beside) = (PrivateKeyText::new(key), false);
+            Some(AuthorityChange::Take { certificates_pem, key, renew_within_s, no_leaf_beside })
         }
         (Some(_), None) => return Err(config.missing("PrivateKey", "must be given with RootCert").into()),
         (None, Some(_)) => return Err(config.missing("RootCert", "must be given with PrivateKey").into()),
