@@ -85,7 +85,7 @@ fn where_nobody_has_a_leaf_another_root_signs_at_once_and_the_one_before_stays_t
     let decision = decided(&founded, replace("bb")).unwrap();
     assert!(decision.changes.len() <= 4 && !decision.again, "one transaction: {decision:?}");
     let replaced = run(&founded, replace("bb"));
-    assert_eq!(roots(&replaced), [("aa", false), ("bb", true)]);
+    assert_eq!(roots(&replaced), [("bb", true), ("aa", false)]);
     let before = AuthorityCommand::Remove { root: "aa".to_owned(), now: Some(NOW) };
     assert!(matches!(refused(&replaced, before), AuthorityRefusal::InUse { .. }));
     assert_eq!(refused(&replaced, replace("bb")), AuthorityRefusal::Trusted("bb".to_owned()));
