@@ -18,6 +18,7 @@ pub mod opaque;
 mod resolver;
 mod router;
 pub mod service;
+mod terminating;
 mod tracing;
 mod upstream_config;
 

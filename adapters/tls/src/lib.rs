@@ -12,6 +12,7 @@
 //! | [`peer`] | who the other end of a connection is |
 //! | [`edge`] | TLS for callers from outside the mesh |
 //! | `api` | TLS for the HTTP API |
+//! | [`origin`] | TLS towards services outside the mesh |
 //! | [`config`] | rustls configurations: TLS 1.3, mutual, by SPIFFE ID |
 //!
 //! What is deliberately absent: any way to read a root's private key, any choice by a requester of the names in its
@@ -26,6 +27,7 @@ mod disk;
 pub mod edge;
 mod encoding;
 pub mod key;
+pub mod origin;
 pub mod peer;
 mod request;
 pub mod roots;
@@ -44,6 +46,7 @@ pub use config::{
 pub use credentials::{CredentialSlot, Credentials, CredentialsError};
 pub use edge::{EdgeCertificate, EdgeCertificateError, EdgeCertificates, dns_names, edge_server_config};
 pub use key::{KeyError, LeafKey, SecretPem, random_secret};
+pub use origin::{OriginConfigError, origin_client_config};
 pub use peer::{Caller, PeerError, peer_identity, valid_until};
 pub use request::{CertificateRequest, RequestError};
 pub use roots::{RootError, RootSummary, TrustRoots, root_fingerprint};

@@ -476,6 +476,8 @@ pub fn encode_subject(subject: &Subject) -> Option<WireSubject> {
         Subject::Node(node) => (KIND_NODE, node.to_string()),
         Subject::Destinations(source) => (8, source.to_string()),
         Subject::Servers => (9, String::new()),
+        Subject::Origins(service) => (10, service.to_string()),
+        Subject::ServicesOutside => (11, String::new()),
         Subject::Instance(_)
         | Subject::ServiceList
         | Subject::NodeList
@@ -502,12 +504,14 @@ pub fn decode_subject(wire: &WireSubject) -> Result<Subject, MessageError> {
         2 => Subject::Service(service()?),
         3 => Subject::Routing(service()?),
         4 => Subject::Intentions(wire.name.parse::<IntentionSubject>()?),
-        5 | 6 | 9 if !wire.name.is_empty() => return Err(MessageError::Named(wire.kind)),
+        5 | 6 | 9 | 11 if !wire.name.is_empty() => return Err(MessageError::Named(wire.kind)),
         5 => Subject::ProxyDefaults,
         6 => Subject::Roots,
         KIND_NODE => Subject::Node(wire.name.parse()?),
         8 => Subject::Destinations(service()?),
         9 => Subject::Servers,
+        10 => Subject::Origins(service()?),
+        11 => Subject::ServicesOutside,
         other => return Err(MessageError::Subject(other)),
     })
 }

@@ -15,8 +15,8 @@ use bytes::Bytes;
 use prost::Message;
 use starling_catalog::{Front, Marks, MeshRead, Snapshot, Subject};
 use starling_model::{
-    CaRootRecord, Change, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceKey, Locality, NameError,
-    NodeName, Port, RecordKey, ServerId, ServerRecord, ServiceName, Weights,
+    CaRootRecord, Change, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceKey, InstanceKind, Locality,
+    NameError, NodeName, Port, RecordKey, ServerId, ServerRecord, ServiceName, Weights,
 };
 
 use crate::message::{MessageError, WireItem};
@@ -41,7 +41,7 @@ pub enum ItemKey {
 /// An item of a subject.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item {
-    /// Of `Endpoints`.
+    /// Of `Endpoints` and `Origins`.
     Front(Front),
     /// Of `Routing`, `Intentions` and `ProxyDefaults`.
     Entry(ConfigEntry),
@@ -51,7 +51,7 @@ pub enum Item {
     Server(ServerRecord),
     /// Of `Routing`.
     VirtualAddress(Ipv4Addr),
-    /// Of `Destinations`, in order.
+    /// Of `Destinations` and `ServicesOutside`, in order.
     Services(Vec<ServiceName>),
     /// Of `Service`: there are instances. Of `Node`: something was written there.
     Mark,
@@ -78,6 +78,13 @@ pub fn content(snapshot: &Snapshot, subject: &Subject) -> Vec<(ItemKey, Item)> {
         });
         return fronts;
     }
+    if let Subject::Origins(service) = subject {
+        let mut origins = Vec::new();
+        snapshot.visit_origins(service, &mut |front| {
+            origins.push((ItemKey::Front(front.key.clone()), Item::Front(front.clone())));
+        });
+        return origins;
+    }
     if *subject == Subject::Roots {
         let roots = snapshot.roots().into_iter();
         return roots.map(|root| (ItemKey::Root(root.value.id.clone()), Item::Root(root.value.clone()))).collect();
@@ -100,12 +107,13 @@ pub fn content(snapshot: &Snapshot, subject: &Subject) -> Vec<(ItemKey, Item)> {
 const MESH: ItemKey = ItemKey::Entry(ConfigKind::Mesh);
 
 /// The items of `Routing`.
-const ROUTING_ITEMS: [ItemKey; 6] = [
+const ROUTING_ITEMS: [ItemKey; 7] = [
     ItemKey::Sole,
     ItemKey::Entry(ConfigKind::ServiceResolver),
     ItemKey::Entry(ConfigKind::ServiceRouter),
     ItemKey::Entry(ConfigKind::ServiceSplitter),
     ItemKey::Entry(ConfigKind::IngressGateway),
+    ItemKey::Entry(ConfigKind::TerminatingGateway),
     ItemKey::VirtualAddress,
 ];
 
@@ -131,12 +139,17 @@ fn named(snapshot: &Snapshot, subject: &Subject, key: &ItemKey) -> Option<Item> 
             let destinations: Vec<_> = snapshot.destinations(source).cloned().collect();
             (!destinations.is_empty()).then_some(Item::Services(destinations))
         }
+        Subject::ServicesOutside => {
+            let services: Vec<_> = snapshot.services_outside().cloned().collect();
+            (!services.is_empty()).then_some(Item::Services(services))
+        }
         Subject::Node(_) => Some(Item::Mark),
         Subject::Servers => {
             let ItemKey::Server(id) = key else { return None };
             snapshot.server(*id).map(|server| Item::Server(server.value.clone()))
         }
         Subject::Endpoints(_)
+        | Subject::Origins(_)
         | Subject::Roots
         | Subject::Instance(_)
         | Subject::ServiceList
@@ -161,7 +174,20 @@ pub fn difference(before: &Snapshot, after: &Snapshot, changes: &[Change]) -> Ve
         touched.add(before, &change.key());
         touched.add(after, &change.key());
     }
+    touched.add_moved(before, after);
     let mut all = Vec::new();
+    for (service, key) in touched.outside {
+        let seen = [
+            (Subject::Endpoints(service.clone()), before.stand_in(&service, &key), after.stand_in(&service, &key)),
+            (Subject::Origins(service.clone()), before.origin(&service, &key), after.origin(&service, &key)),
+        ];
+        let changes = seen.into_iter().filter(|(_, old, new)| old != new);
+        all.extend(changes.map(|(subject, _, new)| ItemChange {
+            subject,
+            key: ItemKey::Front(key.clone()),
+            item: new.map(Item::Front),
+        }));
+    }
     for key in touched.fronts {
         front_changes(before, after, &key, &mut all);
     }
@@ -215,6 +241,10 @@ struct Touched {
     fronts: BTreeSet<InstanceKey>,
     named: BTreeSet<(Subject, ItemKey)>,
     roots: bool,
+    /// Gateways and instances of services, each with a service that it may stand for, or be outside of.
+    outside: BTreeSet<(ServiceName, InstanceKey)>,
+    /// Services that may have moved between outside and within, or been linked.
+    services: BTreeSet<ServiceName>,
 }
 
 impl Touched {
@@ -240,6 +270,10 @@ impl Touched {
                     let destinations = sources.map(|source| (Subject::Destinations(source.clone()), ItemKey::Sole));
                     self.named.extend(destinations);
                 }
+                if let ConfigEntry::TerminatingGateway(entry) = &entry.value {
+                    self.named.insert((Subject::ServicesOutside, ItemKey::Sole));
+                    self.add_linked(snapshot, &entry.gateway);
+                }
                 // What is shown of a front depends on whether anybody asks for it.
                 if let ConfigEntry::ServiceResolver(resolver) = &entry.value
                     && resolver.has_filters()
@@ -247,6 +281,10 @@ impl Touched {
                     let (service, fronts) = (&resolver.service, &mut self.fronts);
                     snapshot.visit_fronts(service, &mut |front| {
                         fronts.insert(front.key.clone());
+                    });
+                    let outside = &mut self.outside;
+                    snapshot.visit_origins(service, &mut |front| {
+                        outside.insert((service.clone(), front.key.clone()));
                     });
                 }
             }
@@ -273,12 +311,58 @@ impl Touched {
         self.fronts.extend(snapshot.instances_on(name).map(|instance| instance.value.key.clone()));
     }
 
+    /// Every service that the gateways of one name link, with those gateways and the instances of the service.
+    fn add_linked(&mut self, snapshot: &Snapshot, gateway: &ServiceName) {
+        for service in snapshot.linked_by(gateway) {
+            let instances = snapshot.instances_of(gateway).chain(snapshot.instances_of(&service));
+            self.outside.extend(instances.map(|instance| (service.clone(), instance.value.key.clone())));
+        }
+    }
+
+    /// Adds what hangs on whether a service is outside, where that is another answer than before.
+    fn add_moved(&mut self, before: &Snapshot, after: &Snapshot) {
+        for service in std::mem::take(&mut self.services) {
+            let look = |snapshot: &Snapshot| {
+                let gateways: Vec<_> = snapshot.stand_ins_of(&service).map(|it| it.value.key.clone()).collect();
+                let mut origins = 0_usize;
+                snapshot.visit_origins(&service, &mut |_| origins += 1);
+                (gateways, origins == 0, snapshot.is_all_outside(&service))
+            };
+            let (old, new) = (look(before), look(after));
+            if old == new {
+                continue;
+            }
+            self.named.insert((Subject::ServicesOutside, ItemKey::Sole));
+            self.outside.extend(old.0.into_iter().chain(new.0).map(|key| (service.clone(), key)));
+            let instances = before.instances_of(&service).chain(after.instances_of(&service));
+            self.outside.extend(instances.map(|instance| (service.clone(), instance.value.key.clone())));
+        }
+    }
+
     /// An instance, and the sidecars that stand in front of it: its health is theirs.
     fn add_instance(&mut self, snapshot: &Snapshot, key: &InstanceKey) {
         self.named.insert((Subject::Node(key.node.clone()), ItemKey::Sole));
         let Some(instance) = snapshot.instance(key) else { return };
         self.named.insert((Subject::Service(instance.value.name.clone()), ItemKey::Sole));
         self.fronts.insert(key.clone());
+        let service = instance.value.identity();
+        match &instance.value.kind {
+            InstanceKind::TerminatingGateway(_) => {
+                let linked = snapshot.linked_by(service);
+                self.outside.extend(linked.into_iter().map(|service| (service, key.clone())));
+            }
+            InstanceKind::Typical | InstanceKind::Sidecar(_) => {
+                self.services.insert(service.clone());
+                self.outside.insert((service.clone(), key.clone()));
+                if let Some(sidecar) = instance.value.sidecar() {
+                    let behind = |it: &InstanceKey| sidecar.destination_id.as_ref().is_none_or(|id| *id == it.id);
+                    let instances = snapshot.instances_on(&key.node).map(|it| &it.value);
+                    let instances = instances.filter(|it| it.name == *service && behind(&it.key));
+                    self.outside.extend(instances.map(|it| (service.clone(), it.key.clone())));
+                }
+            }
+            InstanceKind::IngressGateway(_) | InstanceKind::OtherGateway(_) => {}
+        }
         let sidecars = snapshot.sidecars_on(&key.node, &instance.value.name);
         let fronting = sidecars.filter(|sidecar| {
             sidecar.value.sidecar().is_some_and(|proxy| proxy.destination_id.as_ref() == Some(&key.id))
@@ -312,6 +396,8 @@ struct WireFront {
     /// Empty for none.
     #[prost(string, tag = "9")]
     zone: String,
+    #[prost(bool, tag = "10")]
+    stands_in: bool,
 }
 
 /// The key of the virtual address among the items of `Routing`; no kind of entry is called so.
@@ -351,6 +437,7 @@ fn encode_front(front: &Front) -> WireFront {
         tags: marks.tags,
         meta: marks.meta,
         address: front.address.clone(),
+        stands_in: front.stands_in,
         port: front.port.map_or(0, |port| u32::from(port.get())),
         passing: front.weights.passing,
         warning: front.weights.warning,
@@ -370,7 +457,7 @@ pub fn decode_item(subject: &Subject, wire: &WireItem) -> Result<(ItemKey, Optio
     let wrong = |reason: String| MessageError::Item { subject: subject.to_string(), reason };
     let value = wire.value.as_ref();
     match subject {
-        Subject::Endpoints(_) => {
+        Subject::Endpoints(_) | Subject::Origins(_) => {
             let (node, id) = wire.key.split_once('/').ok_or_else(|| wrong("its key is no instance".to_owned()))?;
             let key = InstanceKey { node: node.parse()?, id: id.parse()? };
             let front = value.map(|value| decode_front(&key, value).map(Item::Front).map_err(wrong)).transpose()?;
@@ -413,7 +500,7 @@ pub fn decode_item(subject: &Subject, wire: &WireItem) -> Result<(ItemKey, Optio
             let entry = decode_entry(value, &(subject.clone(), ItemKey::Sole)).map_err(wrong)?;
             Ok((ItemKey::Sole, entry))
         }
-        Subject::Destinations(_) => {
+        Subject::Destinations(_) | Subject::ServicesOutside => {
             let services: Option<Vec<ServiceName>> =
                 value.map(|value| serde_json::from_slice(value)).transpose().map_err(|e| wrong(e.to_string()))?;
             Ok((ItemKey::Sole, services.map(Item::Services)))
@@ -443,6 +530,9 @@ fn place_of(entry: &ConfigEntry) -> Option<(Subject, ItemKey)> {
         ConfigEntry::ServiceDefaults(entry) => (Subject::Routing(entry.service.clone()), ItemKey::Sole),
         ConfigEntry::IngressGateway(entry) => {
             (Subject::Routing(entry.gateway.clone()), ItemKey::Entry(ConfigKind::IngressGateway))
+        }
+        ConfigEntry::TerminatingGateway(entry) => {
+            (Subject::Routing(entry.gateway.clone()), ItemKey::Entry(ConfigKind::TerminatingGateway))
         }
         ConfigEntry::ServiceResolver(_) | ConfigEntry::ServiceRouter(_) | ConfigEntry::ServiceSplitter(_) => {
             let service = entry.routing_of().expect("invariant: these kinds are of a service").clone();
@@ -478,7 +568,8 @@ fn decode_front(key: &InstanceKey, value: &Bytes) -> Result<Front, String> {
     let none = wire.tags.is_empty() && wire.meta.is_empty();
     let marks = (!none).then(|| Arc::new(Marks { tags: wire.tags, meta: wire.meta }));
     let locality = decode_locality(&wire.region, &wire.zone).map_err(|error| error.to_string())?;
-    Ok(Front { key: key.clone(), address: wire.address, port, weights, health, marks, locality })
+    let stands_in = wire.stands_in;
+    Ok(Front { key: key.clone(), address: wire.address, port, weights, health, marks, locality, stands_in })
 }
 
 fn decode_locality(region: &str, zone: &str) -> Result<Option<Arc<Locality>>, NameError> {

@@ -12,7 +12,7 @@ use starling_catalog::{Front, MeshRead, Subject};
 use starling_model::{
     CaRootRecord, ConfigEntry, ConfigKind, IngressGateway, InstanceKey, IntentionSubject, MeshEntry, Node, NodeName,
     ProxyDefaults, Revision, ServerId, ServerRecord, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName,
-    ServiceResolver, ServiceRouter, ServiceSplitter,
+    ServiceResolver, ServiceRouter, ServiceSplitter, TerminatingGateway,
 };
 
 use crate::intake::{HandedOver, Hearer, Intake, Staged, What};
@@ -474,6 +474,16 @@ impl MeshRead for Replica {
         topic.into_iter().flat_map(|topic| topic.content.fronts.values()).for_each(visit);
     }
 
+    fn visit_origins(&self, service: &ServiceName, visit: &mut dyn FnMut(&Front)) {
+        let topic = self.topics.get(&Subject::Origins(service.clone()));
+        topic.into_iter().flat_map(|topic| topic.content.fronts.values()).for_each(visit);
+    }
+
+    fn visit_services_outside(&self, visit: &mut dyn FnMut(&ServiceName)) {
+        let topic = self.topics.get(&Subject::ServicesOutside);
+        topic.into_iter().flat_map(|topic| &topic.content.services).for_each(visit);
+    }
+
     fn has_instances(&self, service: &ServiceName) -> bool {
         self.topics.get(&Subject::Service(service.clone())).is_some_and(|topic| topic.content.mark)
     }
@@ -496,6 +506,11 @@ impl MeshRead for Replica {
     fn ingress_gateway(&self, gateway: &ServiceName) -> Option<&IngressGateway> {
         let entry = self.routing(gateway, ConfigKind::IngressGateway)?;
         if let ConfigEntry::IngressGateway(entry) = entry { Some(&**entry) } else { None }
+    }
+
+    fn terminating_gateway(&self, gateway: &ServiceName) -> Option<&TerminatingGateway> {
+        let entry = self.routing(gateway, ConfigKind::TerminatingGateway)?;
+        if let ConfigEntry::TerminatingGateway(entry) = entry { Some(&**entry) } else { None }
     }
 
     fn service_resolver(&self, service: &ServiceName) -> Option<&ServiceResolver> {

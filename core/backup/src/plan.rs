@@ -110,8 +110,13 @@ pub fn plan(now: &Records, then: &Records, is_attached: impl Fn(&NodeName) -> bo
 }
 
 /// The kinds that say where calls go, each after those that it speaks of.
-const ROUTING: [ConfigKind; 4] =
-    [ConfigKind::ServiceResolver, ConfigKind::ServiceSplitter, ConfigKind::ServiceRouter, ConfigKind::IngressGateway];
+const ROUTING: [ConfigKind; 5] = [
+    ConfigKind::ServiceResolver,
+    ConfigKind::ServiceSplitter,
+    ConfigKind::ServiceRouter,
+    ConfigKind::IngressGateway,
+    ConfigKind::TerminatingGateway,
+];
 
 /// Those of the keys that are of such a kind, in the order of the kinds.
 fn routing_of<'a>(keys: impl IntoIterator<Item = &'a RecordKey>) -> Vec<RecordKey> {

@@ -73,7 +73,7 @@ impl Snapshot {
         for change in changes {
             let key = change.key();
             next.touch(&key, &mut subjects);
-            let allowed = next.allowed_sources(&key);
+            let (allowed, around) = (next.allowed_sources(&key), next.around(&key, change));
             match change {
                 Change::Put(record) => {
                     let (created, modified) = stamps(&next, &key);
@@ -85,6 +85,7 @@ impl Snapshot {
             next.touch(&key, &mut subjects);
             let allows = next.allowed_sources(&key);
             subjects.extend(allowed.symmetric_difference(&allows).cloned().map(Subject::Destinations));
+            next.touch_moved(around, &key, &mut subjects);
         }
         next.revision = revision;
         for subject in &subjects {
@@ -114,8 +115,9 @@ impl Snapshot {
                 entry.put_check(Arc::new(Versioned { value, created, modified }));
             }
             Record::Config(value) => {
-                self.remove_destinations(&value.key());
-                self.put_destinations(&value);
+                self.leave_indexes(&value.key());
+                self.enter_destinations(&value);
+                self.links.put(&value);
                 self.configs.insert(value.key(), Arc::new(Versioned { value, created, modified }));
             }
             Record::CaRoot(value) => {
@@ -186,7 +188,7 @@ impl Snapshot {
                 self.drop_empty(node);
             }
             RecordKey::Config(key) => {
-                self.remove_destinations(key);
+                self.leave_indexes(key);
                 self.configs.remove(key);
             }
             RecordKey::CaRoot(id) => {
@@ -224,7 +226,7 @@ impl Snapshot {
         entry.map(|(_, sources)| sources.cloned().collect()).unwrap_or_default()
     }
 
-    fn put_destinations(&mut self, entry: &ConfigEntry) {
+    fn enter_destinations(&mut self, entry: &ConfigEntry) {
         let Some((destination, sources)) = explicit(entry) else { return };
         for source in sources {
             self.destinations.entry(source.clone()).or_default().insert(destination.clone());
@@ -232,8 +234,9 @@ impl Snapshot {
     }
 
     /// Takes what an entry that is there says out of the index.
-    fn remove_destinations(&mut self, key: &ConfigEntryKey) {
+    fn leave_indexes(&mut self, key: &ConfigEntryKey) {
         let Some(old) = self.configs.get(key).cloned() else { return };
+        self.links.remove(&old.value);
         let Some((destination, sources)) = explicit(&old.value) else { return };
         for source in sources {
             let Some(destinations) = self.destinations.get_mut(source) else { continue };
@@ -318,7 +321,11 @@ impl Snapshot {
                 subjects.insert(Subject::Instance(key.clone()));
                 subjects.insert(Subject::ServiceList);
                 if let Some(instance) = self.instance(key) {
-                    touch_instance(&instance.value, subjects);
+                    self.touch_instance(&instance.value, subjects);
+                    // With its sidecar an instance comes in, and without it goes out.
+                    let before = instance.value.sidecar().map(|sidecar| &sidecar.destination);
+                    let linked = before.filter(|service| self.is_linked(service));
+                    subjects.extend(linked.cloned().map(Subject::Origins));
                 }
             }
             RecordKey::Check(node, id) => {
@@ -338,6 +345,9 @@ impl Snapshot {
                         && resolver.has_filters()
                     {
                         subjects.insert(Subject::Endpoints(resolver.service.clone()));
+                        if self.is_linked(&resolver.service) {
+                            subjects.insert(Subject::Origins(resolver.service.clone()));
+                        }
                     }
                 }
             }
@@ -365,14 +375,20 @@ impl Snapshot {
         subjects.insert(Subject::Service(service.name.clone()));
         let instance = self.nodes.get(node).and_then(|entry| entry.instance(&service.id));
         if let Some(instance) = instance {
-            touch_instance(&instance.value, subjects);
+            self.touch_instance(&instance.value, subjects);
         }
+    }
+
+    fn touch_instance(&self, instance: &ServiceInstance, subjects: &mut BTreeSet<Subject>) {
+        subjects.insert(Subject::Service(instance.name.clone()));
+        subjects.insert(Subject::Endpoints(instance.identity().clone()));
+        self.touch_outside(instance, subjects);
     }
 
     fn touch_all_on(&self, node: &NodeName, subjects: &mut BTreeSet<Subject>) {
         subjects.insert(Subject::Node(node.clone()));
         for instance in self.instances_on(node) {
-            touch_instance(&instance.value, subjects);
+            self.touch_instance(&instance.value, subjects);
         }
     }
 
@@ -404,6 +420,7 @@ impl Snapshot {
             Subject::Instance(key) => self.instance(key).is_some(),
             Subject::Service(name) => self.by_name.contains_key(name),
             Subject::Endpoints(name) => self.by_name.contains_key(name) || self.by_destination.contains_key(name),
+            Subject::Origins(name) => self.by_name.contains_key(name),
             Subject::Routing(name) => self.routing(name).next().is_some() || self.virtual_address(name).is_some(),
             Subject::Destinations(name) => self.destinations.contains_key(name),
             Subject::Intentions(name) => self.intentions(name).is_some(),
@@ -411,6 +428,7 @@ impl Snapshot {
             | Subject::Roots
             | Subject::Servers
             | Subject::ServiceList
+            | Subject::ServicesOutside
             | Subject::NodeList
             | Subject::CheckList
             | Subject::ConfigList(_)
@@ -467,11 +485,6 @@ fn remove_from(map: &mut ByService, name: &ServiceName, instance: &ServiceInstan
     }
 }
 
-fn touch_instance(instance: &ServiceInstance, subjects: &mut BTreeSet<Subject>) {
-    subjects.insert(Subject::Service(instance.name.clone()));
-    subjects.insert(Subject::Endpoints(instance.identity().clone()));
-}
-
 /// The service that an entry of intentions is written for, and the services that it allows something by name. One for `*`,
 /// or of `*`, names nobody: every service would then be everybody's.
 fn explicit(entry: &ConfigEntry) -> Option<(&ServiceName, impl Iterator<Item = &ServiceName>)> {
@@ -489,6 +502,7 @@ fn config_subject(entry: &ConfigEntry) -> Subject {
         ConfigEntry::ServiceRouter(entry) => Subject::Routing(entry.service.clone()),
         ConfigEntry::ServiceSplitter(entry) => Subject::Routing(entry.service.clone()),
         ConfigEntry::IngressGateway(entry) => Subject::Routing(entry.gateway.clone()),
+        ConfigEntry::TerminatingGateway(entry) => Subject::Routing(entry.gateway.clone()),
         ConfigEntry::ServiceIntentions(entry) => Subject::Intentions(entry.destination.clone()),
         ConfigEntry::Kept(entry) => Subject::ConfigList(ConfigKind::Kept(entry.kind)),
     }

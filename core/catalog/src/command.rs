@@ -499,6 +499,7 @@ fn says_protocols(kind: ConfigKind) -> bool {
         | ConfigKind::ServiceRouter
         | ConfigKind::ServiceSplitter
         | ConfigKind::IngressGateway
+        | ConfigKind::TerminatingGateway
         | ConfigKind::Mesh
         | ConfigKind::Kept(_) => false,
     }
@@ -520,6 +521,7 @@ fn check_entry(snapshot: &Snapshot, entry: &ConfigEntry) -> Result<(), Refusal> 
         // What a gateway lets in may be written before what it lets in is there.
         ConfigEntry::ServiceResolver(_)
         | ConfigEntry::IngressGateway(_)
+        | ConfigEntry::TerminatingGateway(_)
         | ConfigEntry::Mesh(_)
         | ConfigEntry::Kept(_) => Ok(()),
     }
@@ -532,6 +534,7 @@ fn check_removal(snapshot: &Snapshot, key: &ConfigEntryKey) -> Result<(), Refusa
         | ConfigKind::ServiceRouter
         | ConfigKind::ServiceSplitter
         | ConfigKind::IngressGateway
+        | ConfigKind::TerminatingGateway
         | ConfigKind::Mesh
         | ConfigKind::Kept(_) => Ok(()),
         ConfigKind::ProxyDefaults => check_proxy_defaults(snapshot, None),

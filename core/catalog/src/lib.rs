@@ -12,6 +12,7 @@ mod coordination;
 pub mod fan_out;
 mod members;
 pub mod mesh;
+mod outside;
 mod prepared_query;
 pub mod receipts;
 pub mod snapshot;

@@ -10,14 +10,15 @@ use std::sync::Arc;
 use starling_model::{
     CaRootRecord, CheckStatus, Filter, IngressGateway, IntentionSubject, Locality, LocalityMode, MeshEntry, NodeName,
     Port, Protocol, ProxyDefaults, Revision, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName,
-    ServiceResolver, ServiceRouter, ServiceSplitter, Weights,
+    ServiceResolver, ServiceRouter, ServiceSplitter, TerminatingGateway, Weights,
 };
 use starling_model::{ConfigEntry, InstanceKey};
 
 use crate::snapshot::Snapshot;
 use crate::subject::Subject;
 
-/// An instance through which a service is reached in the mesh, as its callers see it: a sidecar or a native instance.
+/// An instance through which a service is reached in the mesh, as its callers see it: a sidecar, a native instance, or a gateway that
+/// stands for it. To such a gateway, an instance of the service outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Front {
     /// Which instance.
@@ -34,6 +35,8 @@ pub struct Front {
     pub marks: Option<Arc<Marks>>,
     /// Where it runs; `None` where nobody said so.
     pub locality: Option<Arc<Locality>>,
+    /// Whether it is a gateway that stands for the service: it has every subset behind it.
+    pub stands_in: bool,
 }
 
 /// What an instance belongs to the subsets of its service by.
@@ -50,6 +53,7 @@ impl Front {
     #[must_use]
     pub fn passes(&self, filter: &Filter) -> bool {
         match &self.marks {
+            _ if self.stands_in => true,
             Some(marks) => filter.admits(&marks.tags, &marks.meta),
             None => filter.admits(&[], &BTreeMap::new()),
         }
@@ -73,6 +77,13 @@ pub trait MeshRead {
     /// Shows each front of a service to `visit`, once and in no order; [`Subject::Endpoints`].
     fn visit_fronts(&self, service: &ServiceName, visit: &mut dyn FnMut(&Front));
 
+    /// Shows each instance of a service outside the mesh to `visit`, once and in no order, if a gateway links it;
+    /// [`Subject::Origins`].
+    fn visit_origins(&self, service: &ServiceName, visit: &mut dyn FnMut(&Front));
+
+    /// Shows each service that has nobody in the mesh, in order; [`Subject::ServicesOutside`].
+    fn visit_services_outside(&self, visit: &mut dyn FnMut(&ServiceName));
+
     /// Whether any instance bears this name; [`Subject::Service`].
     fn has_instances(&self, service: &ServiceName) -> bool;
 
@@ -90,6 +101,9 @@ pub trait MeshRead {
 
     /// What the gateways of one name let in; [`Subject::Routing`].
     fn ingress_gateway(&self, gateway: &ServiceName) -> Option<&IngressGateway>;
+
+    /// What the gateways of one name stand for; [`Subject::Routing`].
+    fn terminating_gateway(&self, gateway: &ServiceName) -> Option<&TerminatingGateway>;
 
     /// The settings of the whole mesh; [`Subject::ProxyDefaults`].
     fn mesh_entry(&self) -> Option<&MeshEntry>;
@@ -149,6 +163,19 @@ impl MeshRead for Snapshot {
         for instance in self.sidecars_of(service).chain(natives) {
             visit(&self.as_front(&instance.value));
         }
+        for instance in self.stand_ins_of(service) {
+            visit(&self.as_stand_in(&instance.value));
+        }
+    }
+
+    fn visit_origins(&self, service: &ServiceName, visit: &mut dyn FnMut(&Front)) {
+        if self.is_linked(service) {
+            self.instances_outside(service).for_each(|instance| visit(&self.as_front(&instance.value)));
+        }
+    }
+
+    fn visit_services_outside(&self, visit: &mut dyn FnMut(&ServiceName)) {
+        self.services_outside().for_each(visit);
     }
 
     fn has_instances(&self, service: &ServiceName) -> bool {
@@ -169,6 +196,10 @@ impl MeshRead for Snapshot {
 
     fn ingress_gateway(&self, gateway: &ServiceName) -> Option<&IngressGateway> {
         Self::ingress_gateway(self, gateway)
+    }
+
+    fn terminating_gateway(&self, gateway: &ServiceName) -> Option<&TerminatingGateway> {
+        Self::terminating_gateway(self, gateway)
     }
 
     fn service_resolver(&self, service: &ServiceName) -> Option<&ServiceResolver> {
@@ -215,7 +246,7 @@ impl Snapshot {
         fronts.then(|| (instance.identity(), self.as_front(instance)))
     }
 
-    fn as_front(&self, instance: &ServiceInstance) -> Front {
+    pub(crate) fn as_front(&self, instance: &ServiceInstance) -> Front {
         let key = &instance.key;
         let behind = instance.sidecar().and_then(|proxy| {
             let behind = InstanceKey { node: key.node.clone(), id: proxy.destination_id.clone()? };
@@ -233,6 +264,7 @@ impl Snapshot {
             health: self.health(key).0.max(behind.unwrap_or(CheckStatus::Passing)),
             marks: resolver.filter(|resolver| resolver.has_filters()).and_then(|_| marks(instance)),
             locality: instance.locality.clone(),
+            stands_in: false,
         }
     }
 }

@@ -20,6 +20,7 @@ use starling_model::{
 use crate::acl::AccessControl;
 use crate::coordination::Coordination;
 use crate::members::Members;
+use crate::outside::Links;
 use crate::sorted::{Order, Sorted};
 use crate::subject::Subject;
 
@@ -38,6 +39,8 @@ pub struct Snapshot {
     pub(crate) virtual_by_service: OrdMap<ServiceName, Ipv4Addr>,
     /// By source, the destinations whose own intentions allow it by name.
     pub(crate) destinations: OrdMap<ServiceName, OrdSet<ServiceName>>,
+    /// Which services gateways out of the mesh link.
+    pub(crate) links: Links,
     pub(crate) members: Members,
     pub(crate) coordination: Coordination,
     pub(crate) access: AccessControl,

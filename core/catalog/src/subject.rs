@@ -13,8 +13,12 @@ pub enum Subject {
     Service(ServiceName),
     /// Where the service is reached in the mesh: its sidecars and native instances, and the health of what they front.
     Endpoints(ServiceName),
+    /// Where the service is outside the mesh, if a gateway links it: its instances there, and their health.
+    Origins(ServiceName),
+    /// Which services have nobody in the mesh, for gateways that link them all.
+    ServicesOutside,
     /// How the service is called: its service-defaults, router, splitter and resolver, and its virtual address; of a gateway,
-    /// what it lets in.
+    /// what it lets in or stands for.
     Routing(ServiceName),
     /// The intentions written for this destination.
     Intentions(IntentionSubject),
@@ -67,6 +71,8 @@ impl std::fmt::Display for Subject {
             Self::Instance(key) => write!(f, "instance/{key}"),
             Self::Service(name) => write!(f, "service/{name}"),
             Self::Endpoints(name) => write!(f, "endpoints/{name}"),
+            Self::Origins(name) => write!(f, "origins/{name}"),
+            Self::ServicesOutside => f.write_str("services-outside"),
             Self::Routing(name) => write!(f, "routing/{name}"),
             Self::Intentions(name) => write!(f, "intentions/{name}"),
             Self::Destinations(name) => write!(f, "destinations/{name}"),

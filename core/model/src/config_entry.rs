@@ -17,6 +17,7 @@ use crate::opaque::OpaqueSettings;
 use crate::resolver::ServiceResolver;
 use crate::router::ServiceRouter;
 use crate::splitter::ServiceSplitter;
+use crate::terminating::TerminatingGateway;
 use crate::tracing::Tracing;
 use crate::upstream_config::{RateLimit, UpstreamConfig};
 
@@ -92,6 +93,8 @@ pub enum ConfigKind {
     ServiceSplitter,
     /// What an ingress gateway lets in.
     IngressGateway,
+    /// What a terminating gateway stands for.
+    TerminatingGateway,
     /// Settings of the whole mesh; the name is always `mesh`.
     Mesh,
     /// What is kept and not acted upon.
@@ -104,7 +107,7 @@ impl ConfigKind {
         [Self::ServiceDefaults, Self::ServiceResolver, Self::ServiceRouter, Self::ServiceSplitter];
 
     /// The kinds that are acted upon, in the order of their names.
-    pub const OBEYED: [Self; 8] = [
+    pub const OBEYED: [Self; 9] = [
         Self::IngressGateway,
         Self::Mesh,
         Self::ProxyDefaults,
@@ -113,6 +116,7 @@ impl ConfigKind {
         Self::ServiceResolver,
         Self::ServiceRouter,
         Self::ServiceSplitter,
+        Self::TerminatingGateway,
     ];
 
     /// Every kind of users: those that are acted upon, then those that are kept.
@@ -139,6 +143,7 @@ impl ConfigKind {
             Self::ServiceRouter => "service-router",
             Self::ServiceSplitter => "service-splitter",
             Self::IngressGateway => "ingress-gateway",
+            Self::TerminatingGateway => "terminating-gateway",
             Self::Mesh => "mesh",
             Self::Kept(kind) => kind.as_str(),
         }
@@ -156,8 +161,8 @@ impl FromStr for ConfigKind {
 /// A text that is no kind of config entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no config entry kind; it is one of ingress-gateway, mesh, proxy-defaults, service-defaults, service-intentions, service-resolver, service-router, service-splitter, \
-     or of those that are only kept: api-gateway, exported-services, file-system-certificate, http-route, inline-certificate, jwt-provider, tcp-route, terminating-gateway"
+    "{0:?} is no config entry kind; it is one of ingress-gateway, mesh, proxy-defaults, service-defaults, service-intentions, service-resolver, service-router, service-splitter, terminating-gateway, \
+     or of those that are only kept: api-gateway, exported-services, file-system-certificate, http-route, inline-certificate, jwt-provider, tcp-route"
 )]
 pub struct UnknownKind(pub String);
 
@@ -194,6 +199,8 @@ pub enum ConfigEntry {
     ServiceSplitter(ServiceSplitter),
     /// What an ingress gateway lets in.
     IngressGateway(Box<IngressGateway>),
+    /// What a terminating gateway stands for.
+    TerminatingGateway(Box<TerminatingGateway>),
     /// Settings of the whole mesh.
     Mesh(MeshEntry),
     /// What is kept and not acted upon.
@@ -212,6 +219,7 @@ impl ConfigEntry {
             Self::ServiceRouter(entry) => (ConfigKind::ServiceRouter, entry.service.as_str()),
             Self::ServiceSplitter(entry) => (ConfigKind::ServiceSplitter, entry.service.as_str()),
             Self::IngressGateway(entry) => (ConfigKind::IngressGateway, entry.gateway.as_str()),
+            Self::TerminatingGateway(entry) => (ConfigKind::TerminatingGateway, entry.gateway.as_str()),
             Self::Mesh(_) => (ConfigKind::Mesh, "mesh"),
             Self::Kept(entry) => (ConfigKind::Kept(entry.kind), entry.name.as_str()),
         };
@@ -229,8 +237,21 @@ impl ConfigEntry {
             Self::ProxyDefaults(_)
             | Self::ServiceIntentions(_)
             | Self::IngressGateway(_)
+            | Self::TerminatingGateway(_)
             | Self::Mesh(_)
             | Self::Kept(_) => None,
+        }
+    }
+}
+
+impl ConfigEntry {
+    /// The same, read as what it is where it was kept by a release that did not act on its kind.
+    #[must_use]
+    pub(crate) fn obeyed(self) -> Self {
+        let kept = if let Self::Kept(entry) = &self { Some(entry) } else { None };
+        match kept.filter(|entry| entry.kind == KeptKind::TerminatingGateway) {
+            Some(entry) => Self::TerminatingGateway(Box::new(TerminatingGateway::of_kept(entry))),
+            None => self,
         }
     }
 }

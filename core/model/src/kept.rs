@@ -25,7 +25,7 @@ pub enum KeptKind {
     JwtProvider,
     /// Routes of an API gateway for connections.
     TcpRoute,
-    /// Services outside the mesh, and how they are called.
+    /// Services outside the mesh, and how they are called: as earlier releases have written it, which did not act on it.
     TerminatingGateway,
     /// Settings of Consul's autopilot. No entry of users: an endpoint of its own writes it.
     Autopilot,
@@ -35,7 +35,7 @@ pub enum KeptKind {
 
 impl KeptKind {
     /// Every kind that users write as a config entry, in the order of their names.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 7] = [
         Self::ApiGateway,
         Self::ExportedServices,
         Self::FileSystemCertificate,
@@ -43,7 +43,6 @@ impl KeptKind {
         Self::InlineCertificate,
         Self::JwtProvider,
         Self::TcpRoute,
-        Self::TerminatingGateway,
     ];
 
     /// Those that have an endpoint of their own.

@@ -31,6 +31,7 @@ pub mod router;
 pub mod server;
 pub mod service;
 pub mod splitter;
+pub mod terminating;
 pub mod time;
 pub mod tracing;
 pub mod upstream_config;
@@ -92,6 +93,7 @@ pub use service::{
     TransparentProxy, Upstream, Weights,
 };
 pub use splitter::{ServiceSplit, ServiceSplitter, Splits, SplitsError};
+pub use terminating::{LinkedName, LinkedService, OriginTls, TerminatingGateway};
 pub use time::UnixSeconds;
 pub use tracing::{Collector, Tracing};
 pub use upstream_config::{PassiveHealthCheck, RateLimit, UpstreamConfig, UpstreamSettings};

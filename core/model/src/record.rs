@@ -374,7 +374,9 @@ impl Record {
             RecordKey::Node(_) => serde_json::from_slice(bytes).map(Self::Node),
             RecordKey::Instance(_) => serde_json::from_slice(bytes).map(Self::Instance),
             RecordKey::Check(..) => serde_json::from_slice(bytes).map(Self::Check),
-            RecordKey::Config(_) => serde_json::from_slice(bytes).map(Self::Config),
+            RecordKey::Config(_) => {
+                serde_json::from_slice(bytes).map(|entry: ConfigEntry| Self::Config(entry.obeyed()))
+            }
             RecordKey::CaRoot(_) => serde_json::from_slice(bytes).map(Self::CaRoot),
             RecordKey::CaKey(_) => serde_json::from_slice(bytes).map(Self::CaKey),
             RecordKey::JoinToken(_) => serde_json::from_slice(bytes).map(Self::JoinToken),

@@ -33,6 +33,7 @@ pub struct ServiceInstance {
     /// The service of which it is a copy; for a sidecar by custom `NAME-sidecar-proxy`.
     pub name: ServiceName,
     /// Application, sidecar or gateway.
+    #[serde(deserialize_with = "obeyed")]
     pub kind: InstanceKind,
     /// Its own address; `None` means the node's.
     #[serde(default)]
@@ -66,6 +67,16 @@ pub struct ServiceInstance {
     pub kept: OpaqueSettings,
 }
 
+/// Reads a kind as what it is where it was kept by a release that planned nothing for it.
+fn obeyed<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<InstanceKind, D::Error> {
+    let kind = InstanceKind::deserialize(deserializer)?;
+    let kept = if let InstanceKind::OtherGateway(gateway) = &kind { Some(gateway) } else { None };
+    Ok(match kept.filter(|gateway| gateway.kind == OtherGatewayKind::TerminatingGateway) {
+        Some(gateway) => InstanceKind::TerminatingGateway(gateway.config.clone()),
+        None => kind,
+    })
+}
+
 fn nothing_kept(kept: &OpaqueSettings) -> bool {
     kept.is_empty()
 }
@@ -81,7 +92,10 @@ impl ServiceInstance {
     #[must_use]
     pub fn identity(&self) -> &ServiceName {
         match &self.kind {
-            InstanceKind::Typical | InstanceKind::IngressGateway(_) | InstanceKind::OtherGateway(_) => &self.name,
+            InstanceKind::Typical
+            | InstanceKind::IngressGateway(_)
+            | InstanceKind::TerminatingGateway(_)
+            | InstanceKind::OtherGateway(_) => &self.name,
             InstanceKind::Sidecar(proxy) => &proxy.destination,
         }
     }
@@ -90,7 +104,10 @@ impl ServiceInstance {
     #[must_use]
     pub fn sidecar(&self) -> Option<&SidecarProxy> {
         match &self.kind {
-            InstanceKind::Typical | InstanceKind::IngressGateway(_) | InstanceKind::OtherGateway(_) => None,
+            InstanceKind::Typical
+            | InstanceKind::IngressGateway(_)
+            | InstanceKind::TerminatingGateway(_)
+            | InstanceKind::OtherGateway(_) => None,
             InstanceKind::Sidecar(proxy) => Some(proxy),
         }
     }
@@ -100,7 +117,7 @@ impl ServiceInstance {
     pub fn gateway(&self) -> Option<&OpaqueSettings> {
         match &self.kind {
             InstanceKind::Typical | InstanceKind::Sidecar(_) | InstanceKind::OtherGateway(_) => None,
-            InstanceKind::IngressGateway(settings) => Some(settings),
+            InstanceKind::IngressGateway(settings) | InstanceKind::TerminatingGateway(settings) => Some(settings),
         }
     }
 
@@ -109,7 +126,7 @@ impl ServiceInstance {
     pub fn is_proxy(&self) -> bool {
         match &self.kind {
             InstanceKind::Typical | InstanceKind::OtherGateway(_) => false,
-            InstanceKind::Sidecar(_) | InstanceKind::IngressGateway(_) => true,
+            InstanceKind::Sidecar(_) | InstanceKind::IngressGateway(_) | InstanceKind::TerminatingGateway(_) => true,
         }
     }
 }
@@ -124,6 +141,8 @@ pub enum InstanceKind {
     Sidecar(Box<SidecarProxy>),
     /// A gateway into the mesh (Consul's `ingress-gateway`), with opaque settings as given (`bind_address`, …).
     IngressGateway(OpaqueSettings),
+    /// A gateway out of the mesh (Consul's `terminating-gateway`), with opaque settings as given.
+    TerminatingGateway(OpaqueSettings),
     /// A gateway of a kind for which nothing is planned: it is kept and answered.
     OtherGateway(Box<OtherGateway>),
 }
@@ -144,15 +163,15 @@ pub struct OtherGateway {
 pub enum OtherGatewayKind {
     /// Between datacentres.
     MeshGateway,
-    /// Out of the mesh.
+    /// Out of the mesh: as earlier releases have written it, which planned nothing for it.
     TerminatingGateway,
     /// Into the mesh, by routes.
     ApiGateway,
 }
 
 impl OtherGatewayKind {
-    /// Every kind.
-    pub const ALL: [Self; 3] = [Self::MeshGateway, Self::TerminatingGateway, Self::ApiGateway];
+    /// Every kind that is registered so.
+    pub const ALL: [Self; 2] = [Self::MeshGateway, Self::ApiGateway];
 
     /// Consul's word for it.
     #[must_use]

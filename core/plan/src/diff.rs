@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use starling_model::{AccessLog, LogFilter, LogForm, LogTarget, ServiceName};
 
-use crate::plan::{Capture, Cluster, Edge, Endpoints, Inbound, Outbound, Plan, Routes, Target, Trust};
+use crate::plan::{Capture, Cluster, Edge, Endpoints, Exit, Inbound, Origins, Outbound, Plan, Routes, Target, Trust};
 
 mod lines;
 
 use lines::{
-    capture_lines, cluster_lines, edge_lines, endpoint_lines, first_word, inbound_lines, or_none, route_lines,
+    capture_lines, cluster_lines, edge_lines, endpoint_lines, exit_lines, first_word, inbound_lines, or_none,
+    origin_lines, route_lines,
 };
 
 /// A part of a plan, by name; in the order in which text shows them.
@@ -36,6 +37,10 @@ pub enum PartName {
     Cluster(Target),
     /// Where a target is.
     Endpoints(Target),
+    /// What callers of a target outside the mesh find.
+    Exit(Target),
+    /// Where a target is outside the mesh.
+    Origins(Target),
 }
 
 /// What changed from one plan to another.
@@ -112,6 +117,8 @@ enum Part<'a> {
     Routes(&'a Arc<Routes>),
     Cluster(&'a Arc<Cluster>),
     Endpoints(&'a Arc<Endpoints>),
+    Exit(&'a Arc<Exit>),
+    Origins(&'a Arc<Origins>),
 }
 
 fn parts(plan: &Plan) -> BTreeMap<PartName, Part<'_>> {
@@ -123,6 +130,8 @@ fn parts(plan: &Plan) -> BTreeMap<PartName, Part<'_>> {
     parts.extend(plan.routes.iter().map(|part| (PartName::Routes(part.service.clone()), Part::Routes(part))));
     parts.extend(plan.clusters.iter().map(|part| (PartName::Cluster(part.target()), Part::Cluster(part))));
     parts.extend(plan.endpoints.iter().map(|part| (PartName::Endpoints(part.target()), Part::Endpoints(part))));
+    parts.extend(plan.exits.iter().map(|part| (PartName::Exit(part.target()), Part::Exit(part))));
+    parts.extend(plan.origins.iter().map(|part| (PartName::Origins(part.target()), Part::Origins(part))));
     parts
 }
 
@@ -141,6 +150,8 @@ impl Part<'_> {
             (Part::Routes(a), Part::Routes(b)) => Arc::ptr_eq(a, b),
             (Part::Cluster(a), Part::Cluster(b)) => Arc::ptr_eq(a, b),
             (Part::Endpoints(a), Part::Endpoints(b)) => Arc::ptr_eq(a, b),
+            (Part::Exit(a), Part::Exit(b)) => Arc::ptr_eq(a, b),
+            (Part::Origins(a), Part::Origins(b)) => Arc::ptr_eq(a, b),
             (
                 Part::Proxy(_)
                 | Part::Trust(_)
@@ -150,7 +161,9 @@ impl Part<'_> {
                 | Part::Outbound(_)
                 | Part::Routes(_)
                 | Part::Cluster(_)
-                | Part::Endpoints(_),
+                | Part::Endpoints(_)
+                | Part::Exit(_)
+                | Part::Origins(_),
                 _,
             ) => false,
         }
@@ -178,6 +191,8 @@ impl Part<'_> {
             Part::Routes(routes) => route_lines(routes),
             Part::Cluster(cluster) => cluster_lines(cluster),
             Part::Endpoints(endpoints) => endpoint_lines(endpoints),
+            Part::Exit(exit) => exit_lines(exit),
+            Part::Origins(origins) => origin_lines(origins),
         }
     }
 }
@@ -216,6 +231,8 @@ impl fmt::Display for PartName {
             Self::Routes(service) => write!(f, "routes {service}"),
             Self::Cluster(target) => write!(f, "cluster {target}"),
             Self::Endpoints(target) => write!(f, "endpoints {target}"),
+            Self::Exit(target) => write!(f, "exit {target}"),
+            Self::Origins(target) => write!(f, "origins {target}"),
         }
     }
 }

@@ -26,8 +26,8 @@ pub use diff::{PartDiff, PartName, PlanDiff, describe, diff, replaced};
 pub use part::{Assembly, Part, Whose};
 pub use parts::routes::OUTBOUND_TIMEOUT;
 pub use plan::{
-    Capture, Cluster, Edge, EdgeHost, EdgeRoute, Endpoint, Endpoints, EndpointsKey, FailoverGroup, Inbound, Limits,
-    LocalApp, Outbound, Plan, Routes, Target, Trust, Virtual,
+    Capture, Cluster, Edge, EdgeHost, EdgeRoute, Endpoint, Endpoints, EndpointsKey, Exit, FailoverGroup, Inbound,
+    Limits, LocalApp, Origins, Outbound, OutsideEndpoint, Plan, Routes, Target, Trust, Virtual,
 };
 pub use planner::{MeshSettings, PlanError, Planned, Planner};
 pub use shelf::Origin;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use starling_model::{AccessLog, InstanceKey, Revision, ServiceName, Tracing};
 
-use crate::plan::{Capture, Cluster, Edge, Endpoints, Inbound, Outbound, Plan, Routes, Trust};
+use crate::plan::{Capture, Cluster, Edge, Endpoints, Exit, Inbound, Origins, Outbound, Plan, Routes, Target, Trust};
 
 /// Whose a plan is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,6 +45,10 @@ pub enum Part {
     Cluster(Arc<Cluster>),
     /// One of [`Plan::endpoints`].
     Endpoints(Arc<Endpoints>),
+    /// One of [`Plan::exits`].
+    Exit(Arc<Exit>),
+    /// One of [`Plan::origins`].
+    Origins(Arc<Origins>),
 }
 
 impl Part {
@@ -63,6 +67,8 @@ impl Part {
             Self::Routes(routes) => format!("routes/{}", routes.service),
             Self::Cluster(cluster) => format!("cluster/{}", cluster.sni),
             Self::Endpoints(endpoints) => format!("endpoints/{}", endpoints.cluster),
+            Self::Exit(exit) => format!("exit/{}", exit.target()),
+            Self::Origins(origins) => format!("origins/{}", origins.target()),
         }
     }
 }
@@ -110,6 +116,7 @@ impl Assembly {
         let (mut access_log, mut tracing) = (Arc::default(), Arc::default());
         let (mut edges, mut outbounds, mut routes, mut clusters, mut endpoints) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut exits, mut origins): (BTreeMap<Target, _>, BTreeMap<Target, _>) = Default::default();
         for Arrived { part, .. } in self.parts.values() {
             match part {
                 Part::Proxy(whose) => head = Some(Whose::clone(whose)),
@@ -123,6 +130,8 @@ impl Assembly {
                 Part::Routes(part) => routes.push(Arc::clone(part)),
                 Part::Cluster(part) => clusters.push(Arc::clone(part)),
                 Part::Endpoints(part) => endpoints.push(Arc::clone(part)),
+                Part::Exit(part) => drop(exits.insert(part.target(), Arc::clone(part))),
+                Part::Origins(part) => drop(origins.insert(part.target(), Arc::clone(part))),
             }
         }
         let Whose { proxy, service } = head?;
@@ -135,6 +144,7 @@ impl Assembly {
             && clusters.iter().zip(&endpoints).all(|(cluster, at): (&Arc<Cluster>, &Arc<Endpoints>)| {
                 (&cluster.service, &cluster.subset) == (&at.service, &at.subset)
             })
+            && exits.keys().eq(origins.keys())
             && outbounds.iter().all(|outbound: &Arc<Outbound>| {
                 routes.binary_search_by(|routes: &Arc<Routes>| routes.service.cmp(&outbound.service)).is_ok()
             });
@@ -150,6 +160,8 @@ impl Assembly {
             routes,
             clusters,
             endpoints,
+            exits: exits.into_values().collect(),
+            origins: origins.into_values().collect(),
             capture,
             access_log,
             tracing,
@@ -178,6 +190,8 @@ impl Plan {
         parts.extend(self.routes.iter().map(|part| Part::Routes(Arc::clone(part))));
         parts.extend(self.clusters.iter().map(|part| Part::Cluster(Arc::clone(part))));
         parts.extend(self.endpoints.iter().map(|part| Part::Endpoints(Arc::clone(part))));
+        parts.extend(self.exits.iter().map(|part| Part::Exit(Arc::clone(part))));
+        parts.extend(self.origins.iter().map(|part| Part::Origins(Arc::clone(part))));
         parts
     }
 }

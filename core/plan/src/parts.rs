@@ -5,6 +5,7 @@ pub(crate) mod chain;
 pub(crate) mod cluster;
 pub(crate) mod edge;
 pub(crate) mod endpoints;
+pub(crate) mod exit;
 pub(crate) mod inbound;
 pub(crate) mod opaque;
 pub(crate) mod outbound;

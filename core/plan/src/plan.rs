@@ -3,11 +3,14 @@
 //! Parts behind an `Arc` are shared by every plan that needs them; two plans hold the same part exactly if the pointers
 //! are equal, so comparing plans costs a pointer comparison per part.
 
+mod exit;
+
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use exit::{Exit, Origins, OutsideEndpoint};
 use serde::{Deserialize, Serialize};
 use starling_identity::SpiffeId;
 use starling_model::{
@@ -39,6 +42,10 @@ pub struct Plan {
     pub clusters: Vec<Arc<Cluster>>,
     /// One per target that a route names, each at the place of its cluster.
     pub endpoints: Vec<Arc<Endpoints>>,
+    /// The services outside the mesh for which it stands, ordered by service and subset; only a gateway stands for any.
+    pub exits: Vec<Arc<Exit>>,
+    /// Where each of them is, at the place of its exit.
+    pub origins: Vec<Arc<Origins>>,
     /// What the kernel leads to the proxy; `None` for a proxy that has nothing but its listeners.
     pub capture: Option<Arc<Capture>>,
     /// The access log that the proxy writes.

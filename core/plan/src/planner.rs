@@ -17,9 +17,11 @@ use starling_traffic::Policy;
 use crate::diagnostic::{Diagnostic, Object, Severity};
 use crate::parts::cluster::CallSettings;
 use crate::parts::edge::entry_of;
+use crate::parts::exit::OriginsKey;
 use crate::parts::{capture, cluster, endpoints, inbound, opaque, outbound, policy, routes};
 use crate::plan::{
-    Capture, Cluster, Edge, Endpoints, EndpointsKey, Inbound, Outbound, Plan, Routes, Target, Trust, Virtual,
+    Capture, Cluster, Edge, Endpoints, EndpointsKey, Exit, Inbound, Origins, Outbound, Plan, Routes, Target, Trust,
+    Virtual,
 };
 use crate::shelf::{Origin, Shelf};
 use crate::view::View;
@@ -70,6 +72,8 @@ pub struct Planner {
     policies: Shelf<ServiceName, Policy>,
     inbounds: Shelf<InstanceKey, Inbound>,
     edges: Shelf<(InstanceKey, SocketAddr), Edge>,
+    exits: Shelf<(InstanceKey, Target), Exit>,
+    origins: Shelf<OriginsKey, Origins>,
     captures: Shelf<InstanceKey, Capture>,
     outbounds: Shelf<(ServiceName, SocketAddr), Outbound>,
     routes: Shelf<ServiceName, Routes>,
@@ -137,6 +141,8 @@ impl Planner {
             tracing: Arc::default(),
             inbounds: Shelf::new(),
             edges: Shelf::new(),
+            exits: Shelf::new(),
+            origins: Shelf::new(),
             captures: Shelf::new(),
             outbounds: Shelf::new(),
             routes: Shelf::new(),
@@ -158,6 +164,8 @@ impl Planner {
             + self.policies.len()
             + self.inbounds.len()
             + self.edges.len()
+            + self.exits.len()
+            + self.origins.len()
             + self.captures.len()
             + self.outbounds.len()
             + self.routes.len()
@@ -181,12 +189,14 @@ impl Planner {
         let tracing = kept(&mut self.tracing, defaults.map(|entry| &*entry.tracing));
         let trust = draft.take(self.trusts.fetch(&(), mesh, build_trust));
         // A proxy that trusts nobody must not listen: it could verify no peer.
-        let (mut inbound, mut edges) = (None, Vec::new());
+        let (mut inbound, mut edges, mut exits) = (None, Vec::new(), Vec::new());
         let calls = match &instance.kind {
             InstanceKind::Typical | InstanceKind::OtherGateway(_) => {
                 return Err(PlanError::NotAProxy(proxy.clone()));
             }
-            InstanceKind::Sidecar(_) | InstanceKind::IngressGateway(_) if trust.roots_pem.is_empty() => {
+            InstanceKind::Sidecar(_) | InstanceKind::IngressGateway(_) | InstanceKind::TerminatingGateway(_)
+                if trust.roots_pem.is_empty() =>
+            {
                 Calls::default()
             }
             InstanceKind::Sidecar(sidecar) => {
@@ -198,10 +208,15 @@ impl Planner {
                 edges = listening;
                 calls
             }
+            InstanceKind::TerminatingGateway(config) => {
+                exits = self.exits(&mut draft, &mut view, instance, (config, node_address));
+                Calls::default()
+            }
         };
         draft.subjects.extend(view.into_read().into_iter().map(|(subject, _)| subject));
         let (clusters, endpoints) =
             calls.targets.into_values().map(|called| (called.cluster, called.endpoints)).unzip();
+        let (exits, origins) = exits.into_iter().unzip();
         let plan = Plan {
             revision: mesh.revision(),
             proxy: proxy.clone(),
@@ -213,6 +228,8 @@ impl Planner {
             routes: calls.routes,
             clusters,
             endpoints,
+            exits,
+            origins,
             capture: calls.capture,
             access_log,
             tracing,

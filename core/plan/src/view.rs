@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use starling_catalog::{Front, MeshRead, Subject};
 use starling_model::{
     IngressGateway, InstanceKey, IntentionSubject, Protocol, ProxyDefaults, Revision, ServiceDefaults, ServiceInstance,
-    ServiceIntentions, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter,
+    ServiceIntentions, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter, TerminatingGateway,
 };
 
 /// The mesh and the subjects read from it so far.
@@ -38,6 +38,20 @@ impl<'a> View<'a> {
     pub(crate) fn visit_fronts(&mut self, service: &ServiceName, visit: &mut dyn FnMut(&Front)) {
         self.read.insert(Subject::Endpoints(service.clone()));
         self.mesh.visit_fronts(service, visit);
+    }
+
+    /// Shows each instance of a service outside the mesh, in no order.
+    pub(crate) fn visit_origins(&mut self, service: &ServiceName, visit: &mut dyn FnMut(&Front)) {
+        self.read.insert(Subject::Origins(service.clone()));
+        self.mesh.visit_origins(service, visit);
+    }
+
+    /// The services that have nobody in the mesh, in order.
+    pub(crate) fn services_outside(&mut self) -> Vec<ServiceName> {
+        self.read.insert(Subject::ServicesOutside);
+        let mut services = Vec::new();
+        self.mesh.visit_services_outside(&mut |service| services.push(service.clone()));
+        services
     }
 
     /// Whether any instance bears this name.
@@ -76,6 +90,12 @@ impl<'a> View<'a> {
     pub(crate) fn ingress_gateway(&mut self, gateway: &ServiceName) -> Option<&'a IngressGateway> {
         self.read.insert(Subject::Routing(gateway.clone()));
         self.mesh.ingress_gateway(gateway)
+    }
+
+    /// What the gateways of one name stand for.
+    pub(crate) fn terminating_gateway(&mut self, gateway: &ServiceName) -> Option<&'a TerminatingGateway> {
+        self.read.insert(Subject::Routing(gateway.clone()));
+        self.mesh.terminating_gateway(gateway)
     }
 
     /// Whether captured calls to what is no service of the mesh are refused.

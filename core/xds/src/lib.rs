@@ -11,6 +11,6 @@ pub mod resource;
 pub mod session;
 pub mod wire;
 
-pub use render::{Leaf, MeshNames, NativePart, NativePartError, Renderer};
+pub use render::{Leaf, MeshNames, NativePart, NativePartError, Renderer, ServiceLeaves};
 pub use resource::{Resource, ResourceKey, ResourceSet, ResourceType, Version};
 pub use session::{AdsSession, BESIDE, BESIDE_ANOTHER, Flavour, ProxyNode, Report, Response, SessionError};

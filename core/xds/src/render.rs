@@ -10,6 +10,7 @@ mod cache;
 mod cluster;
 mod edge;
 mod endpoint;
+mod exit;
 mod fault;
 mod grpc;
 mod listener;
@@ -21,13 +22,14 @@ mod route;
 mod secret;
 mod telemetry;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use starling_identity::{Layout, SpiffeId};
 use starling_model::{Datacenter, Namespace, Protocol, ServiceName, TrustDomain};
-use starling_plan::{Cluster, Edge, EdgeHost, Endpoints, Inbound, Outbound, Plan, Routes, Trust};
+use starling_plan::{Cluster, Edge, EdgeHost, Endpoints, Exit, Inbound, Origins, Outbound, Plan, Routes, Trust};
 use starling_traffic::Policy;
 
 use crate::resource::{Resource, ResourceSet, Version};
@@ -78,6 +80,9 @@ impl fmt::Debug for Leaf {
     }
 }
 
+/// Certificates of services for which a gateway stands.
+pub type ServiceLeaves = BTreeMap<ServiceName, Arc<Leaf>>;
+
 /// What the routes of a public listener say beside the policy: protocol, timeout, and requests per second and at once.
 type InboundRouteKey = (Protocol, Option<Duration>, Option<(u32, u32)>);
 
@@ -97,6 +102,19 @@ pub struct Renderer {
     edge_routes: PartCache<Edge, Vec<Version>>,
     /// Keyed by the place of the certificate.
     edge_certificates: PartCache<Edge, usize>,
+    /// For their versions alone; all chains of a gateway are in one listener, which is kept by its first exit.
+    exit_chains: PartCache<Exit, Telemetry>,
+    exit_listeners: PartCache<Exit, (Vec<Version>, Telemetry)>,
+    /// Keyed by the host that requests are told to be for.
+    exit_routes: PartCache<Exit, Option<String>>,
+    exit_policies: PartCache<Policy, ()>,
+    /// For their versions alone.
+    exit_places: PartCache<Origins, ()>,
+    /// Keyed by the version of its endpoints where they stand in it.
+    exit_clusters: PartCache<Exit, Option<Version>>,
+    exit_endpoints: PartCache<Origins, Version>,
+    exit_leaves: PartCache<Leaf, ()>,
+    exit_files: PartCache<Exit, bool>,
     local_apps: PartCache<Inbound, ()>,
     inbound_listeners: PartCache<Inbound, Telemetry>,
     inbound_routes: PartCache<Policy, InboundRouteKey>,
@@ -121,6 +139,15 @@ impl Renderer {
             edge_listeners: PartCache::default(),
             edge_routes: PartCache::default(),
             edge_certificates: PartCache::default(),
+            exit_chains: PartCache::default(),
+            exit_listeners: PartCache::default(),
+            exit_routes: PartCache::default(),
+            exit_policies: PartCache::default(),
+            exit_places: PartCache::default(),
+            exit_clusters: PartCache::default(),
+            exit_endpoints: PartCache::default(),
+            exit_leaves: PartCache::default(),
+            exit_files: PartCache::default(),
             local_apps: PartCache::default(),
             inbound_listeners: PartCache::default(),
             inbound_routes: PartCache::default(),
@@ -139,6 +166,13 @@ impl Renderer {
     /// meanwhile. An outbound listener without routes of its service in the plan is left out.
     #[must_use]
     pub fn render(&mut self, plan: &Plan, leaf: Option<&Arc<Leaf>>) -> ResourceSet {
+        self.render_gateway(plan, leaf, &BTreeMap::new())
+    }
+
+    /// The same for a gateway that stands for services: `leaves` are their certificates. A service without one is left out,
+    /// and its callers are refused.
+    #[must_use]
+    pub fn render_gateway(&mut self, plan: &Plan, leaf: Option<&Arc<Leaf>>, leaves: &ServiceLeaves) -> ResourceSet {
         let (mut resources, telemetry) = (Vec::new(), Telemetry::of(plan));
         for cluster in &plan.clusters {
             let rendered = self.clusters.get(cluster, (), || cluster::upstream(cluster));
@@ -158,12 +192,13 @@ impl Renderer {
         for edge in &plan.edges {
             self.render_edge(plan, edge, &telemetry, &mut resources);
         }
+        self.render_exits(plan, leaves, &telemetry, &mut resources);
         if let Some(inbound) = &plan.inbound {
             self.render_inbound(inbound, telemetry, &mut resources);
         }
         resources.push(self.roots.get(&plan.trust, (), || secret::roots(&plan.trust)));
         if let Some(leaf) = leaf {
-            resources.push(self.leaves.get(leaf, (), || secret::leaf(leaf)));
+            resources.push(self.leaves.get(leaf, (), || secret::leaf(secret::LEAF, leaf)));
         }
         ResourceSet::new(plan.revision, resources)
     }
@@ -188,8 +223,8 @@ impl Renderer {
 
     /// The plan as it is, in parts, and the leaf: what a native proxy in a process of its own may ask for.
     #[must_use]
-    pub fn render_for_native(&mut self, plan: &Plan, leaf: &Arc<Leaf>) -> ResourceSet {
-        ResourceSet::new(plan.revision, self.native.render(plan, leaf))
+    pub fn render_for_native(&mut self, plan: &Plan, leaf: &Arc<Leaf>, leaves: &ServiceLeaves) -> ResourceSet {
+        ResourceSet::new(plan.revision, self.native.render(plan, leaf, leaves))
     }
 
     /// A cluster without endpoints in the plan gets an empty assignment: a client waits for one that is missing, and
@@ -232,6 +267,62 @@ impl Renderer {
         }
     }
 
+    fn render_exits(
+        &mut self,
+        plan: &Plan,
+        leaves: &ServiceLeaves,
+        telemetry: &Telemetry,
+        resources: &mut Vec<Arc<Resource>>,
+    ) {
+        if plan.exits.is_empty() {
+            return;
+        }
+        let both = plan.exits.iter().zip(&plan.origins);
+        let open: Vec<_> = both.filter(|(exit, _)| leaves.contains_key(&exit.service)).collect();
+        let mut chains = Vec::new();
+        for (exit, origins) in &open {
+            let (exit, origins) = (*exit, *origins);
+            let chain = |exit: &Exit| exit::version(exit, telemetry);
+            chains.push(self.exit_chains.get(exit, telemetry.clone(), || chain(exit)).version);
+            let by_name = origins.has_names();
+            let place = by_name.then(|| self.exit_places.get(origins, (), || exit::place(origins)).version);
+            let cluster = self.exit_clusters.get(exit, place, || exit::cluster(exit, origins));
+            if !by_name {
+                let version = cluster.version;
+                let endpoints = self.exit_endpoints.get(origins, version, || exit::assignment(exit, origins, version));
+                resources.push(endpoints);
+            }
+            resources.push(cluster);
+            let names = &self.names;
+            if exit.protocol.is_l7() {
+                let host = origins.host.clone();
+                let routes = || exit::routes(exit, origins.host.as_deref(), names);
+                resources.push(self.exit_routes.get(exit, host, routes));
+            } else {
+                let policy = &exit.policy;
+                resources.push(self.exit_policies.get(policy, (), || rbac::network_filter(policy, names)));
+            }
+            if let Some(tls) = &exit.tls {
+                resources.push(self.exit_files.get(exit, false, || secret::authorities(&tls.authorities)));
+                if let Some(files) = &tls.certificate {
+                    resources.push(self.exit_files.get(exit, true, || secret::files(files)));
+                }
+            }
+        }
+        for (service, leaf) in leaves {
+            let name = secret::leaf_name(service);
+            resources.push(self.exit_leaves.get(leaf, (), || secret::leaf(&name, leaf)));
+        }
+        if let Some((first, _)) = open.first() {
+            let exits: Vec<&Exit> = open.iter().map(|(exit, _)| &***exit).collect();
+            let key = (chains, telemetry.clone());
+            resources.push(self.exit_listeners.get(first, key, || exit::listener(&exits, telemetry)));
+        }
+        // Subsets of a service share its policy, services their files.
+        resources.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
+        resources.dedup_by(|a, b| a.kind == b.kind && a.name == b.name);
+    }
+
     fn render_inbound(&mut self, inbound: &Arc<Inbound>, telemetry: Telemetry, resources: &mut Vec<Arc<Resource>>) {
         let (names, policy) = (&self.names, &inbound.policy);
         resources.push(self.local_apps.get(inbound, (), || cluster::local_app(inbound)));
@@ -241,7 +332,7 @@ impl Renderer {
             let timeout = inbound.local_app.request_timeout;
             let limit = inbound.rate_limit.map(|limit| (limit.per_second, limit.burst));
             let key = (inbound.protocol, timeout, limit);
-            resources.push(self.inbound_routes.get(policy, key, || route::inbound(inbound, timeout, names)));
+            resources.push(self.inbound_routes.get(policy, key, || route::to_app(inbound, names)));
         } else {
             resources.push(self.inbound_extensions.get(policy, (), || rbac::network_filter(policy, names)));
         }

@@ -71,6 +71,8 @@ fn plan(edge: &Arc<Edge>, cluster: &Cluster) -> Plan {
         clusters: vec![Arc::new(cluster.clone())],
         endpoints: Vec::new(),
         access_log: Arc::default(),
+        exits: Vec::new(),
+        origins: Vec::new(),
         capture: None,
         tracing: Arc::default(),
     }

@@ -113,6 +113,8 @@ fn plan() -> Plan {
         routes: vec![routes(&api), routes(&db)],
         endpoints: vec![endpoints(&api, 1), endpoints(&db, 2)],
         clusters: vec![api, db],
+        exits: Vec::new(),
+        origins: Vec::new(),
         capture: None,
         access_log: Arc::default(),
         tracing: Arc::default(),

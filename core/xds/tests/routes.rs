@@ -87,6 +87,8 @@ fn render(rules: Vec<RouteRule>, endpoints: Endpoints) -> ResourceSet {
         routes: vec![Arc::new(routes)],
         clusters,
         endpoints: vec![Arc::new(endpoints)],
+        exits: Vec::new(),
+        origins: Vec::new(),
         capture: None,
         access_log: Arc::new(starling_model::AccessLog { enabled: Some(false), ..Default::default() }),
         tracing: Arc::default(),

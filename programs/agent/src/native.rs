@@ -151,6 +151,8 @@ impl NativePlane {
             // All of them were set at once.
             Subject::Intentions(_) => true,
             Subject::Routing(_)
+            | Subject::Origins(_)
+            | Subject::ServicesOutside
             | Subject::Destinations(_)
             | Subject::ProxyDefaults
             | Subject::Roots

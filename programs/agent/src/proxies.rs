@@ -22,11 +22,13 @@ use tokio::sync::watch;
 use crate::agent::Agent;
 use crate::leaves::Leaf;
 
+mod certificates;
 mod committed;
 mod kept;
 mod outside;
 mod rendering;
 
+use certificates::Certificates;
 use committed::watch_committed;
 pub(crate) use kept::Kept;
 pub(crate) use outside::Outside;
@@ -321,6 +323,8 @@ struct Feed<R> {
     /// The watch, for the reports.
     reports: Reports,
     leaves: watch::Receiver<Arc<Leaf>>,
+    /// Of the services for which it stands.
+    certificates: Certificates,
     /// What it is subscribed to.
     subjects: BTreeSet<Subject>,
     /// DNS names that its leaf was last wanted with.
@@ -375,6 +379,7 @@ impl<R: Rendering> Feed<R> {
             reports,
             key,
             leaves,
+            certificates: Certificates::default(),
             proxies,
             subjects: BTreeSet::new(),
             names: BTreeSet::new(),
@@ -387,7 +392,8 @@ impl<R: Rendering> Feed<R> {
         let plan = self.plan().await?;
         let leaf = self.leaf();
         self.name_leaf(&plan, &leaf);
-        let (sender, states) = watch::channel(self.rendering.render(&self.proxies, &plan, &leaf));
+        self.certify(&plan).await;
+        let (sender, states) = watch::channel(self.rendered(&plan, &leaf));
         tokio::spawn(self.run(plan, leaf, sender));
         Ok(states)
     }
@@ -408,21 +414,26 @@ impl<R: Rendering> Feed<R> {
                     Ok(()) => None,
                     Err(_) => break,
                 },
+                () = self.certificates.changed() => None,
                 () = sender.closed() => break,
             };
             match next {
-                None => leaf = self.leaf(),
+                None => {
+                    leaf = self.leaf();
+                    self.certify(&plan).await;
+                }
                 // The session ends with the sender, and the proxy keeps what it has. One with another identity has to
                 // introduce itself anew.
                 Some(next) => match self.newer(next, &plan, &sender).await {
                     Some(newer) if newer.service == plan.service => {
                         self.name_leaf(&newer, &leaf);
+                        self.certify(&newer).await;
                         plan = newer;
                     }
                     Some(_) | None => break,
                 },
             }
-            sender.send_replace(self.rendering.render(&self.proxies, &plan, &leaf));
+            sender.send_replace(self.rendered(&plan, &leaf));
         }
     }
 
@@ -505,6 +516,14 @@ impl<R: Rendering> Feed<R> {
             self.proxies.agent.leaves().rename(&leaf.service);
         }
         self.names = wanted;
+    }
+
+    async fn certify(&mut self, plan: &Plan) {
+        self.certificates.follow(self.proxies.agent.leaves(), plan).await;
+    }
+
+    fn rendered(&self, plan: &Plan, leaf: &Arc<Leaf>) -> Arc<R::Form> {
+        self.rendering.render(&self.proxies, plan, leaf, &self.certificates.current())
     }
 
     fn leaf(&mut self) -> Arc<Leaf> {

@@ -153,9 +153,10 @@ fn expand_sidecar(
     let mut instance = nested.instance.clone();
     let mut proxy = match std::mem::replace(&mut instance.kind, InstanceKind::Typical) {
         InstanceKind::Sidecar(proxy) => proxy,
-        InstanceKind::Typical | InstanceKind::IngressGateway(_) | InstanceKind::OtherGateway(_) => {
-            Box::new(plain_proxy(&parent.name))
-        }
+        InstanceKind::Typical
+        | InstanceKind::IngressGateway(_)
+        | InstanceKind::TerminatingGateway(_)
+        | InstanceKind::OtherGateway(_) => Box::new(plain_proxy(&parent.name)),
     };
     proxy.destination_id = proxy.destination_id.or_else(|| Some(parent.key.id.clone()));
     proxy.local_port = proxy.local_port.or(parent.port);

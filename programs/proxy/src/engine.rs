@@ -19,6 +19,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::access_log::Sinks;
 use crate::door::Inherited;
 use crate::edge::certificates::{EdgeConfigs, FileCertificates, Prepared, renewals};
+use crate::exits::OriginConfigs;
+use crate::exits::origin_tls::{self, OriginTlsConfig};
 use crate::keys::Keys;
 use crate::metrics::{Ledger, WorkerMetrics};
 use crate::snapshot::WorkerSnapshot;
@@ -38,6 +40,8 @@ pub struct Engine {
     connections: Mutex<BTreeMap<InstanceId, Arc<AtomicU32>>>,
     /// How the ports of each gateway are encrypted.
     edges: Arc<Mutex<BTreeMap<InstanceId, Prepared>>>,
+    /// How the services outside are called, for which a gateway stands.
+    origins: Arc<Mutex<BTreeMap<InstanceId, OriginConfigs>>>,
     /// Told when files of certificates turn out not to fit, or fit again.
     files: Arc<watch::Sender<()>>,
 }
@@ -80,8 +84,8 @@ impl Engine {
         let started = (0..workers.max(1)).map(start).collect::<io::Result<Vec<_>>>()?;
         let (workers, threads): (_, Vec<_>) = started.into_iter().unzip();
         let (threads, connections) = (Mutex::new(threads), Mutex::default());
-        let (edges, files) = (Arc::default(), Arc::default());
-        Ok(Self { workers, threads, ledger, sinks, inherited, connections, edges, files })
+        let (edges, origins, files) = (Arc::default(), Arc::default(), Arc::default());
+        Ok(Self { workers, threads, ledger, sinks, inherited, connections, edges, origins, files })
     }
 
     /// Serves a workload, in place of what was served under its name; returns when the next request of every connection is
@@ -91,12 +95,15 @@ impl Engine {
             let mut all = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(all.entry(id.clone()).or_default())
         };
-        let (edges, unprepared) = self.prepare(id, workload, keys).await;
+        let (edges, mut unprepared) = self.prepare(id, workload, keys).await;
+        let (origins, unread) = self.prepare_origins(id, workload).await;
+        unprepared.extend(unread);
         let order = |number, done| Order::Serve {
             id: id.clone(),
             workload: Arc::clone(workload),
             keys: Arc::clone(keys),
             edges: Arc::clone(&edges),
+            origins: Arc::clone(&origins),
             connections: Arc::clone(&connections),
             asking: self.workers.len() - number,
             done,
@@ -148,11 +155,40 @@ impl Engine {
         }
     }
 
+    /// What services outside are called by that want TLS; reads files, and is told when they change.
+    async fn prepare_origins(
+        &self,
+        id: &InstanceId,
+        workload: &Arc<Workload>,
+    ) -> (Arc<OriginConfigs>, Vec<ListenError>) {
+        let lock = || self.origins.lock().unwrap_or_else(PoisonError::into_inner);
+        if workload.plan.exits.iter().all(|exit| exit.tls.is_none()) {
+            lock().remove(id);
+            return (Arc::default(), Vec::new());
+        }
+        let before = lock().get(id).cloned().unwrap_or_default();
+        let (workload, told) = (Arc::clone(workload), Arc::clone(&self.files));
+        let reading = move || origin_tls::prepare(before, &workload.plan.exits, &told);
+        match tokio::task::spawn_blocking(reading).await {
+            Ok((configs, errors)) => {
+                configs.values().for_each(OriginTlsConfig::watch);
+                lock().insert(id.clone(), configs.clone());
+                (Arc::new(configs), errors)
+            }
+            // It has panicked, or the process ends: nobody is called in plaintext instead.
+            Err(error) => {
+                let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+                (Arc::default(), vec![ListenError::nobody(address, error)])
+            }
+        }
+    }
+
     /// Serves a workload no more. Its connections end with the request that they carry.
     pub async fn remove(&self, id: &InstanceId) {
         self.ask(|done| Order::Remove { id: id.clone(), done }).await;
         self.connections.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
         self.edges.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.origins.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 
     /// What every worker is doing.

@@ -26,8 +26,10 @@ const CALLS_OF_DIALLING: u32 = 64;
 
 /// One endpoint.
 pub(crate) struct Host {
-    /// `None` for an application that is known by name.
+    /// `None` for what is known by name.
     pub(crate) address: Option<SocketAddr>,
+    /// Host and port, where it is known by name and has no address.
+    pub(crate) name: Option<(String, u16)>,
     pub(crate) weight: u32,
     /// Which of its upstream's identities it has to show, by place.
     pub(crate) tls: usize,
@@ -62,12 +64,22 @@ impl Drop for Dialling<'_> {
 
 impl Host {
     pub(crate) fn new(address: Option<SocketAddr>, weight: u32, tls: usize) -> Rc<Self> {
+        Rc::new(Self::of(address, None, weight, tls))
+    }
+
+    /// One that is known by name: host and port.
+    pub(crate) fn named(name: (String, u16), weight: u32) -> Rc<Self> {
+        Rc::new(Self::of(None, Some(name), weight, 0))
+    }
+
+    fn of(address: Option<SocketAddr>, name: Option<(String, u16)>, weight: u32, tls: usize) -> Self {
         let (active, current, record) = (Cell::new(0), Cell::new(true), Cell::default());
         let (idle, shared, opening) = (RefCell::default(), RefCell::default(), Semaphore::new(1));
         let (latency_us, measured, unreachable) = (Cell::new(0.0), Cell::new(None), Cell::new(None));
         let connections = Rc::default();
-        Rc::new(Self {
+        Self {
             address,
+            name,
             weight,
             tls,
             active,
@@ -81,7 +93,7 @@ impl Host {
             opening,
             unreachable,
             connections,
-        })
+        }
     }
 
     pub(crate) fn load(&self) -> balance::Load {

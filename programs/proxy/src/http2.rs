@@ -339,7 +339,7 @@ async fn forwarded(
     moved: &pump::Moved,
 ) -> Ending {
     let Call { side, peer, parts, authority, forward } = call;
-    let (upstream, target) = (&forward.upstream, &*forward.target);
+    let (upstream, target, authority) = (&forward.upstream, &*forward.target, forward.authority(authority));
     let mut headers = side.headers(peer, &parts.headers);
     edit_map(&mut headers, forward.request_edits());
     if let Some(delay) = forward.delay {

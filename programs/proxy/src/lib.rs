@@ -22,6 +22,7 @@
 //! | `spans` | parts of traces |
 //! | `connections` | who is connected |
 //! | `capture` | connections that the kernel leads here |
+//! | `exits` | services outside the mesh, for which a gateway stands |
 //! | [`snapshot`] | what a worker is doing |
 //! | [`admin`] | the door for whoever operates it |
 //!
@@ -40,10 +41,12 @@ mod edge;
 mod edits;
 pub mod engine;
 mod exchange;
+mod exits;
 mod failure;
 mod host;
 mod http1;
 mod http2;
+mod inbound;
 pub mod keys;
 mod listener;
 pub mod metrics;

@@ -18,7 +18,7 @@ use starling_tls::peer_identity;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
-use tokio_rustls::{TlsAcceptor, TlsStream};
+use tokio_rustls::{Accept, StartHandshake, TlsAcceptor, TlsStream};
 
 use crate::connections::{Connection, Connections};
 use crate::contain;
@@ -242,6 +242,23 @@ pub(crate) fn admit_to(tcp: TcpStream, (remote, local): (SocketAddr, SocketAddr)
     }
 }
 
+/// The same for one whose handshake has begun.
+pub(crate) async fn admit_hello(
+    hello: StartHandshake<TcpStream>,
+    (remote, local): (SocketAddr, SocketAddr),
+    listening: &Rc<Listening>,
+) {
+    let Some(counted) = Counted::new(Rc::clone(listening), Connection::new(remote, local)) else {
+        return listening.metrics.overflowed();
+    };
+    let (listening, connection) = (Rc::clone(&counted.listening), Rc::clone(&counted.connection));
+    let Some(config) = listening.tls() else { return };
+    match Box::pin(shaken(hello.into_stream(config), &listening, connection)).await {
+        Some((stream, peer, is_http2)) => Box::pin(speak(stream, listening, peer, is_http2)).await,
+        None => listening.metrics.handshake_failed(),
+    }
+}
+
 /// The same for one that goes to the application as it is.
 pub(crate) fn admit_plain(tcp: TcpStream, (remote, local): (SocketAddr, SocketAddr), listening: &Rc<Listening>) {
     match Counted::new(Rc::clone(listening), Connection::new(remote, local)) {
@@ -291,7 +308,15 @@ async fn shake(
     listening: &Listening,
     connection: Rc<Connection>,
 ) -> Option<(Stream, Peer, Option<bool>)> {
-    let accepting = TlsAcceptor::from(config).accept(tcp);
+    shaken(TlsAcceptor::from(config).accept(tcp), listening, connection).await
+}
+
+/// The same for one that has begun.
+async fn shaken(
+    accepting: Accept<TcpStream>,
+    listening: &Listening,
+    connection: Rc<Connection>,
+) -> Option<(Stream, Peer, Option<bool>)> {
     let tls = timeout(listening.timeouts.handshake, accepting).await.ok()?.ok()?;
     let is_edge = matches!(&*listening.side(), Side::Edge(_));
     let peer = if is_edge {

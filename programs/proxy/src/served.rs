@@ -1,7 +1,6 @@
 //! One workload as one worker serves it: what is decided about a call, and where it goes.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -13,22 +12,21 @@ use http::HeaderMap;
 use http::header::HeaderValue;
 use starling_http1::{RequestHead, put_field};
 use starling_identity::Identity;
-use starling_model::{Action, HeaderEdits, Protocol, RetryPolicy, ServiceName};
+use starling_model::{HeaderEdits, Protocol, RetryPolicy, ServiceName};
 use starling_plan::{EdgeHost, Inbound, Outbound, Routes, Virtual};
 use starling_traffic::forwarded::{
     CLIENT_CERTIFICATE, FORWARDED_FOR, FORWARDED_PROTO, is_client_certificate, is_trace, passes_edge,
 };
-use starling_traffic::{
-    CompiledPolicy, HeaderFields, PolicyTable, Request, RuleAction, Verdict, WeightedTarget, hits, scheme,
-};
+use starling_traffic::{HeaderFields, Request, RuleAction, WeightedTarget, hits, scheme};
 
 use crate::access_log::{Logger, Sinks};
 use crate::affinity;
-use crate::bucket::Bucket;
 use crate::connections::Connection;
 use crate::edge::certificates::EdgeConfigs;
 use crate::edge::{EdgeSide, Outside};
 use crate::edits::{edit_map, put_fields};
+use crate::exits::{self, ExitSide, OriginConfigs};
+use crate::inbound::{Behind, InboundSide};
 use crate::keys::Keys;
 use crate::metrics::{SideMetrics, WorkerMetrics};
 use crate::spans::{Kind, Tracer};
@@ -90,6 +88,8 @@ pub(crate) struct Forward<'a> {
     pub(crate) route: Option<Route<'a>>,
     /// Who gets a copy.
     pub(crate) mirror: Option<Rc<Upstream>>,
+    /// The host that the next hop is told that it is for, in place of the one that was asked for.
+    pub(crate) host: Option<String>,
     /// What the next hop is told of the trace.
     pub(crate) trace: Option<&'a HeaderEdits>,
 }
@@ -107,8 +107,13 @@ impl<'a> Forward<'a> {
     /// To an upstream, with nothing else said.
     fn plainly(upstream: &Rc<Upstream>, target: Cow<'a, str>, timeout: Option<Duration>) -> Self {
         let upstream = Rc::clone(upstream);
-        let (still, delay, hash, cookie, route, mirror, trace) = (None, None, None, None, None, None, None);
-        Self { upstream, target, timeout, still, delay, hash, cookie, route, mirror, trace }
+        let (still, delay, hash, cookie, route, mirror, host, trace) = (None, None, None, None, None, None, None, None);
+        Self { upstream, target, timeout, still, delay, hash, cookie, route, mirror, host, trace }
+    }
+
+    /// The host that the next hop is told that a request is for which was sent to `asked`.
+    pub(crate) fn authority<'h>(&'h self, asked: &'h str) -> &'h str {
+        self.host.as_deref().unwrap_or(asked)
     }
 
     /// What is done to the head of the request, in this order.
@@ -163,20 +168,6 @@ impl<'a> Decision<'a> {
     }
 }
 
-/// The listener for peers.
-pub(crate) struct InboundSide {
-    pub(crate) part: Arc<Inbound>,
-    pub(crate) app: Rc<Upstream>,
-    policies: Arc<Slot<PolicyTable>>,
-    /// The policy, and the table that it was taken from.
-    policy: RefCell<Option<(Arc<PolicyTable>, Rc<CompiledPolicy>)>>,
-    /// What the workload has let through, with all workers.
-    bucket: Arc<Bucket>,
-    metrics: Rc<SideMetrics>,
-    log: Option<Rc<Logger>>,
-    tracer: Option<Tracer>,
-}
-
 /// A listener for the application's calls.
 pub(crate) struct OutboundSide {
     pub(crate) part: Arc<Outbound>,
@@ -205,6 +196,8 @@ pub(crate) struct Served {
     pub(crate) sides: Vec<Rc<Side>>,
     /// Services that are called by addresses of their own.
     pub(crate) virtuals: Vec<(Vec<IpAddr>, Rc<Side>)>,
+    /// Services outside the mesh, for which it stands.
+    pub(crate) exits: Vec<ExitSide>,
     upstreams: Rc<Upstreams>,
 }
 
@@ -288,7 +281,8 @@ impl Side {
                     return Decision::Reply { status: 429, text: "local_rate_limited" };
                 }
                 let timeout = inbound.part.local_app.request_timeout;
-                Decision::Forward(Forward::plainly(&inbound.app, request.into_target(), timeout))
+                let forward = Forward::plainly(&inbound.app, request.into_target(), timeout);
+                Decision::Forward(Forward { host: inbound.host(), ..forward })
             }
             Self::Outbound(outbound) => {
                 by_routes((&outbound.routes, &outbound.upstreams), peer, (named, authority), request)
@@ -340,7 +334,7 @@ impl Side {
         out.put_u8(b' ');
         out.put_slice(forward.target.as_bytes());
         out.put_slice(b" HTTP/1.1\r\n");
-        let authority = head.authority();
+        let authority = forward.authority(head.authority());
         // HTTP/1.0 may name none, HTTP/1.1 may name the empty one.
         let nameless = authority.is_empty() && head.version == 0;
         put_field(out, "host", if nameless { "localhost" } else { authority }.as_bytes());
@@ -391,32 +385,6 @@ impl HeaderFields for Heeded<'_> {
         let says_proto = || fields.any(FORWARDED_PROTO, &mut |_| true);
         let own = side.own_fields(peer, says_proto).into_iter().flatten();
         own.filter(|(own, _)| *own == name).any(|(_, value)| test(value))
-    }
-}
-
-impl InboundSide {
-    fn allows(&self, peer: &Peer, request: Option<&Request<'_>>) -> bool {
-        let policy = self.policy();
-        let verdict = peer.source.as_ref().map(|source| policy.authorise(source, request));
-        if let Some(Verdict { action: Action::Allow, .. }) = verdict {
-            return true;
-        }
-        self.metrics.denied(&policy, verdict.as_ref(), peer.source.as_ref(), &self.part.service);
-        false
-    }
-
-    /// The policy in force.
-    fn policy(&self) -> Rc<CompiledPolicy> {
-        let table = self.policies.peek();
-        let mut policy = self.policy.borrow_mut();
-        match &*policy {
-            Some((of, policy)) if Arc::ptr_eq(of, &table) => Rc::clone(policy),
-            Some(_) | None => {
-                let compiled = Rc::new(table.policy(&self.part.service));
-                *policy = Some((Arc::clone(&table), Rc::clone(&compiled)));
-                compiled
-            }
-        }
     }
 }
 
@@ -475,7 +443,8 @@ impl Served {
             Side::Inbound(inbound) => Some(&inbound.app),
             Side::Outbound(_) | Side::Edge(_) => None,
         });
-        app.into_iter().chain(self.upstreams.values())
+        let outside = self.exits.iter().filter_map(ExitSide::upstream);
+        app.into_iter().chain(outside).chain(self.upstreams.values())
     }
 
     /// What a worker serves of `workload`; of `before`, parts that are the same stay with their connections.
@@ -484,7 +453,7 @@ impl Served {
     /// When TLS cannot be set up.
     pub(crate) fn new(
         workload: Arc<Workload>,
-        (keys, edges): (Arc<Keys>, &EdgeConfigs),
+        (keys, edges, origins): (Arc<Keys>, &EdgeConfigs, &OriginConfigs),
         before: Option<&Self>,
         (metrics, sinks): (&WorkerMetrics, &Sinks),
     ) -> anyhow::Result<Self> {
@@ -512,16 +481,10 @@ impl Served {
             let counted = Rc::clone(&metrics);
             let app = kept.unwrap_or_else(|| Upstream::app(&part.local_app, part.protocol, counted));
             let (part, policies) = (Arc::clone(part), Arc::clone(&workload.policies));
-            sides.push(Rc::new(Side::Inbound(InboundSide {
-                part,
-                app,
-                policies,
-                policy: RefCell::default(),
-                bucket: Arc::clone(&workload.bucket),
-                metrics,
-                log: log.clone(),
-                tracer: Tracer::new(plan, Kind::Server, &sinks.collectors),
-            })));
+            let noting = (metrics, log.clone(), Tracer::new(plan, Kind::Server, &sinks.collectors));
+            let behind = Behind { app, origins: None };
+            let bucket = Arc::clone(&workload.bucket);
+            sides.push(Rc::new(Side::Inbound(InboundSide::new(part, behind, (policies, bucket), noting))));
         }
         let outbound = |part: Arc<Outbound>| {
             let place = plan.routes.binary_search_by(|routes| routes.service.cmp(&part.service)).ok()?;
@@ -551,8 +514,12 @@ impl Served {
             let part = Outbound { service: it.service.clone(), bind, protocol: it.protocol };
             Some((it.addresses.clone(), outbound(Arc::new(part))?))
         };
+        let noting = |service: &ServiceName| {
+            (metrics.side(service, None), log.clone(), Tracer::new(plan, Kind::Server, &sinks.collectors))
+        };
+        let exits = exits::sides(&workload, origins, before.map(|before| &*before.exits), &noting);
         let virtuals = plan.capture.iter().flat_map(|capture| &capture.virtuals).filter_map(of_virtual).collect();
-        Ok(Self { workload, keys, sides, virtuals, upstreams })
+        Ok(Self { workload, keys, sides, virtuals, exits, upstreams })
     }
 
     fn upstream_of(

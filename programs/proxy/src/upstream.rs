@@ -6,7 +6,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use rustls::pki_types::ServerName;
 use starling_identity::{Identity, SpiffeId};
 use starling_model::{BalancePolicy, PassiveHealthCheck, Protocol, RetryBudget};
 use starling_plan::plan::LocalApp;
-use starling_plan::{Cluster, Endpoints};
+use starling_plan::{Cluster, Endpoints, Exit, Origins};
 use starling_tls::Alpn;
 use starling_traffic::balance::{Balancer, Question};
 use starling_traffic::eject::Others;
@@ -26,6 +26,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::{TlsConnector, TlsStream};
 
+use crate::exits::origin_tls::OriginTlsConfig;
 use crate::host::Host;
 use crate::http2::client::Shared;
 use crate::keys::Keys;
@@ -100,6 +101,8 @@ pub(crate) struct Upstream {
 enum Place {
     Slot(Arc<Slot<Endpoints>>),
     App(LocalApp),
+    /// Outside the mesh; and how it is called where it wants TLS.
+    Outside(Arc<Slot<Origins>>, Option<Arc<OriginTlsConfig>>),
 }
 
 /// How endpoints of one identity are called. The configuration is made at the first call: most of what a large plan names is
@@ -126,6 +129,8 @@ impl Tls {
 struct Hosts {
     /// What the list was made from.
     seen: Option<Arc<Endpoints>>,
+    /// The same of a service outside.
+    seen_outside: Option<Arc<Origins>>,
     list: Vec<Rc<Host>>,
     balancer: Option<Balancer>,
     /// Whether any of them may be left out now.
@@ -269,6 +274,37 @@ impl Upstream {
         })
     }
 
+    /// A service outside the mesh.
+    pub(crate) fn outside(
+        exit: &Exit,
+        origins: Arc<Slot<Origins>>,
+        tls: Option<Arc<OriginTlsConfig>>,
+        metrics: Rc<SideMetrics>,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            name: format!("exit:{}", exit.target()),
+            protocol: exit.protocol,
+            place: Place::Outside(origins, tls),
+            tls: Vec::new(),
+            check: None,
+            balance: BalancePolicy::default(),
+            retry_budget: None,
+            connect_timeout: exit.connect_timeout,
+            quota: None,
+            active: Cell::new(0),
+            retries: Cell::new(0),
+            hosts: RefCell::default(),
+            began: Instant::now(),
+            metrics,
+        })
+    }
+
+    /// Whether this is how the service of an exit is called, but for TLS.
+    pub(crate) fn is_of(&self, exit: &Exit, origins: &Arc<Slot<Origins>>) -> bool {
+        let same_slot = matches!(&self.place, Place::Outside(own, _) if Arc::ptr_eq(own, origins));
+        same_slot && self.protocol == exit.protocol && self.connect_timeout == exit.connect_timeout
+    }
+
     /// Takes a connection for one call: one that is kept, or a new one. Waits where there may be no more of them.
     ///
     /// # Errors
@@ -376,8 +412,10 @@ impl Upstream {
     }
 
     fn pick(&self, Wish { hash, not }: Wish) -> Option<Rc<Host>> {
-        if let Place::Slot(slot) = &self.place {
-            self.follow(slot);
+        match &self.place {
+            Place::Slot(slot) => self.follow(slot),
+            Place::Outside(slot, _) => self.follow_outside(slot),
+            Place::App(_) => {}
         }
         let mut hosts = self.hosts.borrow_mut();
         let Hosts { list, balancer, any_out, .. } = &mut *hosts;
@@ -421,6 +459,32 @@ impl Upstream {
         let named: Vec<_> = endpoints.iter().map(|it| (format!("{}:{}", it.address, it.port), it.weight)).collect();
         hosts.balancer = Some(Balancer::new(self.balance, &named));
         hosts.seen = Some(Arc::clone(&current));
+    }
+
+    /// The same for a service outside.
+    fn follow_outside(&self, slot: &Slot<Origins>) {
+        let current = slot.peek();
+        let mut hosts = self.hosts.borrow_mut();
+        if hosts.seen_outside.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, &current)) {
+            return;
+        }
+        let key = |host: &Rc<Host>| (host.address, host.name.clone(), host.weight);
+        let mut old: BTreeMap<_, _> = hosts.list.drain(..).map(|host| (key(&host), host)).collect();
+        for origin in &current.origins {
+            let address = origin.ip().map(|ip| SocketAddr::new(ip, origin.port));
+            let name = address.is_none().then(|| (origin.address.clone(), origin.port));
+            let fresh = || match &name {
+                Some(name) => Host::named(name.clone(), origin.weight),
+                None => Host::new(address, origin.weight, 0),
+            };
+            let kept = old.remove(&(address, name.clone(), origin.weight));
+            hosts.list.push(kept.unwrap_or_else(fresh));
+        }
+        old.values().for_each(|gone| gone.leave());
+        let named: Vec<_> =
+            current.origins.iter().map(|it| (format!("{}:{}", it.address, it.port), it.weight)).collect();
+        hosts.balancer = Some(Balancer::new(self.balance, &named));
+        hosts.seen_outside = Some(Arc::clone(&current));
     }
 
     /// Notes how a call ended at an endpoint, and leaves the endpoint out for a while if it fails again and again.
@@ -486,7 +550,9 @@ impl Upstream {
         let address = match (&self.place, host.address) {
             (_, Some(address)) => address.to_string(),
             (Place::App(app), None) => format!("{}:{}", app.address, app.port),
-            (Place::Slot(_), None) => String::new(),
+            (Place::Slot(_) | Place::Outside(..), None) => {
+                host.name.as_ref().map(|(name, port)| format!("{name}:{port}")).unwrap_or_default()
+            }
         };
         CallError::Connect { address, host: host.address, source }
     }
@@ -496,9 +562,20 @@ impl Upstream {
         let tcp = match (host.address, &self.place) {
             (Some(address), _) => TcpStream::connect(address).await?,
             (None, Place::App(app)) => TcpStream::connect((app.address.as_str(), app.port)).await?,
-            (None, Place::Slot(_)) => return Err(io::ErrorKind::AddrNotAvailable.into()),
+            (None, Place::Slot(_) | Place::Outside(..)) => match &host.name {
+                Some((name, port)) => TcpStream::connect((name.as_str(), *port)).await?,
+                None => return Err(io::ErrorKind::AddrNotAvailable.into()),
+            },
         };
         tcp.set_nodelay(true)?;
+        if let Place::Outside(_, Some(tls)) = &self.place {
+            shaking.set(true);
+            // Without a name nothing is asked for, and none is looked for in the certificate.
+            let nameless = ServerName::IpAddress(Ipv4Addr::UNSPECIFIED.into());
+            let name = tls.name().cloned().unwrap_or(nameless);
+            let stream = TlsConnector::from(tls.config()).connect(name, tcp).await?;
+            return Ok(Stream::Tls(Box::new(TlsStream::Client(stream))));
+        }
         let Some(tls) = self.tls.get(host.tls) else { return Ok(Stream::Plain(tcp)) };
         let connector = TlsConnector::from(tls.config()?);
         shaking.set(true);

@@ -20,6 +20,7 @@ use crate::access_log::Sinks;
 use crate::capture::{Captured, With};
 use crate::door::{Door, Inherited, Opening};
 use crate::edge::certificates::EdgeConfigs;
+use crate::exits::{Exits, OriginConfigs};
 use crate::keys::Keys;
 use crate::listener::Listening;
 use crate::metrics::WorkerMetrics;
@@ -40,6 +41,8 @@ pub(crate) enum Order {
         keys: Arc<Keys>,
         /// How its ports for callers from outside are encrypted.
         edges: Arc<EdgeConfigs>,
+        /// How services outside are called that want TLS.
+        origins: Arc<OriginConfigs>,
         /// Connections of its peers, to all workers.
         connections: Arc<AtomicU32>,
         /// Workers that have not asked for their share of inherited sockets yet, this one included.
@@ -90,6 +93,7 @@ struct Deployed {
     served: Served,
     doors: BTreeMap<SocketAddr, Door>,
     captured: Option<Captured>,
+    exits: Option<Exits>,
 }
 
 struct Worker {
@@ -146,8 +150,8 @@ impl Worker {
     // Whoever asked may have given up waiting for the answer.
     fn obey(&mut self, order: Order) {
         match order {
-            Order::Serve { id, workload, keys, edges, connections, asking, done } => {
-                let (address, keys) = (first_bind(&workload.plan), (keys, &*edges));
+            Order::Serve { id, workload, keys, edges, origins, connections, asking, done } => {
+                let (address, keys) = (first_bind(&workload.plan), (keys, &*edges, &*origins));
                 let errors = self.serve(&id, workload, keys, (&connections, asking)).unwrap_or_else(|error| {
                     tracing::warn!(%id, error = %format!("{error:#}"), "a workload cannot be served");
                     // It must not pass for served.
@@ -159,6 +163,7 @@ impl Worker {
                 if let Some(deployed) = self.deployed.remove(&id) {
                     self.leaving.extend(deployed.doors.into_values().map(Door::shut));
                     self.leaving.extend(deployed.captured.into_iter().flat_map(Captured::shut));
+                    self.leaving.extend(deployed.exits.into_iter().flat_map(Exits::shut));
                 }
                 let _ = done.send(());
             }
@@ -167,14 +172,15 @@ impl Worker {
             }
             Order::Drain { left_to_another, done } => {
                 self.draining = true;
-                let (close, release) = if left_to_another {
-                    (Door::leave as fn(Door) -> _, Captured::leave as fn(Captured) -> _)
+                let (close, release, part) = if left_to_another {
+                    (Door::leave as fn(Door) -> _, Captured::leave as fn(Captured) -> _, Exits::leave as fn(Exits) -> _)
                 } else {
-                    (Door::shut as _, Captured::shut as _)
+                    (Door::shut as _, Captured::shut as _, Exits::shut as _)
                 };
                 for deployed in self.deployed.values_mut() {
                     self.leaving.extend(std::mem::take(&mut deployed.doors).into_values().map(close));
                     self.leaving.extend(deployed.captured.take().into_iter().flat_map(release));
+                    self.leaving.extend(deployed.exits.take().into_iter().flat_map(part));
                 }
                 let _ = done.send(());
             }
@@ -182,8 +188,10 @@ impl Worker {
             Order::Copy { reply } => {
                 let doors = self.deployed.values().flat_map(|deployed| deployed.doors.values());
                 let captured = self.deployed.values().filter_map(|deployed| deployed.captured.as_ref());
-                let copies: std::io::Result<Vec<_>> =
-                    doors.map(Door::copies).chain(captured.map(Captured::copies)).collect();
+                let exits = self.deployed.values().filter_map(|deployed| deployed.exits.as_ref());
+                let copies =
+                    doors.map(Door::copies).chain(captured.map(Captured::copies)).chain(exits.map(Exits::copies));
+                let copies: std::io::Result<Vec<_>> = copies.collect();
                 let _ = reply.send(copies.map(|copies| copies.into_iter().flatten().collect()));
             }
         }
@@ -193,7 +201,7 @@ impl Worker {
         &mut self,
         id: &InstanceId,
         workload: Arc<Workload>,
-        keys: (Arc<Keys>, &EdgeConfigs),
+        keys: (Arc<Keys>, &EdgeConfigs, &OriginConfigs),
         (connections, asking): (&Arc<AtomicU32>, usize),
     ) -> anyhow::Result<Vec<ListenError>> {
         let before = self.deployed.remove(id);
@@ -206,7 +214,8 @@ impl Worker {
                 return Err(error);
             }
         };
-        let (mut old, captured) = before.map(|before| (before.doors, before.captured)).unwrap_or_default();
+        let (mut old, captured, exits) =
+            before.map(|before| (before.doors, before.captured, before.exits)).unwrap_or_default();
         let sides = served.sides.iter().filter(|_| !self.draining);
         let wanted: Vec<_> = sides.map(|side| (side.bind(), Rc::clone(side))).collect();
         let unwanted = old.extract_if(.., |address, door| {
@@ -243,15 +252,26 @@ impl Worker {
             self.leaving.extend(turned.left);
             turned.captured
         };
-        self.deployed.insert(id.clone(), Deployed { served, doors, captured });
+        let exits = if self.draining {
+            None
+        } else {
+            let taken = |address: &SocketAddr| doors.contains_key(address) || self.is_taken(address);
+            let turned = Exits::turn(exits, &served, &opening, &taken);
+            errors.extend(turned.error);
+            self.leaving.extend(turned.left);
+            turned.exits
+        };
+        self.deployed.insert(id.clone(), Deployed { served, doors, captured, exits });
         Ok(errors)
     }
 
     /// Whether another workload listens there, with which the kernel would share out the connections.
     fn is_taken(&self, address: &SocketAddr) -> bool {
         self.deployed.values().any(|deployed| {
-            let captured = deployed.captured.as_ref();
-            deployed.doors.contains_key(address) || captured.is_some_and(|captured| captured.listens_at(address))
+            let (captured, exits) = (deployed.captured.as_ref(), deployed.exits.as_ref());
+            deployed.doors.contains_key(address)
+                || captured.is_some_and(|captured| captured.listens_at(address))
+                || exits.is_some_and(|exits| exits.listens_at(address))
         })
     }
 
@@ -265,6 +285,7 @@ impl Worker {
                 .iter()
                 .map(|(address, door)| door.listening.snapshot(*address))
                 .chain(deployed.captured.iter().flat_map(Captured::snapshot))
+                .chain(deployed.exits.iter().flat_map(Exits::snapshot))
                 .collect(),
             upstreams: deployed.served.upstreams().map(|upstream| upstream.snapshot()).collect(),
         };
@@ -285,5 +306,6 @@ impl Worker {
 fn first_bind(plan: &Plan) -> Option<SocketAddr> {
     let inbound = plan.inbound.as_ref().map(|inbound| inbound.bind);
     let edge = plan.edges.first().map(|edge| edge.bind);
-    inbound.or(edge).or_else(|| plan.outbounds.first().map(|outbound| outbound.bind))
+    let exit = plan.exits.first().map(|exit| exit.bind);
+    inbound.or(edge).or(exit).or_else(|| plan.outbounds.first().map(|outbound| outbound.bind))
 }

@@ -154,8 +154,10 @@ impl AgentDoor for Door {
             snapshot.instances_on(node).map(|instance| instance.value.identity().clone()).collect();
         let mut leaves = Vec::with_capacity(wanted.len());
         for LeafRequest { service, csr_der } in wanted {
-            if !registered.contains(&service) {
-                leaves.push(Err(CallError::refused(format!("no instance of {service} is registered on {node}"))));
+            if !registered.contains(&service) && !snapshot.is_stood_for_on(node, &service) {
+                leaves.push(Err(CallError::refused(format!(
+                    "no instance of {service} is registered on {node}, and no gateway there stands for it"
+                ))));
                 continue;
             }
             leaves.push(self.admitted(self.server.issue_leaf(&service, csr_der)).await);

@@ -65,7 +65,7 @@ async fn compose(args: &EnvoyArgs, client: &Client, environment: &Environment) -
     let elsewhere = args.node_name.as_deref().filter(|node| *node != agent.node);
     let sidecar = match elsewhere {
         None => match wanted {
-            Wanted::Gateway(name) => gateway::find(client, name, &args.registering).await?,
+            Wanted::Gateway(name, kind) => gateway::find(client, (name, kind), &args.registering).await?,
             Wanted::SidecarFor(_) | Wanted::Proxy(_) => sidecar::find(client, wanted).await?,
         },
         Some(node) if args.xds.grpc_addr.is_some() || environment.grpc_addr.is_some() => {
@@ -93,12 +93,12 @@ async fn compose(args: &EnvoyArgs, client: &Client, environment: &Environment) -
 
 fn wanted<'a>(args: &'a EnvoyArgs, environment: &'a Environment) -> anyhow::Result<Wanted<'a>> {
     let wanted = match args.gateway()? {
-        Some(name) => Wanted::Gateway(name),
+        Some((name, kind)) => Wanted::Gateway(name, kind),
         None => Wanted::of(&args.sidecar, environment)?,
     };
     match (wanted, &args.node_name) {
         (Wanted::SidecarFor(_), Some(_)) => Err(usage("--node-name needs --proxy-id")),
-        (Wanted::SidecarFor(_), None) | (Wanted::Proxy(_) | Wanted::Gateway(_), _) => Ok(wanted),
+        (Wanted::SidecarFor(_), None) | (Wanted::Proxy(_) | Wanted::Gateway(..), _) => Ok(wanted),
     }
 }
 

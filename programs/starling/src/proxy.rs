@@ -44,12 +44,12 @@ pub(crate) async fn run(args: ProxyArgs, surroundings: &Surroundings) -> anyhow:
 async fn start(args: ProxyArgs, surroundings: &Surroundings) -> anyhow::Result<OwnProcess> {
     let client = surroundings.client(&args.api)?;
     let wanted = match &args.gateway {
-        Some(name) => Wanted::Gateway(name),
+        Some(name) => Wanted::Gateway(name, args.gateway_kind),
         None => Wanted::of(&args.sidecar, &surroundings.environment)?,
     };
     let agent = sidecar::agent(&client).await?;
     let sidecar = match wanted {
-        Wanted::Gateway(name) => gateway::find(&client, name, &args.registering).await?,
+        Wanted::Gateway(name, kind) => gateway::find(&client, (name, kind), &args.registering).await?,
         Wanted::SidecarFor(_) | Wanted::Proxy(_) => sidecar::find(&client, wanted).await?,
     };
     let dial = Dial::new(Xds::find(&args.xds, &client, &surroundings.environment, &agent)?)?;
@@ -68,7 +68,7 @@ async fn start(args: ProxyArgs, surroundings: &Surroundings) -> anyhow::Result<O
     let alone = watch::Sender::new(successor.is_none());
     let token = client.token().map(str::to_owned);
     let follower = Follower::new(id, dial, token, Arc::clone(&engine), alone.subscribe());
-    let follower = follower.of_gateway(args.gateway.is_some());
+    let follower = follower.of_gateway(args.gateway.as_ref().map(|_| args.gateway_kind));
     let mut admin = Admin { address: args.admin_bind.clone(), task: None };
     admin.open(&engine).await?;
     let place = Place { engine, admin, meeting, starting, incumbent, successor, serves: false, alone };

@@ -52,6 +52,18 @@ impl OwnProxy {
         proxy
     }
 
+    /// Starts the terminating gateway `name`, registers it at 127.0.0.1:`port`, and waits until it listens there.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub async fn terminating(mesh: &Mesh, name: &str, port: u16) -> Self {
+        let (admin, address) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{port}"));
+        let who = ["-gateway-kind", "terminating", "-gateway", name];
+        let mut proxy = Self::spawn_at(mesh, &who, &admin, &["-register", "-address", &address]);
+        proxy.serves(name, &[port]).await;
+        proxy
+    }
+
     /// Starts the sidecar of the instance `id`, and waits until it listens on all `ports`.
     ///
     /// # Panics

@@ -85,6 +85,20 @@ impl Sidecar {
         gateway
     }
 
+    /// Starts Envoy as the terminating gateway `name`, registers it at 127.0.0.1:`port`, and waits until it listens there.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub async fn terminating(mesh: &Mesh, name: &str, port: u16) -> Self {
+        let (admin, address) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{port}"));
+        let connect = ["connect", "envoy", "-gateway", "terminating", "-service", name, "-admin-bind", &admin];
+        let register = ["-register", "-address", &address, "--"];
+        let command = mesh.command(&[&connect[..], &register, &ENVOY_ARGUMENTS].concat());
+        let mut gateway = Self { process: Process::spawn(&format!("envoy-{name}"), command), admin };
+        gateway.live(name, &[port]).await;
+        gateway
+    }
+
     /// Waits until Envoy is initialised and listens on all `ports`.
     ///
     /// # Panics

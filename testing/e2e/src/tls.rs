@@ -99,6 +99,19 @@ pub async fn connect(
     credentials: Option<&Credentials>,
     version: &'static SupportedProtocolVersion,
 ) -> anyhow::Result<TlsStream<TcpStream>> {
+    connect_to("mesh.test", authority, credentials, version).await
+}
+
+/// The same, asking for `name`.
+///
+/// # Errors
+/// If the handshake fails.
+pub async fn connect_to(
+    name: &str,
+    authority: &str,
+    credentials: Option<&Credentials>,
+    version: &'static SupportedProtocolVersion,
+) -> anyhow::Result<TlsStream<TcpStream>> {
     let config = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[version])?;
     let config = config.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider())));
     let config = match credentials {
@@ -106,7 +119,7 @@ pub async fn connect(
         None => config.with_no_client_auth(),
     };
     let stream = TcpStream::connect(authority).await?;
-    let name = ServerName::try_from("mesh.test").expect("a host name");
+    let name = ServerName::try_from(name.to_owned())?;
     let handshake = TlsConnector::from(Arc::new(config)).connect(name, stream);
     Ok(tokio::time::timeout(HANDSHAKE_TIME_MAX, handshake).await.context("no handshake in time")??)
 }

@@ -119,6 +119,7 @@ fn numbered(mut entry: ConfigEntry, number: u32) -> ConfigEntry {
         ConfigEntry::ServiceIntentions(_)
         | ConfigEntry::ServiceRouter(_)
         | ConfigEntry::IngressGateway(_)
+        | ConfigEntry::TerminatingGateway(_)
         | ConfigEntry::Mesh(_)
         | ConfigEntry::Kept(_) => {}
     }

@@ -6,13 +6,14 @@ use std::net::Ipv4Addr;
 use starling_catalog::{Front, MeshRead, Subject};
 use starling_model::{
     IngressGateway, InstanceKey, MeshEntry, ProxyDefaults, ServiceDefaults, ServiceIntentions, ServiceName,
-    ServiceResolver, ServiceRouter, ServiceSplitter,
+    ServiceResolver, ServiceRouter, ServiceSplitter, TerminatingGateway,
 };
 
 /// What shows of one subject.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Seen {
     Fronts(BTreeMap<InstanceKey, Front>),
+    Services(Vec<ServiceName>),
     HasInstances(bool),
     Routing(Box<Routing>),
     Intentions(Option<ServiceIntentions>),
@@ -31,6 +32,7 @@ pub(crate) struct Routing {
     splitter: Option<ServiceSplitter>,
     resolver: Option<ServiceResolver>,
     gateway: Option<IngressGateway>,
+    terminating: Option<TerminatingGateway>,
     virtual_address: Option<Ipv4Addr>,
 }
 
@@ -45,6 +47,18 @@ impl Seen {
                 });
                 Self::Fronts(fronts)
             }
+            Subject::Origins(service) => {
+                let mut origins = BTreeMap::new();
+                mesh.visit_origins(service, &mut |front| {
+                    origins.insert(front.key.clone(), front.clone());
+                });
+                Self::Fronts(origins)
+            }
+            Subject::ServicesOutside => {
+                let mut services = Vec::new();
+                mesh.visit_services_outside(&mut |service| services.push(service.clone()));
+                Self::Services(services)
+            }
             Subject::Service(service) => Self::HasInstances(mesh.has_instances(service)),
             Subject::Routing(service) => Self::Routing(Box::new(Routing {
                 defaults: mesh.service_defaults(service).cloned(),
@@ -52,6 +66,7 @@ impl Seen {
                 splitter: mesh.service_splitter(service).cloned(),
                 resolver: mesh.service_resolver(service).cloned(),
                 gateway: mesh.ingress_gateway(service).cloned(),
+                terminating: mesh.terminating_gateway(service).cloned(),
                 virtual_address: mesh.virtual_address(service),
             })),
             Subject::Destinations(source) => {

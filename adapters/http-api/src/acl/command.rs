@@ -174,8 +174,11 @@ impl Bearer {
             | ConfigKind::ServiceSplitter => self.write(Resource::Service, name),
             ConfigKind::ServiceIntentions if name == "*" => self.require_under(Resource::Intentions, "", Access::Write),
             ConfigKind::ServiceIntentions => self.write(Resource::Intentions, name),
-            // What comes in from outside, and what holds for all, is the mesh's.
-            ConfigKind::IngressGateway | ConfigKind::ProxyDefaults | ConfigKind::Mesh => self.write(Resource::Mesh, ""),
+            // What comes in from outside or goes out, and what holds for all, is the mesh's.
+            ConfigKind::IngressGateway
+            | ConfigKind::TerminatingGateway
+            | ConfigKind::ProxyDefaults
+            | ConfigKind::Mesh => self.write(Resource::Mesh, ""),
             ConfigKind::Kept(KeptKind::PreparedQuery) => self.require_under(Resource::Query, "", Access::Write),
             ConfigKind::Kept(_) => self.write(Resource::Mesh, ""),
         }

@@ -20,6 +20,7 @@ pub(crate) mod acl;
 mod chain;
 mod ingress;
 mod routing;
+pub(crate) mod terminating;
 
 pub(crate) use chain::{ChainOf, Overrides, chain};
 
@@ -108,6 +109,7 @@ pub(crate) fn kind_text(instance: &ServiceInstance) -> &'static str {
         InstanceKind::Typical => "",
         InstanceKind::Sidecar(_) => "connect-proxy",
         InstanceKind::IngressGateway(_) => "ingress-gateway",
+        InstanceKind::TerminatingGateway(_) => "terminating-gateway",
         InstanceKind::OtherGateway(gateway) => gateway.kind.as_str(),
     }
 }
@@ -241,7 +243,7 @@ fn agent_service_form(instance: &ServiceInstance, facts: &MeshFacts) -> Form {
     let proxy = match &instance.kind {
         InstanceKind::Typical => Value::Null,
         InstanceKind::Sidecar(proxy) => agent_proxy(proxy),
-        InstanceKind::IngressGateway(config) => agent_gateway(config),
+        InstanceKind::IngressGateway(config) | InstanceKind::TerminatingGateway(config) => agent_gateway(config),
         InstanceKind::OtherGateway(gateway) => agent_gateway(&gateway.config),
     };
     Form::new()
@@ -270,7 +272,10 @@ fn agent_gateway(config: &OpaqueSettings) -> Value {
 fn gateway_config(instance: &ServiceInstance) -> Option<&OpaqueSettings> {
     match &instance.kind {
         InstanceKind::OtherGateway(gateway) => Some(&gateway.config),
-        InstanceKind::Typical | InstanceKind::Sidecar(_) | InstanceKind::IngressGateway(_) => instance.gateway(),
+        InstanceKind::Typical
+        | InstanceKind::Sidecar(_)
+        | InstanceKind::IngressGateway(_)
+        | InstanceKind::TerminatingGateway(_) => instance.gateway(),
     }
 }
 
@@ -371,6 +376,7 @@ pub(crate) fn config_entry(entry: &Versioned<ConfigEntry>) -> Value {
         ConfigEntry::ServiceSplitter(entry) => routing::service_splitter(form, entry),
         ConfigEntry::Mesh(entry) => mesh(form, entry),
         ConfigEntry::IngressGateway(entry) => ingress::ingress_gateway(form, entry),
+        ConfigEntry::TerminatingGateway(entry) => terminating::terminating_gateway(form, entry),
         ConfigEntry::Kept(entry) => form.all(&entry.settings),
     };
     form.indexes(entry.created, entry.modified).end()

@@ -130,6 +130,7 @@ fn parse_instance(mut fields: Fields<'_>, node: &NodeName) -> Result<ServiceInst
             InstanceKind::Sidecar(Box::new(parse_proxy(proxy, None)?))
         }
         Some("ingress-gateway") => InstanceKind::IngressGateway(parse_gateway(fields.object("Proxy")?)?),
+        Some("terminating-gateway") => InstanceKind::TerminatingGateway(parse_gateway(fields.object("Proxy")?)?),
         Some(other) => {
             let (proxy, path) = (fields.object("Proxy")?, fields.path("Kind"));
             let kind = other_gateway(other, proxy, &path)?;

@@ -19,6 +19,7 @@ use super::opaque::{Place, parse_config, protocol_of};
 use super::resolver::{parse_locality_mode, parse_service_resolver, parse_service_splitter};
 use super::router::{named_service, parse_service_router};
 use super::service::parse_mesh_gateway;
+use super::terminating::parse_terminating_gateway;
 use super::tracing;
 use super::upstream_config::{parse_rate_limits, parse_upstream_config};
 
@@ -47,6 +48,9 @@ pub fn parse_config_entry(mut fields: Fields<'_>) -> Result<ConfigEntry, FieldEr
         ConfigKind::ServiceRouter => ConfigEntry::ServiceRouter(parse_service_router(&mut fields)?),
         ConfigKind::Mesh => ConfigEntry::Mesh(parse_mesh(&mut fields)?),
         ConfigKind::IngressGateway => ConfigEntry::IngressGateway(Box::new(parse_ingress_gateway(&mut fields)?)),
+        ConfigKind::TerminatingGateway => {
+            ConfigEntry::TerminatingGateway(Box::new(parse_terminating_gateway(&mut fields)?))
+        }
         ConfigKind::ServiceSplitter => ConfigEntry::ServiceSplitter(parse_service_splitter(&mut fields)?),
         ConfigKind::Kept(kind) => ConfigEntry::Kept(Box::new(parse_kept_entry(&mut fields, kind)?)),
     };

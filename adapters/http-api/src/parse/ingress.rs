@@ -59,7 +59,11 @@ pub(super) fn parse_ingress_gateway(fields: &mut Fields<'_>) -> Result<IngressGa
     Ok(IngressGateway { gateway, tls, defaults, trusted_proxies, listeners, meta: fields.meta("Meta")? })
 }
 
-fn bounded<'c>(fields: &mut Fields<'c>, name: &str, most: usize) -> Result<Vec<super::field::Field<'c>>, FieldError> {
+pub(super) fn bounded<'c>(
+    fields: &mut Fields<'c>,
+    name: &str,
+    most: usize,
+) -> Result<Vec<super::field::Field<'c>>, FieldError> {
     let list = fields.list(name)?;
     if list.len() > most {
         return Err(fields.error(name, format!("has {} entries; at most {most} are allowed", list.len())));
@@ -118,7 +122,6 @@ fn parse_secret(fields: &mut Fields<'_>, said_enabled: bool) -> Result<Option<Bo
     }
 }
 
-/// A file of the gateway's machine.
 fn file(fields: &mut Fields<'_>, name: &str) -> Result<PathBuf, FieldError> {
     let path = PathBuf::from(fields.required_text(name)?);
     if path.is_absolute() {

@@ -26,7 +26,7 @@ fn fields_of(kind: KeptKind) -> &'static [(&'static str, Holds)] {
             ("Defaults", Holds::Object),
             ("ExtAuthz", Holds::Object),
         ],
-        KeptKind::ExportedServices | KeptKind::TerminatingGateway => &[("Services", Holds::List)],
+        KeptKind::ExportedServices => &[("Services", Holds::List)],
         KeptKind::FileSystemCertificate => &[("Certificate", Holds::Text), ("PrivateKey", Holds::Text)],
         KeptKind::HttpRoute => &[("Parents", Holds::List), ("Rules", Holds::List), ("Hostnames", Holds::List)],
         KeptKind::InlineCertificate => &[("Certificate", Holds::Text)],
@@ -40,7 +40,7 @@ fn fields_of(kind: KeptKind) -> &'static [(&'static str, Holds)] {
             ("CacheConfig", Holds::Object),
         ],
         // No entry that is read here.
-        KeptKind::Autopilot | KeptKind::PreparedQuery => &[],
+        KeptKind::Autopilot | KeptKind::PreparedQuery | KeptKind::TerminatingGateway => &[],
         KeptKind::TcpRoute => &[("Parents", Holds::List), ("Services", Holds::List)],
     }
 }

@@ -50,12 +50,10 @@ pub fn parse_service(mut fields: Fields<'_>) -> Result<ServiceRegistration, Fiel
     let kind = match (kind.as_deref(), proxy) {
         (None, None) => InstanceKind::Typical,
         (None, Some(_)) => {
-            return Err(FieldError::new(
-                own_path("Proxy"),
-                "is for Kind \"connect-proxy\" and \"ingress-gateway\" only",
-            ));
+            return Err(FieldError::new(own_path("Proxy"), "is for Kind \"connect-proxy\" and gateways only"));
         }
         (Some("ingress-gateway"), proxy) => InstanceKind::IngressGateway(parse_gateway(proxy)?),
+        (Some("terminating-gateway"), proxy) => InstanceKind::TerminatingGateway(parse_gateway(proxy)?),
         (Some("connect-proxy"), Some(proxy)) => {
             InstanceKind::Sidecar(Box::new(as_agents_tell(parse_proxy(proxy, None)?)))
         }
@@ -82,7 +80,7 @@ pub fn parse_service(mut fields: Fields<'_>) -> Result<ServiceRegistration, Fiel
 }
 
 fn unknown_kind(path: String, kind: &str) -> FieldError {
-    let known = "leave it out or write \"connect-proxy\" or \"ingress-gateway\"";
+    let known = "leave it out or write \"connect-proxy\", \"ingress-gateway\" or \"terminating-gateway\"";
     FieldError::new(path, format!("{kind:?} is no service kind; {known}"))
 }
 

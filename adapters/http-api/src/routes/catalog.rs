@@ -107,13 +107,13 @@ pub(super) async fn connect(api: Arc<Api>, call: Call) -> Outcome {
     Ok(Answer::json(rows).read_at(view.index))
 }
 
-/// Where a service is reached in the mesh: its sidecars, then its native instances.
+/// Where a service is reached in the mesh: its sidecars, then its native instances, then gateways that stand for it.
 pub(super) fn mesh_instances<'s>(
     snapshot: &'s Snapshot,
     name: &ServiceName,
 ) -> impl Iterator<Item = &'s Arc<Versioned<ServiceInstance>>> {
     let native = snapshot.instances_of(name).filter(|entry| entry.value.native);
-    snapshot.sidecars_of(name).chain(native)
+    snapshot.sidecars_of(name).chain(native).chain(snapshot.stand_ins_of(name))
 }
 
 fn rows<'s>(

@@ -49,6 +49,7 @@ fn conflict_path(entry: &ConfigEntry) -> String {
         | ConfigEntry::ServiceRouter(_)
         | ConfigEntry::ServiceSplitter(_)
         | ConfigEntry::IngressGateway(_)
+        | ConfigEntry::TerminatingGateway(_)
         | ConfigEntry::Mesh(_)
         | ConfigEntry::Kept(_) => "Name".to_owned(),
     }
@@ -90,7 +91,8 @@ pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
         | ConfigKind::ServiceResolver
         | ConfigKind::ServiceRouter
         | ConfigKind::ServiceSplitter
-        | ConfigKind::IngressGateway => Subject::Routing(ServiceName::new(name).map_err(wrong_name)?),
+        | ConfigKind::IngressGateway
+        | ConfigKind::TerminatingGateway => Subject::Routing(ServiceName::new(name).map_err(wrong_name)?),
         // Few and seldom written: a reader of one is woken for any of its kind.
         ConfigKind::Kept(_) => Subject::ConfigList(kind),
         ConfigKind::ServiceIntentions => Subject::Intentions(name.parse::<IntentionSubject>().map_err(wrong_name)?),

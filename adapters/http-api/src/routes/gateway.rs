@@ -1,26 +1,20 @@
 //! Which services stand behind which gateways, by what was written.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use starling_catalog::{Snapshot, Subject};
-use starling_model::{
-    CONSUL_SERVICE, ConfigEntry, ConfigEntryKey, ConfigKind, HostPattern, IngressGateway, InstanceKind, KeptKind,
-    ServiceName,
-};
+use starling_model::{ConfigEntry, ConfigKind, HostPattern, IngressGateway, LinkedService, ServiceName};
 
 use super::health;
-use crate::answer::Answer;
+use crate::answer::{Answer, forms};
 use crate::blocking::view;
 use crate::call::Call;
 use crate::router::{Api, Outcome};
 
-const TERMINATING: ConfigKind = ConfigKind::Kept(KeptKind::TerminatingGateway);
-
 pub(super) async fn services(api: Arc<Api>, call: Call) -> Outcome {
     let gateway: ServiceName = call.param_name("gateway")?;
-    let subjects = [Subject::Routing(gateway.clone()), Subject::ConfigList(TERMINATING), Subject::ServiceList];
+    let subjects = [Subject::Routing(gateway.clone()), Subject::ServicesOutside];
     let view = view(&*api.catalog, &call, &subjects).await?;
     let mut rows = Vec::new();
     if let Some(entry) = view.snapshot.ingress_gateway(&gateway) {
@@ -56,39 +50,22 @@ fn row(gateway: &ServiceName, kind: &str, service: &str) -> Map<String, Value> {
     ])
 }
 
-/// Those that an entry on which nothing acts names; `*` is every application that it does not name.
+/// Those that it stands for: the ones that its entry names, then, for `*`, all others that are outside.
 fn let_out(gateway: &ServiceName, snapshot: &Snapshot) -> Vec<Value> {
-    let key = ConfigEntryKey { kind: TERMINATING, name: gateway.to_string() };
-    let entry = snapshot.config(&key).map(|entry| &entry.value);
-    let Some(ConfigEntry::Kept(entry)) = entry else { return Vec::new() };
-    let linked: Vec<&Value> = entry.settings.get("Services").and_then(Value::as_array).into_iter().flatten().collect();
-    let name = |linked: &&Value| linked["Name"].as_str().unwrap_or_default().to_owned();
-    let named: BTreeSet<String> = linked.iter().map(name).collect();
-    let of = |service: &str, linked: &Value, from_wildcard: bool| {
+    let Some(entry) = snapshot.terminating_gateway(gateway) else { return Vec::new() };
+    let of = |service: &str, link: &LinkedService, from_wildcard: bool| {
         let mut row = row(gateway, "terminating-gateway", service);
-        for field in ["CAFile", "CertFile", "KeyFile", "SNI"] {
-            row.extend(
-                linked[field].as_str().filter(|text| !text.is_empty()).map(|text| (field.to_owned(), text.into())),
-            );
-        }
+        row.extend(forms::terminating::files(link));
         if from_wildcard {
             row.insert("FromWildcard".to_owned(), true.into());
         }
         Value::Object(row)
     };
-    let mut rows = Vec::new();
-    for linked in linked {
-        let own = name(&linked);
-        if own != "*" {
-            rows.push(of(&own, linked, false));
-            continue;
-        }
-        let is_application = |name: &&ServiceName| {
-            let mut instances = snapshot.instances_of(name);
-            name.as_str() != CONSUL_SERVICE && instances.any(|it| matches!(it.value.kind, InstanceKind::Typical))
-        };
-        let others = snapshot.service_names().filter(is_application).filter(|name| !named.contains(name.as_str()));
-        rows.extend(others.map(|name| of(name.as_str(), linked, true)));
+    let named = entry.named().filter_map(|service| Some(of(service.as_str(), entry.link(service)?, false)));
+    let mut rows: Vec<_> = named.collect();
+    if let Some(link) = entry.link_of_any() {
+        let others = snapshot.services_outside().filter(|service| entry.link(service).is_none());
+        rows.extend(others.map(|service| of(service.as_str(), link, true)));
     }
     rows
 }

@@ -3,7 +3,7 @@
 //! Reconnecting is the caller's business. What arrived stays with the [`PlanMirror`], and the next stream begins where it
 //! stands: parts that did not change are not sent again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use envoy_types::pb::google::rpc::Status as Refusal;
 use http::uri::PathAndQuery;
 use hyper::client::conn::http2::Builder;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use starling_model::Revision;
+use starling_model::{Revision, ServiceName};
 use starling_plan::{Assembly, Plan};
 use starling_xds::{BESIDE, BESIDE_ANOTHER, Leaf, NativePart, NativePartError, ResourceType};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -58,6 +58,8 @@ pub struct PlanMirror {
     assembly: Assembly,
     /// With its name and its version.
     leaf: Option<(Leaf, String, String)>,
+    /// Of services for which the proxy stands, each with the version.
+    service_leaves: BTreeMap<ServiceName, (Leaf, String, String)>,
     revision: Revision,
     /// Whether what came last left nothing.
     withdrawn: bool,
@@ -80,6 +82,11 @@ impl PlanMirror {
         Some((self.assembly.plan(self.revision)?, leaf))
     }
 
+    /// The certificates of services for which the proxy stands.
+    pub fn service_leaves(&self) -> impl Iterator<Item = (&ServiceName, &Leaf)> {
+        self.service_leaves.iter().map(|(service, (leaf, ..))| (service, leaf))
+    }
+
     /// Whether the agent has taken back all that it gave: the proxy is not registered any more.
     #[must_use]
     pub fn is_withdrawn(&self) -> bool {
@@ -93,13 +100,22 @@ impl PlanMirror {
             match part {
                 NativePart::Plan(part) => self.assembly.put(part, &version),
                 NativePart::Leaf(leaf) => self.leaf = Some((leaf, name, version)),
+                NativePart::ServiceLeaf(service, leaf) => {
+                    self.service_leaves.insert(service, (leaf, name, version));
+                }
             }
         }
-        response.removed_resources.iter().for_each(|name| self.assembly.remove(name));
+        for name in &response.removed_resources {
+            match NativePart::service_of(name) {
+                Some(service) => drop(self.service_leaves.remove(&service)),
+                None => self.assembly.remove(name),
+            }
+        }
         self.withdrawn = brings_nothing && self.assembly.is_empty();
         if self.withdrawn {
             // A key is kept no longer than it may be shown.
             self.leaf = None;
+            self.service_leaves.clear();
         }
         self.revision = response.system_version_info.parse().map_or(self.revision, Revision);
         Ok(())
@@ -107,8 +123,9 @@ impl PlanMirror {
 
     /// What has arrived, by name, as the agent calls it.
     fn versions(&self) -> HashMap<String, String> {
-        let leaf = self.leaf.iter().map(|(_, name, version)| (&**name, &**version));
-        self.assembly.versions().chain(leaf).map(|(name, version)| (name.to_owned(), version.to_owned())).collect()
+        let leaves = self.leaf.iter().chain(self.service_leaves.values());
+        let leaves = leaves.map(|(_, name, version)| (&**name, &**version));
+        self.assembly.versions().chain(leaves).map(|(name, version)| (name.to_owned(), version.to_owned())).collect()
     }
 }
 

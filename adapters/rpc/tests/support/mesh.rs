@@ -228,6 +228,8 @@ impl World {
             clusters: Vec::new(),
             endpoints: Vec::new(),
             access_log: Arc::clone(&self.access_log),
+            exits: Vec::new(),
+            origins: Vec::new(),
             capture: None,
             tracing: Arc::default(),
         }

@@ -9,7 +9,9 @@ use starling_model::{
 };
 use starling_traffic::{Forward, Policy, RouteRule, RuleAction, WEIGHT_TOTAL};
 
-use crate::plan::{Capture, Cluster, Edge, EdgeHost, EdgeRoute, Endpoint, Endpoints, Inbound, Limits, Routes};
+use crate::plan::{
+    Capture, Cluster, Edge, EdgeHost, EdgeRoute, Endpoint, Endpoints, Exit, Inbound, Limits, Origins, Routes,
+};
 
 /// Every part has a line, so that one that comes or goes shows.
 pub(super) fn or_none(lines: Vec<String>) -> Vec<String> {
@@ -31,6 +33,45 @@ pub(super) fn inbound_lines(inbound: &Inbound) -> Vec<String> {
     lines.extend(max_connections.map(|max| format!("at most {max} connections")));
     lines.extend(rate_limit.map(|limit| format!("at most {} requests/s, {} at once", limit.per_second, limit.burst)));
     lines.extend(policy_lines(policy));
+    lines
+}
+
+pub(super) fn exit_lines(exit: &Exit) -> Vec<String> {
+    let Exit {
+        service: _,
+        subset: _,
+        bind,
+        sni,
+        protocol,
+        tls,
+        connect_timeout,
+        request_timeout,
+        max_connections,
+        rate_limit,
+        policy,
+    } = exit;
+    let request = request_timeout.map_or("none".to_owned(), duration);
+    let mut lines = vec![
+        format!("{bind} {}", protocol.as_str()),
+        format!("sni {sni}"),
+        format!("timeouts connect {} request {request}", duration(*connect_timeout)),
+    ];
+    lines.extend(tls.as_ref().map(|tls| {
+        let shown = tls.certificate.as_ref().map(|files| format!(" showing {}", files.certificate.display()));
+        let named = tls.server_name.as_ref().map(|name| format!(" as {name}"));
+        let (shown, named) = (shown.unwrap_or_default(), named.unwrap_or_default());
+        format!("tls by {}{named}{shown}", tls.authorities.display())
+    }));
+    lines.extend(max_connections.map(|max| format!("at most {max} connections")));
+    lines.extend(rate_limit.map(|limit| format!("at most {} requests/s, {} at once", limit.per_second, limit.burst)));
+    lines.extend(policy_lines(policy));
+    lines
+}
+
+pub(super) fn origin_lines(origins: &Origins) -> Vec<String> {
+    let lines = origins.origins.iter().map(|it| format!("{}:{} weight {}", it.address, it.port, it.weight));
+    let mut lines = or_none(lines.collect());
+    lines.extend(origins.host.as_ref().map(|host| format!("host {host}")));
     lines
 }
 

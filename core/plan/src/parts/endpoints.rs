@@ -15,11 +15,14 @@ use crate::view::View;
 
 /// Share of load of one endpoint at most: RFC 2782 weights have 16 bits, and 65,536 such endpoints stay within the 32 bits
 /// that Envoy allows a locality.
-const WEIGHT_MAX: u32 = 65_535;
+pub(crate) const WEIGHT_MAX: u32 = 65_535;
 
 /// Endpoints of one service that are named as unusable; the rest is counted, so that a service of thousands of host names
 /// does not fill every caller's list.
 const UNUSABLE_NAMED_MAX: usize = 10;
+
+/// Those who are called in the mesh.
+const FRONTS: &str = "sidecars and native instances";
 
 /// Builds the endpoints of a target, under the name of its cluster, with those that are called where all of them are gone.
 pub(crate) fn build(
@@ -101,7 +104,7 @@ fn located(
             Err(diagnostic) => diagnostics.push(*diagnostic),
         }
     });
-    bound(&mut diagnostics, service);
+    bound(&mut diagnostics, service, FRONTS);
     // The heavier comes first, and then the nearer, so that it stays where two share an address.
     endpoints.sort_by_key(|(it, nearness): &(Endpoint, _)| (it.address, it.port, u32::MAX - it.weight, *nearness));
     endpoints.dedup_by_key(|(endpoint, _)| (endpoint.address, endpoint.port));
@@ -178,7 +181,8 @@ fn endpoint(front: &Front) -> Result<Option<Endpoint>, Box<Diagnostic>> {
     Ok((weight > 0).then_some(Endpoint { address: ip, port: port.get(), weight }))
 }
 
-fn bound(diagnostics: &mut Vec<Diagnostic>, service: &ServiceName) {
+/// Names no more than [`UNUSABLE_NAMED_MAX`] of what cannot be called, and counts the rest; `what` they are.
+pub(crate) fn bound(diagnostics: &mut Vec<Diagnostic>, service: &ServiceName, what: &str) {
     let more = diagnostics.len().saturating_sub(UNUSABLE_NAMED_MAX);
     if more > 0 {
         // The same are named wherever the plan is made: fronts come in no order.
@@ -187,7 +191,7 @@ fn bound(diagnostics: &mut Vec<Diagnostic>, service: &ServiceName) {
         diagnostics.push(Diagnostic {
             object: Object::Service(service.clone()),
             field: String::new(),
-            reason: format!("{more} more of its sidecars and native instances cannot be called"),
+            reason: format!("{more} more of its {what} cannot be called"),
             fix: "mend them as those named".to_owned(),
             severity: Severity::Error,
         });
@@ -198,7 +202,8 @@ fn unreachable(service: &ServiceName, exists: bool) -> Diagnostic {
     let (reason, fix) = if exists {
         (
             "it has instances, but none with a sidecar".to_owned(),
-            "register its instances with a sidecar (Connect.SidecarService)".to_owned(),
+            "register its instances with a sidecar (Connect.SidecarService), or link it in a terminating-gateway entry"
+                .to_owned(),
         )
     } else {
         (format!("no service named \"{service}\""), format!("register {service}, or remove the upstream"))

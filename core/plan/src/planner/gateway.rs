@@ -1,13 +1,14 @@
-//! Plans of ingress gateways.
+//! Plans of gateways.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use starling_model::{IngressGateway, OpaqueSettings, ServiceInstance};
 
 use super::{Calls, Draft, Planner, Written};
 use crate::parts::cluster::CallSettings;
-use crate::parts::edge;
-use crate::plan::Edge;
+use crate::parts::{edge, exit};
+use crate::plan::{Edge, Exit, Origins};
 use crate::view::View;
 
 impl Planner {
@@ -55,5 +56,40 @@ impl Planner {
             let by = Written::Gateway { entry: &entry.gateway, service: &host.service };
             self.call_service(draft, calls, by, settings);
         }
+    }
+
+    /// What a gateway stands for, and where that is, ordered by service and subset.
+    pub(super) fn exits(
+        &mut self,
+        draft: &mut Draft<'_>,
+        view: &mut View<'_>,
+        instance: &ServiceInstance,
+        (config, node_address): (&OpaqueSettings, Option<&str>),
+    ) -> Vec<(Arc<Exit>, Arc<Origins>)> {
+        let Some(entry) = view.terminating_gateway(&instance.name) else {
+            draft.diagnostics.insert(exit::without_entry(instance));
+            return Vec::new();
+        };
+        let (bind, diagnostics) = exit::bind(instance, config, node_address);
+        draft.diagnostics.extend(diagnostics);
+        let Some(bind) = bind else { return Vec::new() };
+        let (mut exits, mut asked) = (Vec::new(), BTreeMap::new());
+        for (service, link) in exit::linked(view, entry) {
+            // Names in a handshake have no case.
+            if let Some(other) = asked.insert(service.as_str().to_ascii_lowercase(), service.clone()) {
+                draft.diagnostics.insert(exit::asked_alike(entry, &service, &other));
+                continue;
+            }
+            let policy = draft.take(self.policy(draft.mesh, &service));
+            for target in exit::targets(view, &service) {
+                let built = exit::build(view, &self.settings, &target, bind, (link, Arc::clone(&policy)));
+                let exit = self.exits.keep(&(instance.key.clone(), target.clone()), built, exit::same);
+                let key = (target, !link.keeps_host);
+                let origins = self.origins.fetch(&key, draft.mesh, |view| exit::origins(view, &key));
+                exits.push((exit, draft.take(origins)));
+            }
+        }
+        exits.sort_by_key(|(exit, _)| exit.target());
+        exits
     }
 }

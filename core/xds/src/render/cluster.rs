@@ -150,7 +150,7 @@ pub(super) fn local_app(inbound: &Inbound) -> Resource {
 }
 
 /// What upstreams and the application have in common.
-fn shared(protocol: Protocol, limits: Limits) -> Message {
+pub(super) fn shared(protocol: Protocol, limits: Limits) -> Message {
     let mut message = Message {
         lb_policy: LbPolicy::LeastRequest.into(),
         circuit_breakers: Some(CircuitBreakers {
@@ -194,7 +194,7 @@ pub(super) fn http2() -> Http2ProtocolOptions {
     }
 }
 
-fn alpn(protocol: Protocol) -> &'static [&'static str] {
+pub(super) fn alpn(protocol: Protocol) -> &'static [&'static str] {
     match protocol {
         Protocol::Tcp => &[],
         Protocol::Http => &["http/1.1"],

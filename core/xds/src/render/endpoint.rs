@@ -41,7 +41,7 @@ pub(super) fn empty(name: &str, cluster: Version) -> Resource {
 }
 
 /// Envoy waits for the endpoints of a cluster anew when the cluster has changed.
-fn resource(message: &ClusterLoadAssignment, cluster: Version) -> Resource {
+pub(super) fn resource(message: &ClusterLoadAssignment, cluster: Version) -> Resource {
     Resource::below(cluster, ResourceType::Endpoints, &message.cluster_name, &message.encode_to_vec())
 }
 

@@ -36,7 +36,7 @@ use starling_traffic::{RouteRule, WeightedTarget};
 use super::cluster::{LOCAL_APP, http2};
 use super::proto::{ads, any, any_of, duration, flag, number, socket, tls_socket};
 use super::route::{self, REQUEST_HEADERS_TIMEOUT, STREAM_IDLE_TIMEOUT};
-use super::secret::mutual_tls;
+use super::secret::{LEAF, mutual_tls_of};
 use super::telemetry::Telemetry;
 use super::{access_log, fault, rate_limit, rbac};
 use crate::resource::{Resource, ResourceType};
@@ -98,36 +98,57 @@ pub(super) fn by_connection(routes: &Routes) -> TcpProxy {
 /// The public listener.
 pub(super) fn inbound(inbound: &Inbound, telemetry: &Telemetry) -> Resource {
     let name = format!("{PUBLIC_LISTENER}:{}", inbound.bind);
+    let routes = route::inbound_name(&inbound.service);
+    let child = if inbound.protocol.is_l7() {
+        (ResourceType::Route, routes.as_str().into())
+    } else {
+        (ResourceType::Extension, rbac::extension_name(&inbound.service).into())
+    };
+    let behind = Behind {
+        stat_prefix: PUBLIC_LISTENER.to_owned(),
+        leaf: LEAF.to_owned(),
+        routes,
+        cluster: LOCAL_APP.to_owned(),
+    };
+    let chain = peer_chain(inbound, &behind, telemetry);
+    listener(&name, inbound.bind, TrafficDirection::Inbound, chain)
+        .with_children([child])
+        .with_clusters([LOCAL_APP.into()])
+}
+
+/// What is behind a listener for peers.
+pub(super) struct Behind {
+    pub(super) stat_prefix: String,
+    /// The secret with the certificate that is shown.
+    pub(super) leaf: String,
+    pub(super) routes: String,
+    pub(super) cluster: String,
+}
+
+/// What is done with a connection of a peer.
+pub(super) fn peer_chain(inbound: &Inbound, behind: &Behind, telemetry: &Telemetry) -> FilterChain {
     let l7 = inbound.protocol.is_l7();
     let mut filters = Vec::new();
     if let Some(max) = inbound.max_connections {
-        filters.push(connection_limit(PUBLIC_LISTENER, max));
+        filters.push(connection_limit(&behind.stat_prefix, max));
     }
     if l7 {
-        let manager = inbound_manager(inbound, telemetry);
+        let manager = inbound_manager(inbound, behind, telemetry);
         filters.push(filter("envoy.filters.network.http_connection_manager", any(&manager)));
     } else {
         filters.push(discovered_policy(&rbac::extension_name(&inbound.service)));
-        filters.push(filter("envoy.filters.network.tcp_proxy", any(&inbound_tcp(&telemetry.access_log))));
+        filters.push(filter("envoy.filters.network.tcp_proxy", any(&inbound_tcp(behind, &telemetry.access_log))));
     }
     let alpn: &[&str] = if l7 { &["h2", "http/1.1"] } else { &[] };
     let tls = DownstreamTlsContext {
-        common_tls_context: Some(mutual_tls(&[], alpn)),
+        common_tls_context: Some(mutual_tls_of(&behind.leaf, &[], alpn)),
         require_client_certificate: flag(true),
         // A resumed session would outlive the peer's certificate and the root that it chains to.
         disable_stateful_session_resumption: true,
         session_ticket_keys_type: Some(SessionTicketKeysType::DisableStatelessSessionResumption(true)),
         ..Default::default()
     };
-    let chain = FilterChain { filters, transport_socket: Some(tls_socket(&tls)), ..Default::default() };
-    let child = if l7 {
-        (ResourceType::Route, route::inbound_name(&inbound.service).into())
-    } else {
-        (ResourceType::Extension, rbac::extension_name(&inbound.service).into())
-    };
-    listener(&name, inbound.bind, TrafficDirection::Inbound, chain)
-        .with_children([child])
-        .with_clusters([LOCAL_APP.into()])
+    FilterChain { filters, transport_socket: Some(tls_socket(&tls)), ..Default::default() }
 }
 
 fn listener(name: &str, bind: SocketAddr, direction: TrafficDirection, chain: FilterChain) -> Resource {
@@ -169,11 +190,11 @@ fn discovered_policy(name: &str) -> Filter {
 }
 
 /// Nothing is known of the peer before its certificate is: the application is called after the handshake.
-fn inbound_tcp(access_log: &AccessLog) -> TcpProxy {
+fn inbound_tcp(behind: &Behind, access_log: &AccessLog) -> TcpProxy {
     TcpProxy {
-        stat_prefix: PUBLIC_LISTENER.to_owned(),
+        stat_prefix: behind.stat_prefix.clone(),
         access_log: access_log::loggers(access_log),
-        cluster_specifier: Some(ClusterSpecifier::Cluster(LOCAL_APP.to_owned())),
+        cluster_specifier: Some(ClusterSpecifier::Cluster(behind.cluster.clone())),
         upstream_connect_mode: UpstreamConnectMode::OnDownstreamTlsHandshake.into(),
         max_early_data_bytes: number(0),
         ..Default::default()
@@ -181,7 +202,7 @@ fn inbound_tcp(access_log: &AccessLog) -> TcpProxy {
 }
 
 /// HTTP from peers. The policy comes first: who is refused costs others nothing of what they may send.
-fn inbound_manager(inbound: &Inbound, telemetry: &Telemetry) -> HttpConnectionManager {
+fn inbound_manager(inbound: &Inbound, behind: &Behind, telemetry: &Telemetry) -> HttpConnectionManager {
     HttpConnectionManager {
         access_log: access_log::loggers(&telemetry.access_log),
         tracing: telemetry.tracing(),
@@ -194,7 +215,7 @@ fn inbound_manager(inbound: &Inbound, telemetry: &Telemetry) -> HttpConnectionMa
         forward_client_cert_details: ForwardClientCertDetails::SanitizeSet.into(),
         set_current_client_cert_details: Some(SetCurrentClientCertDetails { uri: true, ..Default::default() }),
         request_headers_timeout: Some(duration(REQUEST_HEADERS_TIMEOUT)),
-        ..connection_manager(PUBLIC_LISTENER, &route::inbound_name(&inbound.service), inbound.protocol)
+        ..connection_manager(&behind.stat_prefix, &behind.routes, inbound.protocol)
     }
 }
 

@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use starling_model::{AccessLog, Tracing};
-use starling_plan::{Capture, Cluster, Edge, Endpoints, Inbound, Outbound, Part, Plan, Routes, Trust};
+use starling_model::{AccessLog, ServiceName, Tracing};
+use starling_plan::{Capture, Cluster, Edge, Endpoints, Exit, Inbound, Origins, Outbound, Part, Plan, Routes, Trust};
 
-use super::Leaf;
 use super::cache::PartCache;
+use super::{Leaf, ServiceLeaves};
 use crate::resource::{Resource, ResourceType};
 
 /// The name of the leaf; no part of a plan has it.
 const LEAF: &str = "leaf";
+
+/// Before the name of a service, whose leaf it is then.
+const SERVICE_LEAF: &str = "leaf/";
 
 /// What one resource of the native proxy holds.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +23,8 @@ pub enum NativePart {
     Plan(Part),
     /// Its certificate and key.
     Leaf(Leaf),
+    /// Those of a service for which it stands.
+    ServiceLeaf(ServiceName, Leaf),
 }
 
 /// Why a resource is none for the native proxy: it is newer than its agent, or older.
@@ -46,14 +51,24 @@ impl NativePart {
     /// [`NativePartError`].
     pub fn decode(name: &str, message: &[u8]) -> Result<Self, NativePartError> {
         let failed = |source| NativePartError { name: name.to_owned(), source };
-        if name != LEAF {
+        let service = name.strip_prefix(SERVICE_LEAF);
+        if name != LEAF && service.is_none() {
             return serde_json::from_slice(message).map(Self::Plan).map_err(failed);
         }
         let leaf: LeafText<'_> = serde_json::from_slice(message).map_err(failed)?;
-        Ok(Self::Leaf(Leaf {
+        let leaf = Leaf {
             certificate_chain_pem: leaf.certificate_chain_pem.into_owned(),
             private_key_pem: leaf.private_key_pem.into_owned(),
-        }))
+        };
+        let Some(service) = service else { return Ok(Self::Leaf(leaf)) };
+        let service = service.parse().map_err(|error| failed(serde::de::Error::custom(error)))?;
+        Ok(Self::ServiceLeaf(service, leaf))
+    }
+
+    /// The service whose leaf a resource of this name is.
+    #[must_use]
+    pub fn service_of(name: &str) -> Option<ServiceName> {
+        name.strip_prefix(SERVICE_LEAF)?.parse().ok()
     }
 }
 
@@ -70,11 +85,14 @@ pub(super) struct NativeParts {
     routes: PartCache<Routes, ()>,
     clusters: PartCache<Cluster, ()>,
     endpoints: PartCache<Endpoints, ()>,
+    exits: PartCache<Exit, ()>,
+    origins: PartCache<Origins, ()>,
     leaves: PartCache<Leaf, ()>,
+    service_leaves: PartCache<Leaf, ()>,
 }
 
 impl NativeParts {
-    pub(super) fn render(&mut self, plan: &Plan, leaf: &Arc<Leaf>) -> Vec<Arc<Resource>> {
+    pub(super) fn render(&mut self, plan: &Plan, leaf: &Arc<Leaf>, leaves: &ServiceLeaves) -> Vec<Arc<Resource>> {
         let mut all = Vec::with_capacity(plan.clusters.len() * 4 + 6);
         for part in plan.parts() {
             all.push(match &part {
@@ -89,17 +107,25 @@ impl NativeParts {
                 Part::Routes(of) => self.routes.get(of, (), || encode(&part)),
                 Part::Cluster(of) => self.clusters.get(of, (), || encode(&part)),
                 Part::Endpoints(of) => self.endpoints.get(of, (), || encode(&part)),
+                Part::Exit(of) => self.exits.get(of, (), || encode(&part)),
+                Part::Origins(of) => self.origins.get(of, (), || encode(&part)),
             });
         }
-        all.push(self.leaves.get(leaf, (), || {
-            let text = LeafText {
-                certificate_chain_pem: leaf.certificate_chain_pem.as_str().into(),
-                private_key_pem: leaf.private_key_pem.as_str().into(),
-            };
-            json(LEAF, &text)
-        }));
+        all.push(self.leaves.get(leaf, (), || encode_leaf(LEAF, leaf)));
+        for (service, leaf) in leaves {
+            let name = format!("{SERVICE_LEAF}{service}");
+            all.push(self.service_leaves.get(leaf, (), || encode_leaf(&name, leaf)));
+        }
         all
     }
+}
+
+fn encode_leaf(name: &str, leaf: &Leaf) -> Resource {
+    let text = LeafText {
+        certificate_chain_pem: leaf.certificate_chain_pem.as_str().into(),
+        private_key_pem: leaf.private_key_pem.as_str().into(),
+    };
+    json(name, &text)
 }
 
 fn encode(part: &Part) -> Resource {

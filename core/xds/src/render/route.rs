@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::route::v3::route::Action;
-use envoy_types::pb::envoy::config::route::v3::route_action::{ClusterSpecifier, MaxStreamDuration};
+use envoy_types::pb::envoy::config::route::v3::route_action::{
+    ClusterSpecifier, HostRewriteSpecifier, MaxStreamDuration,
+};
 use envoy_types::pb::envoy::config::route::v3::route_match::PathSpecifier;
 use envoy_types::pb::envoy::config::route::v3::{Route, RouteAction, RouteConfiguration, RouteMatch, VirtualHost};
 use envoy_types::pb::google::protobuf::Any;
@@ -46,16 +48,32 @@ pub(super) fn outbound(routes: &Routes) -> Resource {
     Resource::new(ResourceType::Route, name, &message.encode_to_vec()).with_clusters(clusters)
 }
 
-/// The routes to the application, with the policy.
-pub(super) fn inbound(inbound: &Inbound, timeout: Option<Duration>, names: &MeshNames) -> Resource {
+/// Routes for peers.
+pub(super) struct InboundRoutes<'a> {
+    pub(super) name: &'a str,
+    /// Where all of them lead.
+    pub(super) cluster: &'a str,
+    /// The host that requests are told to be for.
+    pub(super) host: Option<&'a str>,
+}
+
+/// The routes to the application.
+pub(super) fn to_app(inbound: &Inbound, names: &MeshNames) -> Resource {
     let name = inbound_name(&inbound.service);
+    self::inbound(inbound, &InboundRoutes { name: &name, cluster: LOCAL_APP, host: None }, names)
+}
+
+/// Routes for peers, with the policy.
+pub(super) fn inbound(inbound: &Inbound, routes: &InboundRoutes<'_>, names: &MeshNames) -> Resource {
+    let InboundRoutes { name, cluster, host } = *routes;
+    let timeout = inbound.local_app.request_timeout;
     let policy = any_of(rbac::PER_ROUTE_TYPE_URL, &rbac::per_route(&inbound.policy, names));
-    let mut route = route(LOCAL_APP, timeout, inbound.protocol);
+    let mut route = route((cluster, host), timeout, inbound.protocol);
     if let Some(limit) = inbound.rate_limit {
         route.typed_per_filter_config.insert(rate_limit::HTTP_FILTER.to_owned(), any(&rate_limit::per_route(limit)));
     }
-    let message = configuration(&name, vec![route], Some(policy));
-    Resource::new(ResourceType::Route, &name, &message.encode_to_vec())
+    let message = configuration(name, vec![route], Some(policy));
+    Resource::new(ResourceType::Route, name, &message.encode_to_vec())
 }
 
 fn configuration(name: &str, routes: Vec<Route>, policy: Option<Any>) -> RouteConfiguration {
@@ -76,11 +94,12 @@ fn configuration(name: &str, routes: Vec<Route>, policy: Option<Any>) -> RouteCo
 }
 
 /// Everything to one cluster; without a timeout, a request may take as long as its deadline allows.
-fn route(cluster: &str, timeout: Option<Duration>, protocol: Protocol) -> Route {
+fn route((cluster, host): (&str, Option<&str>), timeout: Option<Duration>, protocol: Protocol) -> Route {
     Route {
         r#match: Some(RouteMatch { path_specifier: Some(PathSpecifier::Prefix("/".to_owned())), ..Default::default() }),
         action: Some(Action::Route(RouteAction {
             cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.to_owned())),
+            host_rewrite_specifier: host.map(|host| HostRewriteSpecifier::HostRewriteLiteral(host.to_owned())),
             ..timed(timeout, protocol)
         })),
         ..Default::default()

@@ -1,5 +1,7 @@
 //! SDS: the leaf and the roots, and how TLS contexts refer to them.
 
+use std::path::Path;
+
 use envoy_types::pb::envoy::config::core::v3::{DataSource, data_source::Specifier};
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::common_tls_context::{
     CombinedCertificateValidationContext, ValidationContextType,
@@ -11,7 +13,7 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
 };
 use envoy_types::pb::envoy::r#type::matcher::v3::{StringMatcher, string_matcher::MatchPattern};
 use prost::Message;
-use starling_model::{CertificateFiles, IngressTls, TlsVersion};
+use starling_model::{CertificateFiles, IngressTls, OriginTls, ServiceName, TlsVersion};
 use starling_plan::Trust;
 
 use super::Leaf;
@@ -19,18 +21,23 @@ use super::proto::ads;
 use crate::resource::{Resource, ResourceType};
 
 /// The secret that holds the proxy's own certificate; the same name in every proxy, so that clusters are shared.
-const LEAF: &str = "leaf";
+pub(super) const LEAF: &str = "leaf";
+
+/// The secret that holds the certificate of a service for which a gateway stands.
+pub(super) fn leaf_name(service: &ServiceName) -> String {
+    format!("{LEAF}:{service}")
+}
 
 /// The secret that holds the roots.
 const ROOTS: &str = "roots";
 
-pub(super) fn leaf(leaf: &Leaf) -> Resource {
+pub(super) fn leaf(name: &str, leaf: &Leaf) -> Resource {
     let certificate = TlsCertificate {
         certificate_chain: Some(inline(leaf.certificate_chain_pem.clone())),
         private_key: Some(inline(leaf.private_key_pem.clone())),
         ..Default::default()
     };
-    secret(LEAF, Type::TlsCertificate(certificate))
+    secret(name, Type::TlsCertificate(certificate))
 }
 
 pub(super) fn roots(trust: &Trust) -> Resource {
@@ -60,6 +67,46 @@ pub(super) fn files(files: &CertificateFiles) -> Resource {
         ..Default::default()
     };
     secret(&file_name(files), Type::TlsCertificate(certificate))
+}
+
+/// The name of authorities on the gateway's own machine.
+fn authorities_name(path: &Path) -> String {
+    format!("authorities:{}", path.display())
+}
+
+/// Authorities on the gateway's own machine: as a secret, so that Envoy watches their file.
+pub(super) fn authorities(path: &Path) -> Resource {
+    let file = DataSource { specifier: Some(Specifier::Filename(path.display().to_string())), ..Default::default() };
+    let context = CertificateValidationContext { trusted_ca: Some(file), ..Default::default() };
+    secret(&authorities_name(path), Type::ValidationContext(context))
+}
+
+/// TLS towards a service outside: its certificate chains to the authorities, and has the name if one is given.
+pub(super) fn origin_tls(tls: &OriginTls, alpn: &[&str]) -> CommonTlsContext {
+    let name = tls.server_name.iter().map(|name| SubjectAltNameMatcher {
+        san_type: SanType::Dns.into(),
+        matcher: Some(StringMatcher { match_pattern: Some(MatchPattern::Exact(name.clone())), ..Default::default() }),
+        ..Default::default()
+    });
+    let validation = CombinedCertificateValidationContext {
+        default_validation_context: Some(CertificateValidationContext {
+            match_typed_subject_alt_names: name.collect(),
+            ..Default::default()
+        }),
+        validation_context_sds_secret_config: Some(reference(&authorities_name(&tls.authorities))),
+        ..Default::default()
+    };
+    CommonTlsContext {
+        tls_params: Some(TlsParameters {
+            tls_minimum_protocol_version: TlsProtocol::TlSv12.into(),
+            tls_maximum_protocol_version: TlsProtocol::TlSv13.into(),
+            ..Default::default()
+        }),
+        tls_certificate_sds_secret_configs: tls.certificate.iter().map(|files| reference(&file_name(files))).collect(),
+        alpn_protocols: alpn.iter().map(|&protocol| protocol.to_owned()).collect(),
+        validation_context_type: Some(ValidationContextType::CombinedValidationContext(validation)),
+        ..Default::default()
+    }
 }
 
 /// TLS for callers from outside, who show nothing: certificates by the name that they ask for, or the proxy's own.
@@ -97,6 +144,11 @@ fn inline(text: String) -> DataSource {
 
 /// TLS 1.3 with our leaf, against the roots; where `peers` names any, only their identities are accepted.
 pub(super) fn mutual_tls(peers: &[String], alpn: &[&str]) -> CommonTlsContext {
+    mutual_tls_of(LEAF, peers, alpn)
+}
+
+/// The same with the certificate of this secret.
+pub(super) fn mutual_tls_of(leaf: &str, peers: &[String], alpn: &[&str]) -> CommonTlsContext {
     let names = peers.iter().map(|uri| SubjectAltNameMatcher {
         san_type: SanType::Uri.into(),
         matcher: Some(StringMatcher { match_pattern: Some(MatchPattern::Exact(uri.clone())), ..Default::default() }),
@@ -116,7 +168,7 @@ pub(super) fn mutual_tls(peers: &[String], alpn: &[&str]) -> CommonTlsContext {
             tls_maximum_protocol_version: TlsProtocol::TlSv13.into(),
             ..Default::default()
         }),
-        tls_certificate_sds_secret_configs: vec![reference(LEAF)],
+        tls_certificate_sds_secret_configs: vec![reference(leaf)],
         alpn_protocols: alpn.iter().map(|&protocol| protocol.to_owned()).collect(),
         validation_context_type: Some(ValidationContextType::CombinedValidationContext(validation)),
         ..Default::default()

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use starling_plan::{Diagnostic, Object, Plan, Severity};
-use starling_xds::ResourceSet;
+use starling_xds::{ResourceSet, ServiceLeaves};
 
+use super::certificates::ByService;
 use super::{Client, Inner};
 use crate::leaves::Leaf;
 
@@ -13,7 +14,8 @@ pub(super) trait Rendering: Send + Sync + 'static {
     /// What whoever it feeds is given.
     type Form: Send + Sync + 'static;
 
-    fn render(&self, proxies: &Inner, plan: &Plan, leaf: &Arc<Leaf>) -> Arc<Self::Form>;
+    /// `others` are the certificates of services for which the proxy stands.
+    fn render(&self, proxies: &Inner, plan: &Plan, leaf: &Arc<Leaf>, others: &ByService) -> Arc<Self::Form>;
 
     /// What of a plan whoever it feeds cannot do.
     fn cannot(&self, _plan: &Plan) -> Option<Diagnostic> {
@@ -29,17 +31,19 @@ pub(super) trait Rendering: Send + Sync + 'static {
 impl Rendering for Client {
     type Form = ResourceSet;
 
-    fn render(&self, proxies: &Inner, plan: &Plan, leaf: &Arc<Leaf>) -> Arc<ResourceSet> {
+    fn render(&self, proxies: &Inner, plan: &Plan, leaf: &Arc<Leaf>, others: &ByService) -> Arc<ResourceSet> {
         let mut shared = proxies.lock();
+        let others: ServiceLeaves =
+            others.iter().map(|(service, leaf)| (service.clone(), shared.rendered_leaf(leaf))).collect();
         Arc::new(match self {
             Self::Envoy => {
                 let leaf = shared.rendered_leaf(leaf);
-                shared.renderer.render(plan, Some(&leaf))
+                shared.renderer.render_gateway(plan, Some(&leaf), &others)
             }
             Self::Grpc => shared.renderer.render_for_grpc(plan),
             Self::Native => {
                 let leaf = shared.rendered_leaf(leaf);
-                shared.renderer.render_for_native(plan, &leaf)
+                shared.renderer.render_for_native(plan, &leaf, &others)
             }
         })
     }
@@ -82,7 +86,7 @@ pub(crate) struct NativeForm {
 impl Rendering for Native {
     type Form = NativeForm;
 
-    fn render(&self, _proxies: &Inner, plan: &Plan, leaf: &Arc<Leaf>) -> Arc<NativeForm> {
+    fn render(&self, _proxies: &Inner, plan: &Plan, leaf: &Arc<Leaf>, _others: &ByService) -> Arc<NativeForm> {
         Arc::new(NativeForm { plan: plan.clone(), leaf: Arc::clone(leaf) })
     }
 }

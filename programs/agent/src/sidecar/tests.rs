@@ -51,7 +51,10 @@ fn with_sidecar(mut given: ServiceRegistration, change: impl FnOnce(&mut Service
 fn proxy(nested: &mut ServiceRegistration) -> &mut SidecarProxy {
     match &mut nested.instance.kind {
         InstanceKind::Sidecar(proxy) => proxy,
-        InstanceKind::Typical | InstanceKind::IngressGateway(_) | InstanceKind::OtherGateway(_) => panic!("a sidecar"),
+        InstanceKind::Typical
+        | InstanceKind::IngressGateway(_)
+        | InstanceKind::TerminatingGateway(_)
+        | InstanceKind::OtherGateway(_) => panic!("a sidecar"),
     }
 }
 

@@ -27,7 +27,7 @@ use crate::snapshot::CertificateSnapshot;
 use crate::worker::ListenError;
 
 /// How often files are looked at: a renewed certificate is in force before anybody misses it.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Bytes of a file of certificates or a key; a chain has a few thousand.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -169,7 +169,7 @@ struct Loaded {
 }
 
 /// What tells a file from what it was before: when it was changed, its length, and which it is. `None` if it is not there.
-type Look = Option<(i64, i64, u64, u64)>;
+pub(crate) type Look = Option<(i64, i64, u64, u64)>;
 
 impl FileCertificates {
     fn read(files: &[CertificateFiles], told: &Arc<watch::Sender<()>>) -> anyhow::Result<Self> {
@@ -185,7 +185,7 @@ impl FileCertificates {
     /// Reads files that have changed.
     pub(crate) fn refresh(&self) {
         let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
-        if look_at(&self.files) == self.loaded.load().seen {
+        if look_at(paths(&self.files)) == self.loaded.load().seen {
             self.refuse(None);
             return;
         }
@@ -238,7 +238,7 @@ impl ResolvesServerCert for FileCertificates {
 impl Loaded {
     fn read(files: &[CertificateFiles]) -> anyhow::Result<Self> {
         // First, so that a change while they are read is seen later.
-        let seen = look_at(files);
+        let seen = look_at(paths(files));
         let mut all = files.iter().map(read_certificate);
         let first = all.next().context("no certificate is named")??;
         let rest = all.collect::<anyhow::Result<_>>()?;
@@ -246,12 +246,18 @@ impl Loaded {
     }
 }
 
-fn look_at(files: &[CertificateFiles]) -> Vec<Look> {
+/// The files of certificates and their keys, in order.
+fn paths(files: &[CertificateFiles]) -> impl Iterator<Item = &Path> {
+    files.iter().flat_map(|files| [&*files.certificate, &*files.key])
+}
+
+/// What files look like now, in order.
+pub(crate) fn look_at<'p>(files: impl Iterator<Item = &'p Path>) -> Vec<Look> {
     let look = |path: &Path| {
         let file = std::fs::metadata(path).ok()?;
         Some((file.mtime(), file.mtime_nsec(), file.size(), file.ino()))
     };
-    files.iter().flat_map(|files| [look(&files.certificate), look(&files.key)]).collect()
+    files.map(look).collect()
 }
 
 fn read_certificate(files: &CertificateFiles) -> anyhow::Result<EdgeCertificate> {
@@ -259,7 +265,7 @@ fn read_certificate(files: &CertificateFiles) -> anyhow::Result<EdgeCertificate>
     EdgeCertificate::from_pem(&chain, &key).with_context(|| format!("certificate {}", files.certificate.display()))
 }
 
-fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
+pub(crate) fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
     let length = std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.len();
     anyhow::ensure!(length <= FILE_BYTES_MAX, "{} is larger than {FILE_BYTES_MAX} bytes", path.display());
     std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))

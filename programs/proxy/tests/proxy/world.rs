@@ -250,6 +250,8 @@ fn empty_plan(ca: &Ca, name: &str) -> Plan {
         routes: Vec::new(),
         clusters: Vec::new(),
         endpoints: Vec::new(),
+        exits: Vec::new(),
+        origins: Vec::new(),
         capture: None,
         access_log: Arc::default(),
         tracing: Arc::default(),

@@ -54,6 +54,7 @@ fn snapshot(replica: &Replica) -> Snapshot {
             replica.service_router(service).cloned().map(ConfigEntry::ServiceRouter),
             replica.service_splitter(service).cloned().map(ConfigEntry::ServiceSplitter),
             replica.ingress_gateway(service).cloned().map(Box::new).map(ConfigEntry::IngressGateway),
+            replica.terminating_gateway(service).cloned().map(Box::new).map(ConfigEntry::TerminatingGateway),
         ])
     });
     let mesh = replica.mesh_entry().cloned().map(ConfigEntry::Mesh);

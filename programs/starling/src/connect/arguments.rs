@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::error::Error;
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 
-use super::gateway::RegisterArgs;
+use super::gateway::{GatewayKind, RegisterArgs};
 use crate::client::ApiArgs;
 use crate::outcome::usage;
 
@@ -55,19 +55,13 @@ pub(crate) struct EnvoyArgs {
     #[command(flatten)]
     _without_effect: WithoutEffect,
 
-    /// Be a gateway of this kind instead of a sidecar; `ingress` is the one that there is
+    /// Be a gateway of this kind instead of a sidecar: `ingress` or `terminating`
     #[arg(long, value_name = "KIND", conflicts_with_all = ["sidecar_for", "proxy_id"], help_heading = "Gateways")]
     gateway: Option<String>,
 
-    /// The gateway, by its ID or the name of its service
-    #[arg(
-        long,
-        value_name = "NAME",
-        requires = "gateway",
-        default_value = "ingress-gateway",
-        help_heading = "Gateways"
-    )]
-    service: String,
+    /// The gateway, by its ID or the name of its service [default: ingress-gateway or terminating-gateway]
+    #[arg(long, value_name = "NAME", requires = "gateway", help_heading = "Gateways")]
+    service: Option<String>,
 
     #[command(flatten)]
     pub(super) registering: RegisterArgs,
@@ -115,17 +109,25 @@ impl EnvoyArgs {
     ///
     /// # Errors
     /// [`crate::outcome::UsageError`] for what only gateways have that are not there yet.
-    pub(super) fn gateway(&self) -> anyhow::Result<Option<&str>> {
+    pub(super) fn gateway(&self) -> anyhow::Result<Option<(&str, GatewayKind)>> {
         if let Some(flag) = self.other_gateway.given {
             return Err(usage(format!(
-                "--{flag} is for gateways of other kinds, which are not there yet; this release has --gateway ingress"
+                "--{flag} is for gateways of other kinds, which are not there yet; this release has --gateway ingress and \
+                 --gateway terminating"
             )));
         }
         match self.gateway.as_deref() {
             None => Ok(None),
-            Some("ingress") => Ok(Some(&self.service)),
-            Some(other) => Err(usage(format!("--gateway {other}: this release has the kind ingress"))),
+            Some("ingress") => Ok(Some(self.gateway_of(GatewayKind::Ingress))),
+            Some("terminating") => Ok(Some(self.gateway_of(GatewayKind::Terminating))),
+            Some(other) => Err(usage(format!("--gateway {other}: this release has the kinds ingress and terminating"))),
         }
+    }
+}
+
+impl EnvoyArgs {
+    fn gateway_of(&self, kind: GatewayKind) -> (&str, GatewayKind) {
+        (self.service.as_deref().unwrap_or(kind.as_str()), kind)
     }
 }
 

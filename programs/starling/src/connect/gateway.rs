@@ -8,6 +8,29 @@ use crate::client::address::host_and_port;
 use crate::client::{Call, Client};
 use crate::outcome::usage;
 
+/// The port of a terminating gateway where nobody names one; Consul's.
+const PORT_DEFAULT: u16 = 8443;
+
+/// The kinds of gateway that there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub(crate) enum GatewayKind {
+    /// Lets callers from outside in
+    #[default]
+    Ingress,
+    /// Stands in the mesh for services outside
+    Terminating,
+}
+
+impl GatewayKind {
+    /// Consul's word for it, as a service's kind and as a config entry's.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Ingress => "ingress-gateway",
+            Self::Terminating => "terminating-gateway",
+        }
+    }
+}
+
 /// How a gateway is registered with the local agent.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct RegisterArgs {
@@ -25,17 +48,26 @@ pub(crate) struct RegisterArgs {
 ///
 /// # Errors
 /// If there is none, or it cannot be registered.
-pub(crate) async fn find(client: &Client, name: &str, args: &RegisterArgs) -> anyhow::Result<Sidecar> {
+pub(crate) async fn find(
+    client: &Client,
+    (name, kind): (&str, GatewayKind),
+    args: &RegisterArgs,
+) -> anyhow::Result<Sidecar> {
     if args.register && !sidecar::is_taken(client, name).await? {
-        let call = Call::put("/v1/agent/service/register").json(&registration(name, args.address.as_deref())?);
+        let body = registration(name, kind, args.address.as_deref())?;
+        let call = Call::put("/v1/agent/service/register").json(&body);
         client.send(call).await.with_context(|| format!("cannot register gateway {name:?}"))?;
         tracing::info!(gateway = name, "registered with the local agent");
     }
-    sidecar::find(client, Wanted::Gateway(name)).await
+    sidecar::find(client, Wanted::Gateway(name, kind)).await
 }
 
-fn registration(name: &str, address: Option<&str>) -> anyhow::Result<serde_json::Value> {
-    let mut body = json!({"Name": name, "Kind": "ingress-gateway"});
+fn registration(name: &str, kind: GatewayKind, address: Option<&str>) -> anyhow::Result<serde_json::Value> {
+    let mut body = json!({"Name": name, "Kind": kind.as_str()});
+    if kind == GatewayKind::Terminating {
+        // An ingress gateway has the ports of its entry, this one the port of its registration.
+        body["Port"] = PORT_DEFAULT.into();
+    }
     if let Some(text) = address {
         let parsed = host_and_port(text).filter(|(host, _)| host.parse::<std::net::IpAddr>().is_ok());
         let (host, port) =
@@ -54,7 +86,10 @@ mod tests {
 
     #[test]
     fn an_address_has_an_ip_and_perhaps_a_port() {
-        let registered = |address| registration("gw", address).map_err(|error| error.to_string());
+        let registered = |address| registration("gw", GatewayKind::Ingress, address).map_err(|error| error.to_string());
+        let terminating = |address| registration("gw", GatewayKind::Terminating, address).expect("a registration");
+        assert_eq!(terminating(None), json!({"Name": "gw", "Kind": "terminating-gateway", "Port": 8443}));
+        assert_eq!(terminating(Some("10.0.0.1:443"))["Port"], 443);
         let bare = json!({"Name": "gw", "Kind": "ingress-gateway"});
         assert_eq!(registered(None), Ok(bare.clone()));
         let mut with = bare;

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::arguments::SidecarArgs;
+use super::gateway::GatewayKind;
 use crate::client::{Call, Client};
 use crate::environment::Environment;
 use crate::outcome::usage;
@@ -42,8 +43,8 @@ pub(crate) enum Wanted<'a> {
     SidecarFor(&'a str),
     /// By its own ID.
     Proxy(&'a str),
-    /// A gateway, by its ID or the name of its service.
-    Gateway(&'a str),
+    /// A gateway of this kind, by its ID or the name of its service.
+    Gateway(&'a str, GatewayKind),
 }
 
 impl<'a> Wanted<'a> {
@@ -141,7 +142,8 @@ pub(crate) async fn find(client: &Client, wanted: Wanted<'_>) -> anyhow::Result<
 pub(super) async fn is_taken(client: &Client, name: &str) -> anyhow::Result<bool> {
     let services: Services =
         client.read(Call::get("/v1/agent/services")).await.context("cannot list the agent's services")?;
-    Ok(services.contains_key(name) || !gateways(&services, name).is_empty())
+    let any = [GatewayKind::Ingress, GatewayKind::Terminating];
+    Ok(services.contains_key(name) || any.into_iter().any(|kind| !gateways(&services, name, kind).is_empty()))
 }
 
 /// Finds the sidecar in the catalog, on a node of another agent.
@@ -178,24 +180,25 @@ pub(crate) async fn settings(client: &Client, sidecar: &Sidecar) -> anyhow::Resu
 }
 
 /// The gateways of this ID, or else of this service name.
-fn gateways<'a>(services: &'a Services, name: &str) -> Vec<(&'a String, &'a Service)> {
-    let all = || services.iter().filter(|(_, service)| service.kind == "ingress-gateway");
+fn gateways<'a>(services: &'a Services, name: &str, kind: GatewayKind) -> Vec<(&'a String, &'a Service)> {
+    let all = || services.iter().filter(|(_, service)| service.kind == kind.as_str());
     let by_id: Vec<_> = all().filter(|(id, _)| id.as_str() == name).collect();
     if by_id.is_empty() { all().filter(|(_, service)| service.service == name).collect() } else { by_id }
 }
 
-fn choose_gateway(services: &Services, name: &str) -> anyhow::Result<Sidecar> {
-    match gateways(services, name).as_slice() {
+fn choose_gateway(services: &Services, name: &str, kind: GatewayKind) -> anyhow::Result<Sidecar> {
+    let wanted = kind.as_str();
+    match gateways(services, name, kind).as_slice() {
         [(id, service)] => Ok(Sidecar {
             id: (*id).clone(),
             service: service.service.clone(),
             config: service.proxy.as_ref().map(|proxy| proxy.config.clone()).unwrap_or_default(),
         }),
         [] if services.contains_key(name) => {
-            Err(usage(format!("{name:?} is not a gateway: it was not registered with the kind ingress-gateway")))
+            Err(usage(format!("{name:?} is not such a gateway: it was not registered with the kind {wanted}")))
         }
         [] => bail!(
-            "no gateway {name:?} is registered with this agent; it has {}. Give --register to register it",
+            "no {wanted} {name:?} is registered with this agent; it has {}. Give --register to register it",
             known(services)
         ),
         several => {
@@ -206,8 +209,8 @@ fn choose_gateway(services: &Services, name: &str) -> anyhow::Result<Sidecar> {
 }
 
 fn choose(services: &Services, wanted: Wanted<'_>) -> anyhow::Result<Sidecar> {
-    if let Wanted::Gateway(name) = wanted {
-        return choose_gateway(services, name);
+    if let Wanted::Gateway(name, kind) = wanted {
+        return choose_gateway(services, name, kind);
     }
     let proxies = services.iter().filter_map(|(id, service)| {
         let proxy = service.proxy.as_ref().filter(|_| service.kind == "connect-proxy")?;
@@ -218,7 +221,7 @@ fn choose(services: &Services, wanted: Wanted<'_>) -> anyhow::Result<Sidecar> {
         Wanted::SidecarFor(wanted) => {
             proxies.filter(|(_, proxy)| proxy.destination_service_id.as_deref() == Some(wanted)).collect()
         }
-        Wanted::Gateway(_) => Vec::new(),
+        Wanted::Gateway(..) => Vec::new(),
     };
     match (found.as_slice(), wanted) {
         ([(id, proxy)], _) => Ok(Sidecar {
@@ -300,11 +303,11 @@ mod tests {
     #[test]
     fn a_gateway_is_found_by_either_name() {
         for name in ["edge", "edge-1"] {
-            let found = choose(&services(), Wanted::Gateway(name)).unwrap();
+            let found = choose(&services(), Wanted::Gateway(name, GatewayKind::Ingress)).unwrap();
             assert_eq!((found.id.as_str(), found.service.as_str()), ("edge-1", "edge"));
             assert_eq!(found.config["bind_address"], "::");
         }
-        assert_eq!(choose(&services(), Wanted::Gateway("twin-2")).unwrap().id, "twin-2");
+        assert_eq!(choose(&services(), Wanted::Gateway("twin-2", GatewayKind::Ingress)).unwrap().id, "twin-2");
     }
 
     #[test]
@@ -319,9 +322,13 @@ mod tests {
             ),
             (Wanted::Proxy("web-1"), "--sidecar-for web-1"),
             (Wanted::Proxy("gone"), "no sidecar \"gone\""),
-            (Wanted::Gateway("gone"), "Give --register"),
-            (Wanted::Gateway("web-1"), "was not registered with the kind ingress-gateway"),
-            (Wanted::Gateway("twin"), "twin-1, twin-2; choose one by its ID"),
+            (Wanted::Gateway("gone", GatewayKind::Ingress), "Give --register"),
+            (Wanted::Gateway("web-1", GatewayKind::Ingress), "was not registered with the kind ingress-gateway"),
+            (
+                Wanted::Gateway("edge-1", GatewayKind::Terminating),
+                "was not registered with the kind terminating-gateway",
+            ),
+            (Wanted::Gateway("twin", GatewayKind::Ingress), "twin-1, twin-2; choose one by its ID"),
         ] {
             let error = choose(&services(), wanted).expect_err("no choice").to_string();
             assert!(error.contains(expected), "{wanted:?}: {error}");

@@ -8,7 +8,7 @@ use starling_proxy::admin::AdminAddress;
 
 use crate::client::ApiArgs;
 use crate::connect::arguments::{SidecarArgs, XdsArgs};
-use crate::connect::gateway::RegisterArgs;
+use crate::connect::gateway::{GatewayKind, RegisterArgs};
 use crate::role::arguments::LogArgs;
 
 /// The longest time for connections to finish: whoever waits longer for an end has forgotten it.
@@ -17,16 +17,20 @@ const DRAIN_TIME_MAX: Duration = Duration::from_secs(3_600);
 /// Serve one workload of this node with the native data plane, in a process of its own, or be a gateway
 ///
 /// A service is registered with the local agent and has a sidecar (`connect { sidecar_service {} }`). From the time that
-/// this process has attached, the agent leaves the sidecar to it. A gateway is registered with the kind ingress-gateway, and
-/// lets in what the config entry of its name says. SIGTERM and Ctrl-C let requests that are under way finish.
+/// this process has attached, the agent leaves the sidecar to it. A gateway is registered with the kind ingress-gateway or
+/// terminating-gateway, and does what the config entry of its name says. SIGTERM and Ctrl-C let requests that are under way finish.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ProxyArgs {
     #[command(flatten)]
     pub(super) sidecar: SidecarArgs,
 
-    /// Be this ingress gateway, by its ID or the name of its service
+    /// Be this gateway, by its ID or the name of its service
     #[arg(long, value_name = "NAME", conflicts_with_all = ["sidecar_for", "proxy_id"], help_heading = "Gateways")]
     pub(super) gateway: Option<String>,
+
+    /// The kind of the gateway
+    #[arg(long, value_name = "KIND", requires = "gateway", value_enum, default_value_t, help_heading = "Gateways")]
+    pub(super) gateway_kind: GatewayKind,
 
     #[command(flatten)]
     pub(super) registering: RegisterArgs,

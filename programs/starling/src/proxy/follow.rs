@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::dial::Dial;
+use crate::connect::gateway::GatewayKind;
 
 /// Before the first try after a stream that had served, at most: an agent that is restarted has all its proxies come back.
 const RETURN_WITHIN: Duration = Duration::from_millis(100);
@@ -51,8 +52,8 @@ pub(super) struct Follower {
     settled: bool,
     /// Whether the agent has said that this proxy is not registered any more, and nothing since.
     withdrawn: bool,
-    /// Whether it is a gateway.
-    is_gateway: bool,
+    /// Which kind of gateway it is, if it is one.
+    gateway: Option<GatewayKind>,
     /// Changes when files of certificates turn out not to fit.
     files: watch::Receiver<()>,
     /// Whether it was said that nobody is let in at the gateway.
@@ -96,16 +97,16 @@ impl Follower {
             refused: None,
             settled: true,
             withdrawn: false,
-            is_gateway: false,
+            gateway: None,
             said_closed: false,
             in_force: watch::Sender::new(false),
             alone,
         }
     }
 
-    /// Whether it is a gateway, which listens only where a config entry says.
-    pub(super) fn of_gateway(self, is_gateway: bool) -> Self {
-        Self { is_gateway, ..self }
+    /// Which kind of gateway it is: one listens only where a config entry says.
+    pub(super) fn of_gateway(self, gateway: Option<GatewayKind>) -> Self {
+        Self { gateway, ..self }
     }
 
     /// Whether it is certain that another process serves: one that has just ended, or just failed, may look so for a moment.
@@ -234,13 +235,17 @@ impl Follower {
         *self.in_force.borrow() && !self.withdrawn
     }
 
-    /// Says once that a gateway has nothing to let in, and what is to be done.
-    fn say_closed(&mut self, gateway: Option<&ServiceName>) {
-        let said = std::mem::replace(&mut self.said_closed, gateway.is_some());
-        if let Some(name) = gateway.filter(|_| !said) {
+    /// Says once that a gateway has nothing to do, and what is to be done.
+    fn say_closed(&mut self, closed: Option<(GatewayKind, &ServiceName)>) {
+        let said = std::mem::replace(&mut self.said_closed, closed.is_some());
+        if let Some((kind, name)) = closed.filter(|_| !said) {
+            let (kind, what) = match kind {
+                GatewayKind::Ingress => (kind.as_str(), "a listener"),
+                GatewayKind::Terminating => (kind.as_str(), "a service"),
+            };
             tracing::warn!(
-                "no ingress-gateway entry {name} with a listener yet; nothing is served until there is one: \
-                 `starling config write FILE`, with Kind = \"ingress-gateway\" and Name = \"{name}\""
+                "no {kind} entry {name} with {what} yet; nothing is served until there is one: \
+                 `starling config write FILE`, with Kind = \"{kind}\" and Name = \"{name}\""
             );
         }
     }
@@ -252,12 +257,17 @@ impl Follower {
         }
         self.settled = false;
         let Some((plan, leaf)) = self.mirror.state() else { return Outcome::Incomplete };
-        let closed = (self.is_gateway && plan.edges.is_empty()).then(|| plan.service.clone());
-        let leaf = LeafPem { certificate_chain: &leaf.certificate_chain_pem, private_key: &leaf.private_key_pem };
-        match self.serving.put_in_force(&self.id, plan, leaf, &self.engine).await {
+        let name = plan.service.clone();
+        let closed = self.gateway.filter(|_| plan.edges.is_empty() && plan.exits.is_empty());
+        let own = LeafPem { certificate_chain: &leaf.certificate_chain_pem, private_key: &leaf.private_key_pem };
+        let others = self.mirror.service_leaves().map(|(service, leaf)| {
+            let pem = LeafPem { certificate_chain: &leaf.certificate_chain_pem, private_key: &leaf.private_key_pem };
+            (service, pem)
+        });
+        match self.serving.put_gateway_in_force(&self.id, plan, own, others, &self.engine).await {
             Ok(()) => {
                 (self.settled, self.refused) = (true, None);
-                self.say_closed(closed.as_ref());
+                self.say_closed(closed.map(|kind| (kind, &name)));
                 if std::mem::take(&mut self.withdrawn) {
                     tracing::info!(sidecar = %self.id, "registered again; serving as the agent says");
                 }

@@ -49,6 +49,7 @@ mod rolling;
 mod servers;
 mod state_of_the_world;
 mod streams;
+mod terminating;
 mod traces;
 mod traffic;
 mod writes;

@@ -25,11 +25,10 @@ use crate::tries::Tries;
 
 /// A request of HTTP/1.1 as one of HTTP/2; what the next hop is told is in `fields`.
 fn request_of<'a>(
-    head: &RequestHead,
+    (head, authority): (&RequestHead, &str),
     target: &str,
     fields: impl Iterator<Item = (&'a str, &'a [u8])>,
 ) -> Result<Request<()>, http::Error> {
-    let authority = head.authority();
     let uri = http::Uri::builder()
         .scheme("http")
         .authority(if authority.is_empty() { "localhost" } else { authority })
@@ -59,7 +58,7 @@ pub(crate) async fn to_http2<'a>(
     fields: impl Iterator<Item = (&'a str, &'a [u8])>,
     moved: &Moved,
 ) -> Result<Bridged, Http2Error> {
-    let mut request = request_of(head, target, fields)?;
+    let mut request = request_of((head, forward.authority(head.authority())), target, fields)?;
     edit_map(request.headers_mut(), forward.request_edits());
     let mut tries = Tries::new(forward);
     let wanted = tries.keeps_body() || forward.mirror.is_some();

@@ -1,0 +1,165 @@
+//! TLS towards services outside the mesh, by files that users bring: their authorities decide whom to believe.
+//!
+//! TLS 1.2 or 1.3; what is shown to them is a certificate of the user's, if anything.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::server::VerifierBuilderError;
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+
+use crate::config::Alpn;
+
+/// Why services outside cannot be called by these files.
+#[derive(Debug, thiserror::Error)]
+pub enum OriginConfigError {
+    /// There is no authority that can be used.
+    #[error("there is no certificate of an authority in PEM")]
+    Authorities,
+    /// There is no certificate to be shown.
+    #[error("there is no certificate in PEM")]
+    Certificate,
+    /// There is no key.
+    #[error("there is no private key in PEM")]
+    Key,
+    /// The certificate and the key are of no use together.
+    #[error("the certificate and its private key cannot be used")]
+    Pair(#[source] rustls::Error),
+    /// The crypto provider does not allow it.
+    #[error("TLS 1.2 and 1.3 are not available")]
+    Protocol(#[source] rustls::Error),
+    /// The authorities cannot verify servers.
+    #[error("server certificates cannot be verified")]
+    Verifier(#[source] VerifierBuilderError),
+}
+
+/// The configuration with which a service outside is called. Its certificate has to chain to one of `authorities`, and to have the name
+/// that is asked for where `checks_name`; `shown` is a chain, leaf first, with its key. All in PEM.
+///
+/// # Errors
+/// [`OriginConfigError`] if the files are of no use.
+pub fn origin_client_config(
+    authorities: &[u8],
+    shown: Option<(&[u8], &[u8])>,
+    checks_name: bool,
+    alpn: Alpn,
+) -> Result<ClientConfig, OriginConfigError> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(authorities).flatten());
+    if roots.is_empty() {
+        return Err(OriginConfigError::Authorities);
+    }
+    let (roots, provider) = (Arc::new(roots), Arc::new(aws_lc_rs::default_provider()));
+    let verifier: Arc<dyn ServerCertVerifier> = if checks_name {
+        WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
+            .build()
+            .map_err(OriginConfigError::Verifier)?
+    } else {
+        Arc::new(ChainVerifier { roots, provider: Arc::clone(&provider) })
+    };
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13, &TLS12])
+        .map_err(OriginConfigError::Protocol)?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    let mut config = match shown {
+        None => builder.with_no_client_auth(),
+        Some((chain, key)) => {
+            let chain: Vec<_> = CertificateDer::pem_slice_iter(chain)
+                .collect::<Result<_, _>>()
+                .map_err(|_| OriginConfigError::Certificate)?;
+            if chain.is_empty() {
+                return Err(OriginConfigError::Certificate);
+            }
+            let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| OriginConfigError::Key)?;
+            builder.with_client_auth_cert(chain, key).map_err(OriginConfigError::Pair)?
+        }
+    };
+    config.alpn_protocols = alpn.protocols();
+    Ok(config)
+}
+
+/// Believes whoever an authority vouches for, whatever the name: where users name none, there is none to be held against.
+#[derive(Debug)]
+struct ChainVerifier {
+    roots: Arc<RootCertStore>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for ChainVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let certificate = ParsedCertificate::try_from(end_entity)?;
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(&certificate, &self.roots, intermediates, now, algorithms)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    fn made() -> (String, String) {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(vec!["a.example.com".to_owned()]).expect("a name");
+        (params.self_signed(&key).expect("a certificate").pem(), key.serialize_pem())
+    }
+
+    #[test]
+    fn files_of_no_use_are_refused_by_what_is_missing() {
+        let ((one, key), (_, other)) = (made(), made());
+        let config = |authorities: &str, shown: Option<(&str, &str)>| {
+            let shown = shown.map(|(chain, key)| (chain.as_bytes(), key.as_bytes()));
+            origin_client_config(authorities.as_bytes(), shown, true, Alpn::Http1).map_err(|error| error.to_string())
+        };
+        assert_eq!(config(&one, Some((&one, &key))).expect("a configuration").alpn_protocols, [b"http/1.1"]);
+        assert!(config(&one, None).is_ok());
+        for (authorities, shown, expected) in [
+            ("", None, "of an authority"),
+            (&*key, None, "of an authority"),
+            (&*one, Some(("", &*key)), "no certificate in PEM"),
+            (&*one, Some((&*one, "")), "no private key"),
+            (&*one, Some((&*one, &*other)), "cannot be used"),
+        ] {
+            let error = config(authorities, shown).map(|_| ()).expect_err(expected);
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The parts of a plan by which a gateway stands for services outside the mesh.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use starling_model::{OriginTls, Protocol, RateLimit, ServiceName, SubsetName};
+use starling_traffic::Policy;
+
+use super::{Inbound, LocalApp, Target};
+
+/// A service outside the mesh, or a subset of one, as its callers in the mesh find it at a gateway.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Exit {
+    /// The service; the gateway bears its identity there.
+    pub service: ServiceName,
+    /// Its subset.
+    pub subset: Option<SubsetName>,
+    /// Where the gateway listens, for all that it stands for.
+    pub bind: SocketAddr,
+    /// By what callers ask for it in their handshake.
+    pub sni: String,
+    /// What is spoken on both sides.
+    pub protocol: Protocol,
+    /// How it is called where it wants TLS; `None` for in plaintext.
+    pub tls: Option<OriginTls>,
+    /// Time to connect.
+    pub connect_timeout: Duration,
+    /// Time for a whole request; `None` for no limit.
+    pub request_timeout: Option<Duration>,
+    /// Connections of callers at most; `None` for no limit.
+    pub max_connections: Option<u32>,
+    /// Requests that it takes; `None` for no limit.
+    pub rate_limit: Option<RateLimit>,
+    /// Who may call.
+    pub policy: Arc<Policy>,
+}
+
+/// Where a service, or a subset of one, is outside the mesh.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origins {
+    /// The service.
+    pub service: ServiceName,
+    /// Its subset.
+    pub subset: Option<SubsetName>,
+    /// The host that requests are told to be for, in place of the one that the caller has asked for.
+    pub host: Option<String>,
+    /// Those in order to be called, ordered by address and port, each once.
+    pub origins: Vec<OutsideEndpoint>,
+}
+
+/// One address of a service outside.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct OutsideEndpoint {
+    /// An IP, or a host name.
+    pub address: String,
+    /// Its port.
+    pub port: u16,
+    /// Share of load, at least 1.
+    pub weight: u32,
+}
+
+impl Exit {
+    /// Who is called.
+    #[must_use]
+    pub fn target(&self) -> Target {
+        Target { service: self.service.clone(), subset: self.subset.clone() }
+    }
+
+    /// The same as the listener of a sidecar: callers must not see a difference. Behind it is no application.
+    #[must_use]
+    pub fn as_inbound(&self) -> Inbound {
+        Inbound {
+            service: self.service.clone(),
+            bind: self.bind,
+            protocol: self.protocol,
+            local_app: LocalApp {
+                address: String::new(),
+                port: 0,
+                connect_timeout: self.connect_timeout,
+                request_timeout: self.request_timeout,
+            },
+            max_connections: self.max_connections,
+            rate_limit: self.rate_limit,
+            policy: Arc::clone(&self.policy),
+        }
+    }
+}
+
+impl Origins {
+    /// Who is called.
+    #[must_use]
+    pub fn target(&self) -> Target {
+        Target { service: self.service.clone(), subset: self.subset.clone() }
+    }
+
+    /// Whether any of them is known by name.
+    #[must_use]
+    pub fn has_names(&self) -> bool {
+        self.origins.iter().any(|origin| origin.ip().is_none())
+    }
+}
+
+impl OutsideEndpoint {
+    /// Its address, if it is not known by name.
+    #[must_use]
+    pub fn ip(&self) -> Option<std::net::IpAddr> {
+        self.address.parse().ok()
+    }
+}
