@@ -84,12 +84,14 @@ impl View {
         instances.filter(|instance| self.is_instance_seen(instance)).collect()
     }
 
-    /// What accepts mesh connections for `name`, which is in lower case: its sidecars, and instances that speak mesh
-    /// mTLS themselves. A destination spelled with upper case is found if instances bear it so.
+    /// What accepts mesh connections for `name`, which is in lower case: its sidecars, instances that speak mesh
+    /// mTLS themselves, and gateways that stand for it. A destination spelled with upper case is found if instances bear it so.
     pub(crate) fn mesh_instances(&self, name: &ServiceName) -> Vec<&ServiceInstance> {
         let sidecars = self.spellings(name).flat_map(|name| self.snapshot.sidecars_of(name));
         let native = self.spellings(name).flat_map(|name| self.snapshot.instances_of(name));
-        let instances = sidecars.chain(native.filter(|instance| instance.value.native)).map(|instance| &instance.value);
+        let gateways = self.spellings(name).flat_map(|name| self.snapshot.stand_ins_of(name));
+        let instances = sidecars.chain(native.filter(|instance| instance.value.native)).chain(gateways);
+        let instances = instances.map(|instance| &instance.value);
         instances.filter(|instance| self.is_instance_seen(instance)).collect()
     }
 

@@ -82,13 +82,14 @@ async fn who_stands_behind_a_gateway_is_told_by_what_was_written() {
         register(&world, json!({"Name": name, "Port": 80})).await;
     }
     register(&world, json!({"Name": "edge", "Kind": "ingress-gateway", "Port": 443})).await;
-    let linked = json!([{"Name": "api", "SNI": "a.example"}, {"Name": "*", "CAFile": "ca.crt"}]);
+    let linked = json!([{"Name": "api", "CAFile": "api.crt", "SNI": "a.example"}, {"Name": "*", "CAFile": "ca.crt"}]);
     send(&world, "PUT", "/v1/config", json!({"Kind": "terminating-gateway", "Name": "egress", "Services": linked}))
         .await;
     let listeners = json!([{"Port": 8888, "Protocol": "tcp", "Services": [{"Name": "redis"}]}]);
     send(&world, "PUT", "/v1/config", json!({"Kind": "ingress-gateway", "Name": "edge", "Listeners": listeners})).await;
     let of = |service: &str, gateway: &str, kind: &str| json!({"Gateway": {"Name": gateway}, "Service": {"Name": service}, "GatewayKind": kind});
     let mut expected = [of("api", "egress", "terminating-gateway"), of("redis", "egress", "terminating-gateway")];
+    expected[0]["CAFile"] = "api.crt".into();
     expected[0]["SNI"] = "a.example".into();
     expected[1]["CAFile"] = "ca.crt".into();
     expected[1]["FromWildcard"] = true.into();

@@ -9,7 +9,7 @@ use starling_model::{
 
 use super::check_definition::parse_definition;
 use super::field::{FieldError, Fields};
-use super::opaque::refuse_contradicted_protocols;
+use super::opaque::{Place, refuse_contradicted_protocols};
 use super::service::{instance_of, other_gateway, parse_gateway, parse_plain, parse_proxy};
 
 /// Reads a registration. Checks take service name and tags from the body, else from `snapshot`.
@@ -129,8 +129,12 @@ fn parse_instance(mut fields: Fields<'_>, node: &NodeName) -> Result<ServiceInst
             }
             InstanceKind::Sidecar(Box::new(parse_proxy(proxy, None)?))
         }
-        Some("ingress-gateway") => InstanceKind::IngressGateway(parse_gateway(fields.object("Proxy")?)?),
-        Some("terminating-gateway") => InstanceKind::TerminatingGateway(parse_gateway(fields.object("Proxy")?)?),
+        Some("ingress-gateway") => {
+            InstanceKind::IngressGateway(parse_gateway(fields.object("Proxy")?, Place::Gateway)?)
+        }
+        Some("terminating-gateway") => {
+            InstanceKind::TerminatingGateway(parse_gateway(fields.object("Proxy")?, Place::ExitGateway)?)
+        }
         Some(other) => {
             let (proxy, path) = (fields.object("Proxy")?, fields.path("Kind"));
             let kind = other_gateway(other, proxy, &path)?;

@@ -45,6 +45,8 @@ pub enum Place {
     Sidecar,
     /// `Proxy.Config` of an ingress gateway.
     Gateway,
+    /// `Proxy.Config` of a terminating gateway.
+    ExitGateway,
     /// `Proxy.Upstreams[].Config`.
     Upstream,
     /// `Config` of proxy-defaults.
@@ -69,6 +71,12 @@ impl Place {
                 ("envoy_prometheus_bind_addr", Kind::Socket),
                 ("envoy_stats_bind_addr", Kind::Socket),
                 ("max_inbound_connections", Kind::Count),
+            ],
+            Self::ExitGateway => &[
+                ("bind_address", Kind::Ip),
+                ("bind_port", Kind::Port),
+                ("envoy_prometheus_bind_addr", Kind::Socket),
+                ("envoy_stats_bind_addr", Kind::Socket),
             ],
             Self::Upstream => &[
                 ("connect_timeout_ms", Kind::Milliseconds),

@@ -52,8 +52,10 @@ pub fn parse_service(mut fields: Fields<'_>) -> Result<ServiceRegistration, Fiel
         (None, Some(_)) => {
             return Err(FieldError::new(own_path("Proxy"), "is for Kind \"connect-proxy\" and gateways only"));
         }
-        (Some("ingress-gateway"), proxy) => InstanceKind::IngressGateway(parse_gateway(proxy)?),
-        (Some("terminating-gateway"), proxy) => InstanceKind::TerminatingGateway(parse_gateway(proxy)?),
+        (Some("ingress-gateway"), proxy) => InstanceKind::IngressGateway(parse_gateway(proxy, Place::Gateway)?),
+        (Some("terminating-gateway"), proxy) => {
+            InstanceKind::TerminatingGateway(parse_gateway(proxy, Place::ExitGateway)?)
+        }
         (Some("connect-proxy"), Some(proxy)) => {
             InstanceKind::Sidecar(Box::new(as_agents_tell(parse_proxy(proxy, None)?)))
         }
@@ -394,9 +396,9 @@ fn parse_transparent(fields: &mut Fields<'_>) -> Result<Option<TransparentProxy>
 }
 
 /// Reads the `Proxy` block of a gateway: settings, and nothing that only sidecars have.
-pub(super) fn parse_gateway(fields: Option<Fields<'_>>) -> Result<OpaqueSettings, FieldError> {
+pub(super) fn parse_gateway(fields: Option<Fields<'_>>, place: Place) -> Result<OpaqueSettings, FieldError> {
     let Some(mut fields) = fields else { return Ok(OpaqueSettings::default()) };
-    let config = parse_config(&mut fields, Place::Gateway)?.into();
+    let config = parse_config(&mut fields, place)?.into();
     refuse_beside_config(&mut fields)?;
     Ok(config)
 }

@@ -7,8 +7,11 @@ use crate::mesh::{Mesh, key};
 const SERVICES: [&str; 4] = ["a", "b", "c", "d"];
 
 /// Something to change from the start.
-pub const BEGINNING: [&str; 12] = [
+pub const BEGINNING: [&str; 15] = [
     "gateway n1/gw address=10.0.0.1",
+    "exit-gateway n2/out address=10.0.0.2 port=8443",
+    r#"terminating out {"services":[{"service":{"service":"a"}}]}"#,
+    "service n1/d-1 address=192.0.2.1",
     "node n2 10.0.0.2",
     "service n1/a-1",
     "sidecar n1/a-1 upstreams=b:1002 at=eu/a",
@@ -63,6 +66,7 @@ pub fn command() -> impl Strategy<Value = String> {
         2 => (service(), protocol()).prop_map(|(name, protocol)| format!("defaults {name} protocol={protocol}")),
         12 => routing(),
         3 => gateway(),
+        5 => terminating(),
         2 => protocol().prop_map(|protocol| format!(r#"proxy-defaults {{"protocol":"{protocol}"}}"#)),
         2 => proptest::sample::select(vec!["failover", "none"]).prop_map(|mode| format!("proxy-defaults {{}} near={mode}")),
         2 => (side(), side(), decision).prop_map(|(from, to, decision)| format!("intention {from} -> {to} {decision}")),
@@ -133,6 +137,30 @@ fn gateway() -> impl Strategy<Value = String> {
         3 => entry.prop_map(|entry| format!("ingress gw {entry}")),
         1 => options.prop_map(|options| format!("gateway n1/gw {options}")),
         1 => Just("delete ingress gw".to_owned()),
+    ]
+}
+
+/// What a gateway stands for, and where it is.
+fn terminating() -> impl Strategy<Value = String> {
+    let entry = proptest::sample::select(vec![
+        r#"{}"#,
+        r#"{"services":[{"service":{"service":"a"}},{"service":{"service":"d"},"keeps_host":true}]}"#,
+        r#"{"services":[{"service":"any"}]}"#,
+        r#"{"services":[{"service":"any","keeps_host":true},{"service":{"service":"b"},"tls":{"authorities":"/ca.pem"}}]}"#,
+    ]);
+    let options = proptest::sample::select(vec!["", "address=10.0.0.9", "address=out.example", "port=none"]);
+    let number = || 1..3_u32;
+    let service = || proptest::sample::select(SERVICES.to_vec());
+    let place = proptest::sample::select(vec!["address=192.0.2.9", "address=host.example", "tags=blue"]);
+    prop_oneof![
+        3 => (proptest::sample::select(vec!["out", "out2"]), entry)
+            .prop_map(|(gateway, entry)| format!("terminating {gateway} {entry}")),
+        1 => options.prop_map(|options| format!("exit-gateway n2/out {options}")),
+        1 => proptest::sample::select(vec!["exit-gateway n1/out", "delete instance n1/out", "delete instance n2/out"])
+            .prop_map(str::to_owned),
+        2 => (service(), number(), place).prop_map(|(name, number, place)| format!("service n1/{name}-{number} {place}")),
+        1 => proptest::sample::select(vec!["passing", "critical"]).prop_map(|status| format!("check n2/out {status}")),
+        1 => Just("delete terminating out".to_owned()),
     ]
 }
 

@@ -74,12 +74,24 @@ impl Mesh {
             "service" => self.put(Record::Instance(service(args))),
             "sidecar" => self.sidecar(args),
             "gateway" => self.put(Record::Instance(gateway(args))),
+            "exit-gateway" => {
+                let mut instance = service(args);
+                instance.kind = InstanceKind::TerminatingGateway(starling_model::OpaqueSettings::default());
+                self.put(Record::Instance(instance));
+            }
             "ingress" => {
                 let mut entry: serde_json::Map<String, serde_json::Value> =
                     serde_json::from_str(json(command)).expect(command);
                 entry.insert("gateway".to_owned(), args[0].into());
                 let entry = serde_json::from_value(entry.into()).expect(command);
                 self.put(Record::Config(ConfigEntry::IngressGateway(entry)));
+            }
+            "terminating" => {
+                let mut entry: serde_json::Map<String, serde_json::Value> =
+                    serde_json::from_str(json(command)).expect(command);
+                entry.insert("gateway".to_owned(), args[0].into());
+                let entry = serde_json::from_value(entry.into()).expect(command);
+                self.put(Record::Config(ConfigEntry::TerminatingGateway(entry)));
             }
             "check" => self.put(Record::Check(self.check(args))),
             "defaults" => self.put(Record::Config(ConfigEntry::ServiceDefaults(defaults(args)))),
@@ -255,6 +267,7 @@ impl Mesh {
             ["resolver", name] => config(ConfigKind::ServiceResolver, name),
             ["intentions", name] => config(ConfigKind::ServiceIntentions, name),
             ["ingress", name] => config(ConfigKind::IngressGateway, name),
+            ["terminating", name] => config(ConfigKind::TerminatingGateway, name),
             ["root", id] => RecordKey::CaRoot(id.to_owned()),
             _ => panic!("nothing to delete: {args:?}"),
         };

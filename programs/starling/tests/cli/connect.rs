@@ -97,7 +97,8 @@ fn gateways_of_other_kinds_are_refused_in_words() {
     for flags in ["-gateway=mesh -register -expose-servers", "-mesh-gateway=true"] {
         api.run(&format!("connect envoy {flags}")).fails(2, &words);
     }
-    api.run("connect envoy -gateway mesh").fails(2, &["--gateway mesh: this release has the kind ingress"]);
+    api.run("connect envoy -gateway mesh")
+        .fails(2, &["--gateway mesh: this release has the kinds ingress and terminating"]);
     api.run("connect envoy -sidecar-for web-1 -address 10.0.0.1:443").fails(2, &["--register"]);
     assert_eq!(api.seen(), [""; 0]);
 }
@@ -111,7 +112,11 @@ fn a_gateway_is_found_or_registered() {
     assert_eq!((&found["node"]["id"], &found["node"]["cluster"]), (&"edge-1".into(), &"edge".into()));
     assert!(!api.seen().iter().any(|call| call.starts_with("PUT")), "it is there: {:?}", api.seen());
     let line = "connect envoy -gateway ingress -register -address 127.0.0.1:8443 -bootstrap";
-    api.run(line).fails(1, &["no gateway \"ingress-gateway\""]);
+    api.run(line).fails(1, &["no ingress-gateway \"ingress-gateway\""]);
+    let line = "connect envoy -gateway terminating -register -address 10.0.0.1 -bootstrap";
+    api.run(line).fails(1, &["no terminating-gateway \"terminating-gateway\""]);
+    api.run("connect envoy -gateway terminating -service edge -bootstrap")
+        .fails(1, &["no terminating-gateway \"edge\""]);
     assert!(api.seen().iter().any(|call| call.starts_with("PUT /v1/agent/service/register")), "{:?}", api.seen());
 }
 

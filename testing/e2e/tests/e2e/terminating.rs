@@ -1,10 +1,19 @@
 //! Terminating gateways: callers in the mesh, to services that have nobody there.
 
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
+use rustls::{RootCertStore, ServerConfig};
 use serde_json::{Value, json};
 use starling_e2e::tls::{Credentials, connect_to};
 use starling_e2e::{App, Instance, Mesh, MeshOptions, OwnProxy, Plane, Served, Sidecar, Traffic, Workload, eventually};
 use starling_e2e::{free_port, http};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
 /// Who does what the gateway's plan says.
 enum Gateway {
@@ -142,4 +151,185 @@ async fn each_shows_its_own_certificate(mesh: &Mesh, port: u16) {
     }
     let unknown = format!("other.default.dc1.internal.{trust_domain}");
     assert!(connect_to(&unknown, &format!("127.0.0.1:{port}"), Some(&web), &TLS13).await.is_err(), "nobody has it");
+}
+
+/// A certificate of an authority for tests, in files of the mesh's folder; the server that shows it.
+struct Authority {
+    issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let mut params = rcgen::CertificateParams::default();
+        // One that is called as those whom it vouches for would be taken for one of them.
+        params.distinguished_name.push(rcgen::DnType::CommonName, "an authority for tests");
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).expect("a certificate").pem();
+        Self { issuer: rcgen::Issuer::new(params, key), pem }
+    }
+
+    /// A certificate for a name, and its key, in PEM.
+    fn issue(&self, name: &str) -> (String, String) {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let params = rcgen::CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        (params.signed_by(&key, &self.issuer).expect("a certificate").pem(), key.serialize_pem())
+    }
+}
+
+fn written(mesh: &Mesh, name: &str, text: &str) -> String {
+    let path = mesh.data_dir().join(name);
+    std::fs::write(path.with_extension("new"), text).expect("a file");
+    std::fs::rename(path.with_extension("new"), &path).expect("its name");
+    path.to_str().expect("a path in UTF-8").to_owned()
+}
+
+/// Starts a server outside that speaks TLS as `name`, wants a certificate of the authority, and answers each request with its
+/// head; its port.
+async fn tls_server(authority: &Authority, name: &str) -> u16 {
+    let (chain, key) = authority.issue(name);
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(authority.pem.as_bytes()).expect("PEM")).expect("a root");
+    let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build();
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_client_cert_verifier(clients.expect("a verifier"))
+        .with_single_cert(
+            vec![CertificateDer::from_pem_slice(chain.as_bytes()).expect("PEM")],
+            PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM"),
+        )
+        .expect("a key that fits");
+    let (listener, acceptor) =
+        (TcpListener::bind("127.0.0.1:0").await.expect("a port"), TlsAcceptor::from(Arc::new(config)));
+    let port = listener.local_addr().expect("an address").port();
+    tokio::spawn(async move {
+        while let Ok((tcp, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(mut tls) = acceptor.accept(tcp).await else { return };
+                let asked = tls.get_ref().1.server_name().unwrap_or_default().to_owned();
+                let mut head = vec![0; 16 * 1024];
+                while let Ok(count @ 1..) = tls.read(&mut head).await {
+                    let body = [format!("asked: {asked}\r\n").as_bytes(), &head[..count]].concat();
+                    let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()).into_bytes();
+                    if tls.write_all(&[answer, body].concat()).await.is_err() || tls.flush().await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_envoy_speaks_tls_to_whom_its_files_vouch_for() {
+    speaks_tls(Plane::Envoy).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_native_gateway_speaks_tls_to_whom_its_files_vouch_for() {
+    speaks_tls(Plane::Own).await;
+}
+
+async fn speaks_tls(plane: Plane) {
+    let mesh = Mesh::start(MeshOptions { native: plane != Plane::Envoy, ..MeshOptions::default() }).await;
+    for service in ["pay", "odd", "nameless"] {
+        mesh.protocol(service, "http").await;
+    }
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let port = tls_server(&authority, "pay.example.com").await;
+    for service in ["pay", "odd", "nameless"] {
+        // By name: it is the gateway that looks it up, and the host that requests are told to be for.
+        register(&mesh, service, service, ("localhost", port)).await;
+    }
+    let authorities = written(&mesh, "authorities.pem", &authority.pem);
+    let (chain, key) = authority.issue("gateway.example.com");
+    let (chain, key) = (written(&mesh, "gateway.crt", &chain), written(&mesh, "gateway.key", &key));
+    let by = |service: &str, name: &str| json!({"Name": service, "CAFile": authorities, "CertFile": chain, "KeyFile": key, "SNI": name});
+    let mut odd = by("odd", "pay.example.com");
+    odd["CAFile"] = written(&mesh, "stranger.pem", &stranger.pem).into();
+    let mut nameless = by("nameless", "");
+    nameless["DisableAutoHostRewrite"] = true.into();
+    link(&mesh, &json!([by("pay", "pay.example.com"), odd, nameless])).await;
+    let web = Workload::new("web").calls("pay").calls("odd").calls("nameless").start_on(&mesh, plane).await;
+    let mut gateway = Gateway::start(&mesh, plane, free_port()).await;
+
+    let head = answered(&web, "pay", 200, "the files fit").await.text().to_ascii_lowercase();
+    assert!(head.contains("asked: pay.example.com\r\n"), "{head}");
+    assert!(head.contains("\r\nhost: localhost\r\n"), "the host by which it is registered: {head}");
+    let head = answered(&web, "nameless", 200, "no name is looked for").await.text().to_ascii_lowercase();
+    assert!(head.contains("asked: \r\n"), "{head}");
+    assert!(head.contains("\r\nhost: 127.0.0.1:"), "the host that the caller has asked for: {head}");
+    answered(&web, "odd", 503, "another authority has to vouch").await;
+
+    // Another name than the one in the certificate.
+    mesh.settled(link(&mesh, &json!([by("pay", "other.example.com")])).await).await;
+    answered(&web, "pay", 503, "the certificate has another name").await;
+    mesh.settled(link(&mesh, &json!([by("pay", "pay.example.com")])).await).await;
+    answered(&web, "pay", 200, "the name is right again").await;
+
+    // A file that is not there is a refusal with its path.
+    let mut missing = by("pay", "pay.example.com");
+    missing["CAFile"] = mesh.data_dir().join("nowhere.pem").to_str().into();
+    let refused = link(&mesh, &json!([missing])).await;
+    eventually("the refusal names the file", async || {
+        let receipt = mesh.receipt(refused, "1s").await;
+        anyhow::ensure!(receipt["rejected"].to_string().contains("nowhere.pem"), "{receipt:#}");
+        Ok(())
+    })
+    .await;
+    mesh.settled(link(&mesh, &json!([by("pay", "pay.example.com")])).await).await;
+    answered(&web, "pay", 200, "the file is another").await;
+    gateway.expect_running();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_envoy_stands_for_all_that_are_outside() {
+    stands_for_all(Plane::Envoy).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_native_gateway_stands_for_all_that_are_outside() {
+    stands_for_all(Plane::Own).await;
+}
+
+async fn stands_for_all(plane: Plane) {
+    let mesh = Mesh::start(MeshOptions { native: plane != Plane::Envoy, ..MeshOptions::default() }).await;
+    for service in ["legacy", "late"] {
+        mesh.protocol(service, "http").await;
+    }
+    link(&mesh, &json!([{"Name": "*"}])).await;
+    let port = free_port();
+    let register_tagged = async |id: &str, app: &App| {
+        let tagged = json!({"ID": id, "Name": "legacy", "Address": "127.0.0.1", "Port": app.port, "Tags": [id]});
+        mesh.register(&tagged).await;
+    };
+    let (blue, green) = (App::start("blue", free_port(), &[]).await, App::start("green", free_port(), &[]).await);
+    register_tagged("blue", &blue).await;
+    register_tagged("green", &green).await;
+    let web = Workload::new("web").calls("legacy").calls("late").start_on(&mesh, plane).await;
+    let mut gateway = Gateway::start(&mesh, plane, port).await;
+    web.served_by("legacy", &["blue", "green"], "all is well").await;
+    let rows = mesh.get("/v1/catalog/gateway-services/egress").await.success().json();
+    let names: Vec<_> = rows.as_array().into_iter().flatten().map(|row| &row["Service"]["Name"]).collect();
+    assert_eq!(names, [&json!("legacy")], "web has a sidecar: {rows:#}");
+
+    // One that comes later is found, and one that gets a sidecar is called there.
+    let _late = outside(&mesh, "late", "late", "127.0.0.1").await;
+    answered(&web, "late", 200, "it is registered").await;
+    let reached = mesh.get("/v1/health/connect/late").await.success().json();
+    assert_eq!(reached[0]["Service"]["Kind"], "terminating-gateway", "{reached:#}");
+    let _inside = Workload::new("late").id("late-in").start_on(&mesh, plane).await;
+    web.served_by("late", &["late-in"], "it has a sidecar").await;
+
+    // A subset is told apart by the gateway.
+    let subsets = json!({"blue": {"Filter": "blue in Service.Tags"}, "green": {"Filter": "green in Service.Tags"}});
+    let resolver = json!({"Kind": "service-resolver", "Name": "legacy", "Subsets": subsets, "DefaultSubset": "blue"});
+    mesh.settled(mesh.config(&resolver).await.index()).await;
+    web.served_by("legacy", &["blue"], "one subset is called").await;
+    gateway.expect_running();
 }
