@@ -170,7 +170,7 @@ pub(super) fn parse_config(fields: &mut Fields<'_>, place: Place) -> Result<Map<
     let path = fields.path("Config");
     let mut config = fields.opaque("Config")?;
     let mut notes = Map::new();
-    if place == Place::ProxyDefaults {
+    if matches!(place, Place::ProxyDefaults | Place::ExitGateway) {
         let is_note = |key: &String| is_note(key, place.settings());
         for key in config.keys().filter(|key| is_note(key)).cloned().collect::<Vec<_>>() {
             fields.context.notice(format!("{path}.{key}"), "is kept and has no effect in this release");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use starling_catalog::{MeshRead, Snapshot, Subject};
-use starling_model::{ConfigEntry, InstanceKey, InstanceKind, NodeName, RecordKey, ServiceName};
+use starling_model::{ConfigEntry, InstanceKey, InstanceKind, NodeName, RecordKey, ServiceInstance, ServiceName};
 
 use super::{ItemKey, place_of};
 
@@ -80,7 +80,10 @@ impl Touched {
 
     fn add_node(&mut self, snapshot: &Snapshot, name: &NodeName) {
         self.named.insert((Subject::Node(name.clone()), ItemKey::Sole));
-        self.fronts.extend(snapshot.instances_on(name).map(|instance| instance.value.key.clone()));
+        for instance in snapshot.instances_on(name) {
+            self.fronts.insert(instance.value.key.clone());
+            self.add_around(snapshot, &instance.value);
+        }
     }
 
     /// Every service that the gateways of one name link, with those gateways and the instances of the service.
@@ -111,14 +114,11 @@ impl Touched {
         }
     }
 
-    /// An instance, and the sidecars that stand in front of it: its health is theirs.
-    fn add_instance(&mut self, snapshot: &Snapshot, key: &InstanceKey) {
-        self.named.insert((Subject::Node(key.node.clone()), ItemKey::Sole));
-        let Some(instance) = snapshot.instance(key) else { return };
-        self.named.insert((Subject::Service(instance.value.name.clone()), ItemKey::Sole));
-        self.fronts.insert(key.clone());
-        let service = instance.value.identity();
-        match &instance.value.kind {
+    /// What an instance has to do with services outside.
+    fn add_around(&mut self, snapshot: &Snapshot, instance: &ServiceInstance) {
+        let key = &instance.key;
+        let service = instance.identity();
+        match &instance.kind {
             InstanceKind::TerminatingGateway(_) => {
                 let linked = snapshot.linked_by(service);
                 self.outside.extend(linked.into_iter().map(|service| (service, key.clone())));
@@ -126,7 +126,7 @@ impl Touched {
             InstanceKind::Typical | InstanceKind::Sidecar(_) => {
                 self.services.insert(service.clone());
                 self.outside.insert((service.clone(), key.clone()));
-                if let Some(sidecar) = instance.value.sidecar() {
+                if let Some(sidecar) = instance.sidecar() {
                     let behind = |it: &InstanceKey| sidecar.destination_id.as_ref().is_none_or(|id| *id == it.id);
                     let instances = snapshot.instances_on(&key.node).map(|it| &it.value);
                     let instances = instances.filter(|it| it.name == *service && behind(&it.key));
@@ -135,6 +135,15 @@ impl Touched {
             }
             InstanceKind::IngressGateway(_) | InstanceKind::OtherGateway(_) => {}
         }
+    }
+
+    /// An instance, and the sidecars that stand in front of it: its health is theirs.
+    fn add_instance(&mut self, snapshot: &Snapshot, key: &InstanceKey) {
+        self.named.insert((Subject::Node(key.node.clone()), ItemKey::Sole));
+        let Some(instance) = snapshot.instance(key) else { return };
+        self.named.insert((Subject::Service(instance.value.name.clone()), ItemKey::Sole));
+        self.fronts.insert(key.clone());
+        self.add_around(snapshot, &instance.value);
         let sidecars = snapshot.sidecars_on(&key.node, &instance.value.name);
         let fronting = sidecars.filter(|sidecar| {
             sidecar.value.sidecar().is_some_and(|proxy| proxy.destination_id.as_ref() == Some(&key.id))

@@ -143,7 +143,10 @@ pub(crate) fn origins(view: &mut View<'_>, (target, rewrites): &OriginsKey) -> (
         diagnostics.push(nobody_outside(service, exists));
     }
     let host = if is_l7 && *rewrites { one_host(service, &mut origins, &mut diagnostics) } else { None };
-    (Origins { service: service.clone(), subset: target.subset.clone(), host, origins }, diagnostics)
+    (
+        Origins { service: service.clone(), subset: target.subset.clone(), keeps_host: !rewrites, host, origins },
+        diagnostics,
+    )
 }
 
 /// The host by which those are registered who are called: a request names one, so of several the others are left out.

@@ -44,6 +44,8 @@ pub struct Origins {
     pub service: ServiceName,
     /// Its subset.
     pub subset: Option<SubsetName>,
+    /// Whether requests keep the host that the caller has asked for, wherever they go.
+    pub keeps_host: bool,
     /// The host that requests are told to be for, in place of the one that the caller has asked for.
     pub host: Option<String>,
     /// Those in order to be called, ordered by address and port, each once.
