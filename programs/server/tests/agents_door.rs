@@ -3,6 +3,8 @@
 
 #[path = "agents_door/behind.rs"]
 mod behind;
+#[path = "agents_door/leaves.rs"]
+mod leaves;
 #[path = "../../../core/catalog/tests/support/records.rs"]
 mod records;
 

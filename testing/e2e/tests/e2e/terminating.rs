@@ -10,10 +10,12 @@ use rustls::{RootCertStore, ServerConfig};
 use serde_json::{Value, json};
 use starling_e2e::tls::{Credentials, connect_to};
 use starling_e2e::{App, Instance, Mesh, MeshOptions, OwnProxy, Plane, Served, Sidecar, Traffic, Workload, eventually};
-use starling_e2e::{free_port, http};
+use starling_e2e::{Program, free_port, http};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
+
+use crate::apart::agent;
 
 /// Who does what the gateway's plan says.
 enum Gateway {
@@ -237,12 +239,12 @@ async fn a_native_gateway_speaks_tls_to_whom_its_files_vouch_for() {
 
 async fn speaks_tls(plane: Plane) {
     let mesh = Mesh::start(MeshOptions { native: plane != Plane::Envoy, ..MeshOptions::default() }).await;
-    for service in ["pay", "odd", "nameless"] {
+    for service in ["pay", "odd", "nameless", "lost"] {
         mesh.protocol(service, "http").await;
     }
     let (authority, stranger) = (Authority::new(), Authority::new());
     let port = tls_server(&authority, "pay.example.com").await;
-    for service in ["pay", "odd", "nameless"] {
+    for service in ["pay", "odd", "nameless", "lost"] {
         // By name: it is the gateway that looks it up, and the host that requests are told to be for.
         register(&mesh, service, service, ("localhost", port)).await;
     }
@@ -254,8 +256,11 @@ async fn speaks_tls(plane: Plane) {
     odd["CAFile"] = written(&mesh, "stranger.pem", &stranger.pem).into();
     let mut nameless = by("nameless", "");
     nameless["DisableAutoHostRewrite"] = true.into();
-    link(&mesh, &json!([by("pay", "pay.example.com"), odd, nameless])).await;
-    let web = Workload::new("web").calls("pay").calls("odd").calls("nameless").start_on(&mesh, plane).await;
+    let mut lost = by("lost", "pay.example.com");
+    lost["CertFile"] = mesh.data_dir().join("lost.crt").to_str().into();
+    link(&mesh, &json!([by("pay", "pay.example.com"), odd, nameless, lost])).await;
+    let web =
+        Workload::new("web").calls("pay").calls("odd").calls("nameless").calls("lost").start_on(&mesh, plane).await;
     let mut gateway = Gateway::start(&mesh, plane, free_port()).await;
 
     let head = answered(&web, "pay", 200, "the files fit").await.text().to_ascii_lowercase();
@@ -265,6 +270,7 @@ async fn speaks_tls(plane: Plane) {
     assert!(head.contains("asked: \r\n"), "{head}");
     assert!(head.contains("\r\nhost: 127.0.0.1:"), "the host that the caller has asked for: {head}");
     answered(&web, "odd", 503, "another authority has to vouch").await;
+    answered(&web, "lost", 503, "a file is not there, which concerns nobody else").await;
 
     // Another name than the one in the certificate.
     mesh.settled(link(&mesh, &json!([by("pay", "other.example.com")])).await).await;
@@ -331,5 +337,31 @@ async fn stands_for_all(plane: Plane) {
     let resolver = json!({"Kind": "service-resolver", "Name": "legacy", "Subsets": subsets, "DefaultSubset": "blue"});
     mesh.settled(mesh.config(&resolver).await.index()).await;
     web.served_by("legacy", &["blue"], "one subset is called").await;
+    gateway.expect_running();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_of_another_node_hears_of_those_whose_nodes_run_nothing() {
+    let server = Mesh::start(MeshOptions { program: Program::Server(String::new()), ..MeshOptions::default() }).await;
+    let (edge, inside) = (agent(&server, "edge").await, agent(&server, "inside").await);
+    server.protocol("legacy", "http").await;
+    // Nobody runs an agent where these are.
+    let legacy = App::start("legacy", free_port(), &[]).await;
+    let service = json!({"Service": "legacy", "Address": "127.0.0.1", "Port": legacy.port});
+    let node = json!({"Node": "outside", "Address": "192.0.2.1", "Service": service});
+    let _ = server.put("/v1/catalog/register", &node).await.success();
+    link(&server, &json!([{"Name": "legacy"}])).await;
+    let web = Workload::new("web").calls("legacy").start_on(&inside, Plane::Envoy).await;
+    let mut gateway = Gateway::start(&edge, Plane::Own, free_port()).await;
+    assert_eq!(answered(&web, "legacy", 200, "all is well").await.json()["name"], "legacy");
+
+    // What is denied at the server is refused at the gateway, and health elsewhere is heard of here.
+    server.settled(server.intention("web", "legacy", "deny").await.index()).await;
+    assert_eq!(http::get(&web.upstream("legacy"), "/").await.expect("an answer").status, 403);
+    server.settled(server.delete_intention("web", "legacy").await.index()).await;
+    let check = json!({"Node": "outside", "CheckID": "up", "Name": "up", "ServiceID": "legacy", "Status": "critical"});
+    let node = json!({"Node": "outside", "Address": "192.0.2.1", "SkipNodeUpdate": true, "Check": check});
+    server.settled(server.put("/v1/catalog/register", &node).await.success().index()).await;
+    answered(&web, "legacy", 503, "its check is critical").await;
     gateway.expect_running();
 }
