@@ -107,7 +107,6 @@ pub struct Renderer {
     exit_listeners: PartCache<Exit, (Vec<Version>, Telemetry)>,
     /// Keyed by the host that requests are told to be for.
     exit_routes: PartCache<Exit, Option<String>>,
-    exit_policies: PartCache<Policy, ()>,
     /// For their versions alone.
     exit_places: PartCache<Origins, ()>,
     /// Keyed by the version of its endpoints where they stand in it.
@@ -142,7 +141,6 @@ impl Renderer {
             exit_chains: PartCache::default(),
             exit_listeners: PartCache::default(),
             exit_routes: PartCache::default(),
-            exit_policies: PartCache::default(),
             exit_places: PartCache::default(),
             exit_clusters: PartCache::default(),
             exit_endpoints: PartCache::default(),
@@ -300,7 +298,7 @@ impl Renderer {
                 resources.push(self.exit_routes.get(exit, host, routes));
             } else {
                 let policy = &exit.policy;
-                resources.push(self.exit_policies.get(policy, (), || rbac::network_filter(policy, names)));
+                resources.push(self.inbound_extensions.get(policy, (), || rbac::network_filter(policy, names)));
             }
             if let Some(tls) = &exit.tls {
                 resources.push(self.exit_files.get(exit, false, || secret::authorities(&tls.authorities)));

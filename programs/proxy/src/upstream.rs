@@ -3,6 +3,8 @@
 //! Cost model: a call costs a look at the slot, two loads compared, and a kept connection taken; other endpoints cost one
 //! rebuilding of the list at the first call after their swap.
 
+mod outside;
+
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
@@ -17,7 +19,7 @@ use rustls::pki_types::ServerName;
 use starling_identity::{Identity, SpiffeId};
 use starling_model::{BalancePolicy, PassiveHealthCheck, Protocol, RetryBudget};
 use starling_plan::plan::LocalApp;
-use starling_plan::{Cluster, Endpoints, Exit, Origins};
+use starling_plan::{Cluster, Endpoints, Origins};
 use starling_tls::Alpn;
 use starling_traffic::balance::{Balancer, Question};
 use starling_traffic::eject::Others;
@@ -274,37 +276,6 @@ impl Upstream {
         })
     }
 
-    /// A service outside the mesh.
-    pub(crate) fn outside(
-        exit: &Exit,
-        origins: Arc<Slot<Origins>>,
-        tls: Option<Arc<OriginTlsConfig>>,
-        metrics: Rc<SideMetrics>,
-    ) -> Rc<Self> {
-        Rc::new(Self {
-            name: format!("exit:{}", exit.target()),
-            protocol: exit.protocol,
-            place: Place::Outside(origins, tls),
-            tls: Vec::new(),
-            check: None,
-            balance: BalancePolicy::default(),
-            retry_budget: None,
-            connect_timeout: exit.connect_timeout,
-            quota: None,
-            active: Cell::new(0),
-            retries: Cell::new(0),
-            hosts: RefCell::default(),
-            began: Instant::now(),
-            metrics,
-        })
-    }
-
-    /// Whether this is how the service of an exit is called, but for TLS.
-    pub(crate) fn is_of(&self, exit: &Exit, origins: &Arc<Slot<Origins>>) -> bool {
-        let same_slot = matches!(&self.place, Place::Outside(own, _) if Arc::ptr_eq(own, origins));
-        same_slot && self.protocol == exit.protocol && self.connect_timeout == exit.connect_timeout
-    }
-
     /// Takes a connection for one call: one that is kept, or a new one. Waits where there may be no more of them.
     ///
     /// # Errors
@@ -459,32 +430,6 @@ impl Upstream {
         let named: Vec<_> = endpoints.iter().map(|it| (format!("{}:{}", it.address, it.port), it.weight)).collect();
         hosts.balancer = Some(Balancer::new(self.balance, &named));
         hosts.seen = Some(Arc::clone(&current));
-    }
-
-    /// The same for a service outside.
-    fn follow_outside(&self, slot: &Slot<Origins>) {
-        let current = slot.peek();
-        let mut hosts = self.hosts.borrow_mut();
-        if hosts.seen_outside.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, &current)) {
-            return;
-        }
-        let key = |host: &Rc<Host>| (host.address, host.name.clone(), host.weight);
-        let mut old: BTreeMap<_, _> = hosts.list.drain(..).map(|host| (key(&host), host)).collect();
-        for origin in &current.origins {
-            let address = origin.ip().map(|ip| SocketAddr::new(ip, origin.port));
-            let name = address.is_none().then(|| (origin.address.clone(), origin.port));
-            let fresh = || match &name {
-                Some(name) => Host::named(name.clone(), origin.weight),
-                None => Host::new(address, origin.weight, 0),
-            };
-            let kept = old.remove(&(address, name.clone(), origin.weight));
-            hosts.list.push(kept.unwrap_or_else(fresh));
-        }
-        old.values().for_each(|gone| gone.leave());
-        let named: Vec<_> =
-            current.origins.iter().map(|it| (format!("{}:{}", it.address, it.port), it.weight)).collect();
-        hosts.balancer = Some(Balancer::new(self.balance, &named));
-        hosts.seen_outside = Some(Arc::clone(&current));
     }
 
     /// Notes how a call ended at an endpoint, and leaves the endpoint out for a while if it fails again and again.

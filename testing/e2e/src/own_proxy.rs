@@ -90,6 +90,14 @@ impl OwnProxy {
         self.taken_over_as(mesh, &["-gateway", name], &[]).await
     }
 
+    /// The same for the terminating gateway `name`.
+    ///
+    /// # Panics
+    /// If the one before does not end in time.
+    pub async fn terminating_taken_over(&mut self, mesh: &Mesh, name: &str) -> std::process::ExitStatus {
+        self.taken_over_as(mesh, &["-gateway-kind", "terminating", "-gateway", name], &[]).await
+    }
+
     async fn taken_over_as(&mut self, mesh: &Mesh, who: &[&str], more: &[&str]) -> std::process::ExitStatus {
         let next = Self::spawn_at(mesh, who, &self.admin, &[&["--take-over"], more].concat());
         let id = who.last().copied().unwrap_or_default();

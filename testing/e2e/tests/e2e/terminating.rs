@@ -8,9 +8,9 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
 use rustls::{RootCertStore, ServerConfig};
 use serde_json::{Value, json};
-use starling_e2e::tls::{Credentials, connect_to};
+use starling_e2e::tls::{Credentials, connect_to, verify_chain};
 use starling_e2e::{App, Instance, Mesh, MeshOptions, OwnProxy, Plane, Served, Sidecar, Traffic, Workload, eventually};
-use starling_e2e::{Program, free_port, http};
+use starling_e2e::{Program, Seal, free_port, http, new_seal_key};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -363,5 +363,107 @@ async fn a_gateway_of_another_node_hears_of_those_whose_nodes_run_nothing() {
     let node = json!({"Node": "outside", "Address": "192.0.2.1", "SkipNodeUpdate": true, "Check": check});
     server.settled(server.put("/v1/catalog/register", &node).await.success().index()).await;
     answered(&web, "legacy", 503, "its check is critical").await;
+    gateway.expect_running();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_envoy_speaks_what_the_services_speak() {
+    speaks(Plane::Envoy).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_native_gateway_speaks_what_the_services_speak() {
+    speaks(Plane::Own).await;
+}
+
+async fn speaks(plane: Plane) {
+    let mesh = Mesh::start(MeshOptions { native: plane != Plane::Envoy, ..MeshOptions::default() }).await;
+    let services = [("h1", "http"), ("h2", "http2"), ("rpc", "grpc"), ("raw", "tcp")];
+    let mut apps = Vec::new();
+    for (service, protocol) in services {
+        mesh.protocol(service, protocol).await;
+        let grpc = [("SERVER_TYPE", "grpc")];
+        let environment = if protocol == "grpc" { &grpc[..] } else { &[] };
+        let app = App::start(service, free_port(), environment).await;
+        register(&mesh, service, service, ("127.0.0.1", app.port)).await;
+        apps.push(app);
+    }
+    link(&mesh, &json!(services.map(|(service, _)| json!({"Name": service})))).await;
+    let caller = Workload::new("web").calls("h1").calls("h2").calls_grpc("rpc").calls("raw");
+    let web = caller.start_on(&mesh, plane).await;
+    let mut gateway = Gateway::start(&mesh, plane, free_port()).await;
+    eventually("all four answer", async || {
+        let answer = http::get(&web.app.authority(), "/").await?;
+        anyhow::ensure!(answer.status == 200, "{}: {}", answer.status, answer.text());
+        let calls = answer.json()["upstream_calls"].clone();
+        let names: std::collections::BTreeSet<_> =
+            calls.as_object().into_iter().flatten().filter_map(|(_, call)| call["name"].as_str()).collect();
+        anyhow::ensure!(names.iter().copied().eq(["h1", "h2", "raw", "rpc"]), "{calls:#}");
+        Ok(())
+    })
+    .await;
+    // A request of gRPC is one, and so denied as one.
+    let denied = json!([{"Action": "deny", "HTTP": {"PathPrefix": "/"}}]);
+    mesh.settled(mesh.permissions("web", "rpc", &denied).await.index()).await;
+    assert_ne!(http::get(&web.app.authority(), "/").await.expect("an answer").status, 200);
+    gateway.expect_running();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_native_gateway_is_taken_over_under_traffic() {
+    let mesh = Mesh::start(MeshOptions { native: true, ..MeshOptions::default() }).await;
+    mesh.protocol("legacy", "http").await;
+    let _legacy = outside(&mesh, "legacy", "legacy", "127.0.0.1").await;
+    link(&mesh, &json!([{"Name": "legacy"}])).await;
+    let web = Workload::new("web").calls("legacy").start_on(&mesh, Plane::Own).await;
+    let mut gateway = OwnProxy::terminating(&mesh, "egress", free_port()).await;
+    answered(&web, "legacy", 200, "all is well").await;
+    let traffic = Traffic::start(&web.upstream("legacy"), "/");
+    traffic.requests(20).await;
+    assert!(gateway.terminating_taken_over(&mesh, "egress").await.success());
+    traffic.requests(20).await;
+    assert!(traffic.stop_without_failure().await > 0);
+    gateway.process.expect_running().expect("the next gateway runs");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_envoy_shows_certificates_of_another_root_under_traffic() {
+    follows_another_root(Plane::Envoy).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_native_gateway_shows_certificates_of_another_root_under_traffic() {
+    follows_another_root(Plane::Own).await;
+}
+
+async fn follows_another_root(plane: Plane) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let seal = folder.path().join("seal");
+    new_seal_key(&seal);
+    let program = Program::Server(String::new());
+    let server = Mesh::start(MeshOptions { program, seal: Seal::File(seal), ..MeshOptions::default() }).await;
+    let mesh = agent(&server, "n1").await;
+    server.protocol("legacy", "http").await;
+    let _legacy = outside(&mesh, "legacy", "legacy", "127.0.0.1").await;
+    link(&server, &json!([{"Name": "legacy"}])).await;
+    let web = Workload::new("web").calls("legacy").start_on(&mesh, plane).await;
+    let port = free_port();
+    let mut gateway = Gateway::start(&mesh, plane, port).await;
+    answered(&web, "legacy", 200, "all is well").await;
+    let traffic = Traffic::start(&web.upstream("legacy"), "/");
+    let new = server.cli(&["ca", "rotate", "--renew-within", "1s"]).await.success().stdout.trim().to_owned();
+    eventually("the service's certificate is of the new root", async || {
+        let roots = server.get("/v1/connect/ca/roots").await.success().json();
+        anyhow::ensure!(roots["ActiveRootID"] == *new, "{}", roots["ActiveRootID"]);
+        let root = roots["Roots"].as_array().into_iter().flatten().find(|root| root["ID"] == *new);
+        let pem = root.and_then(|root| root["RootCert"].as_str()).unwrap_or_default().to_owned();
+        let name = format!("legacy.default.dc1.internal.{}", roots["TrustDomain"].as_str().unwrap_or_default());
+        let own = Credentials::of_leaf(&mesh.get("/v1/agent/connect/ca/leaf/web").await.success().json());
+        let stream = connect_to(&name, &format!("127.0.0.1:{port}"), Some(&own), &TLS13).await?;
+        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
+        verify_chain(&chain, &pem)
+    })
+    .await;
+    assert!(traffic.stop_without_failure().await > 0);
     gateway.expect_running();
 }
