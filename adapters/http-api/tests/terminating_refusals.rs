@@ -1,5 +1,7 @@
 //! Terminating gateways that are refused: 400, with the path of the field and the reason.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 #[path = "world/world.rs"]
 mod world;
 

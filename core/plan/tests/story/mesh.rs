@@ -74,11 +74,7 @@ impl Mesh {
             "service" => self.put(Record::Instance(service(args))),
             "sidecar" => self.sidecar(args),
             "gateway" => self.put(Record::Instance(gateway(args))),
-            "exit-gateway" => {
-                let mut instance = service(args);
-                instance.kind = InstanceKind::TerminatingGateway(starling_model::OpaqueSettings::default());
-                self.put(Record::Instance(instance));
-            }
+            "exit-gateway" => self.put(Record::Instance(exit_gateway(args))),
             "ingress" => {
                 let mut entry: serde_json::Map<String, serde_json::Value> =
                     serde_json::from_str(json(command)).expect(command);
@@ -86,13 +82,7 @@ impl Mesh {
                 let entry = serde_json::from_value(entry.into()).expect(command);
                 self.put(Record::Config(ConfigEntry::IngressGateway(entry)));
             }
-            "terminating" => {
-                let mut entry: serde_json::Map<String, serde_json::Value> =
-                    serde_json::from_str(json(command)).expect(command);
-                entry.insert("gateway".to_owned(), args[0].into());
-                let entry = serde_json::from_value(entry.into()).expect(command);
-                self.put(Record::Config(ConfigEntry::TerminatingGateway(entry)));
-            }
+            "terminating" => self.put(Record::Config(ConfigEntry::TerminatingGateway(named(command, "gateway")))),
             "check" => self.put(Record::Check(self.check(args))),
             "defaults" => self.put(Record::Config(ConfigEntry::ServiceDefaults(defaults(args)))),
             "router" => {
@@ -275,6 +265,13 @@ impl Mesh {
     }
 }
 
+/// What follows verb and name, in the form in which it is stored, with the name in this field.
+fn named<T: serde::de::DeserializeOwned>(command: &str, field: &str) -> T {
+    let mut entry: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json(command)).expect(command);
+    entry.insert(field.to_owned(), command.split_whitespace().nth(1).expect(command).into());
+    serde_json::from_value(entry.into()).expect(command)
+}
+
 /// What follows verb and name, in the form in which it is stored.
 fn json(command: &str) -> &str {
     command.splitn(3, ' ').nth(2).expect(command)
@@ -330,6 +327,11 @@ fn gateway(args: &[&str]) -> ServiceInstance {
     let config = options.get("config").map(|text| serde_json::from_str(text).expect(text)).unwrap_or_default();
     instance.kind = InstanceKind::IngressGateway(config);
     instance
+}
+
+fn exit_gateway(args: &[&str]) -> ServiceInstance {
+    let kind = InstanceKind::TerminatingGateway(starling_model::OpaqueSettings::default());
+    ServiceInstance { kind, ..service(args) }
 }
 
 /// An instance whose service is its identifier without a trailing number.
