@@ -343,16 +343,6 @@ impl Decision {
             self.changes.push(Change::Put(Record::Fence(Fence::Protocols)));
         }
     }
-
-    /// Sees what the records that are written rely on, but for what is written along with them.
-    fn see_grounds(&mut self, snapshot: &Snapshot) {
-        let mut known: BTreeSet<RecordKey> = self.changes.iter().map(Change::key).collect();
-        let guarded = self.changes.iter().take(GUARDED_CHANGES_MAX);
-        let grounds: Vec<_> = guarded.filter_map(ground).filter(|key| known.insert(key.clone())).collect();
-        for key in grounds {
-            self.see(snapshot, key);
-        }
-    }
 }
 
 fn decide_register(

@@ -95,3 +95,8 @@ fn from_consul() {
 fn ingress() {
     follow("ingress.md");
 }
+
+#[test]
+fn terminating() {
+    follow("terminating.md");
+}
