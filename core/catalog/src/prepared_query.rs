@@ -45,22 +45,23 @@ impl Snapshot {
     /// `folded` upper and lower case are the same.
     #[must_use]
     pub fn prepared_query(&self, text: &str, folded: bool) -> Option<StoredQuery> {
-        let id: Option<Uuid> = text.parse().ok();
+        let id = text.parse::<Uuid>().ok().map(|id| id.to_string());
         let same = |one: &str, other: &str| if folded { one.eq_ignore_ascii_case(other) } else { one == other };
         let begins = |name: &str| text.get(..name.len()).is_some_and(|beginning| same(beginning, name));
-        let mut best: Option<StoredQuery> = None;
-        for found in self.prepared_queries() {
-            let is_template = found.query.template.is_some();
-            if Some(found.id) == id || (!is_template && same(&found.query.name, text)) {
-                return Some(found);
+        let mut best: Option<(usize, &Versioned<ConfigEntry>)> = None;
+        // Anybody may ask by DNS: of all but the one that is meant no more is read than its name.
+        for entry in self.configs(QUERY_KIND) {
+            let ConfigEntry::Kept(kept) = &entry.value else { continue };
+            let (name, is_template) = PreparedQuery::name_in(&kept.settings);
+            if Some(kept.name.as_str()) == id.as_deref() || (!is_template && same(name, text)) {
+                return stored(entry);
             }
-            let length = |found: &StoredQuery| found.query.name.len();
-            let is_better = best.as_ref().is_none_or(|best| length(best) < length(&found));
-            if is_template && begins(&found.query.name) && is_better {
-                best = Some(found);
+            let is_better = best.is_none_or(|(length, _)| length < name.len());
+            if is_template && begins(name) && is_better {
+                best = Some((name.len(), entry));
             }
         }
-        best
+        best.and_then(|(_, entry)| stored(entry))
     }
 
     /// The instances that a rendered query means, with their health as it counts for it.
@@ -72,8 +73,10 @@ impl Snapshot {
     ) -> Vec<(&'s Arc<Versioned<ServiceInstance>>, CheckStatus)> {
         let own = self.instances_of(service).filter(|entry| !connect || entry.value.native);
         let sidecars = connect.then(|| self.sidecars_of(service)).into_iter().flatten();
+        let gateways = connect.then(|| self.stand_ins_of(service)).into_iter().flatten();
         let admitted = sidecars
             .chain(own)
+            .chain(gateways)
             .filter(|entry| query.admits(&entry.value, self.node(&entry.value.key.node).map(|node| &node.value)));
         let with_health = admitted.map(|entry| (entry, self.health_for(query, &entry.value)));
         with_health.filter(|(_, status)| *status <= query.worst_served()).collect()

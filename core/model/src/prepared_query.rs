@@ -63,6 +63,13 @@ impl PreparedQuery {
         serde_json::from_value(Value::Object(settings.clone())).ok()
     }
 
+    /// The name of one that is kept, and whether it is a template; nothing else is read.
+    #[must_use]
+    pub fn name_in(settings: &Map<String, Value>) -> (&str, bool) {
+        let name = settings.get("name").and_then(Value::as_str).unwrap_or_default();
+        (name, settings.get("template").is_some_and(|template| !template.is_null()))
+    }
+
     /// As it is kept.
     #[must_use]
     pub fn into_settings(self) -> Map<String, Value> {
@@ -163,7 +170,11 @@ impl Names<'_> {
         match expression {
             "name.full" => Ok(self.full),
             "name.prefix" => Ok(self.prefix),
-            "name.suffix" => Ok(self.full.strip_prefix(self.prefix).unwrap_or_default()),
+            // DNS knows no upper case.
+            "name.suffix" => Ok(match self.full.split_at_checked(self.prefix.len()) {
+                Some((beginning, rest)) if beginning.eq_ignore_ascii_case(self.prefix) => rest,
+                Some(_) | None => "",
+            }),
             "agent.segment" => Ok(""),
             other => {
                 let number = other.strip_prefix("match(").and_then(|rest| rest.strip_suffix(')'));

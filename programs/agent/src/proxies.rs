@@ -519,7 +519,7 @@ impl<R: Rendering> Feed<R> {
     }
 
     async fn certify(&mut self, plan: &Plan) {
-        self.certificates.follow(self.proxies.agent.leaves(), plan).await;
+        self.certificates.follow(&self.proxies.agent, plan).await;
     }
 
     fn rendered(&self, plan: &Plan, leaf: &Arc<Leaf>) -> Arc<R::Form> {

@@ -14,6 +14,7 @@ use nix::unistd::Pid;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::process::Child;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, timeout};
 
 use crate::arguments::Surroundings;
@@ -104,15 +105,14 @@ pub(crate) async fn run(args: LockArgs, surroundings: &Surroundings) -> anyhow::
     let client = surroundings.client(&args.api)?;
     let name = args.name.clone().unwrap_or_else(|| format!("lock for {} at {}", args.command[0], args.prefix));
     let prefix = args.prefix.trim_matches('/').to_owned();
-    let session = Session::create(&client, &name, format!("{prefix}/.lock")).await?;
+    // Each holder of a semaphore has a key of its own, which is to go with it.
+    let behavior = if args.holders == 1 { "release" } else { "delete" };
+    let session = Session::create(&client, &name, format!("{prefix}/.lock"), behavior).await?;
     let held_by = match args.holders {
         1 => Held::Alone(&session),
         limit => Held::Among(Semaphore { session: &session, prefix, limit }),
     };
-    let outcome = tokio::select! {
-        outcome = held(&held_by, &args) => outcome,
-        _ = tokio::signal::ctrl_c() => Ok(Outcome::No.into()),
-    };
+    let outcome = held(&held_by, &args, told_to_end()?).await;
     held_by.end().await;
     outcome
 }
@@ -153,16 +153,40 @@ impl Held<'_, '_> {
     }
 }
 
-async fn held(session: &Held<'_, '_>, args: &LockArgs) -> anyhow::Result<ExitCode> {
+/// Returns when this process is asked to end, as by Ctrl-C, an init system, or the end of its terminal.
+fn told_to_end() -> anyhow::Result<impl Future<Output = ()>> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut hangup = signal(SignalKind::hangup())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    })
+}
+
+async fn held(
+    session: &Held<'_, '_>,
+    args: &LockArgs,
+    told_to_end: impl Future<Output = ()>,
+) -> anyhow::Result<ExitCode> {
+    let mut told_to_end = std::pin::pin!(told_to_end);
     let say = |text: &str| {
         if args.verbose {
             eprintln!("{text}");
         }
     };
     say("waiting for the lock");
-    let acquired = match args.timeout {
-        Some(patience) => timeout(patience, session.acquire()).await.unwrap_or(Ok(false)),
-        None => session.acquire().await,
+    let acquire = async {
+        match args.timeout {
+            Some(patience) => timeout(patience, session.acquire()).await.unwrap_or(Ok(false)),
+            None => session.acquire().await,
+        }
+    };
+    let acquired = tokio::select! {
+        acquired = acquire => acquired,
+        () = &mut told_to_end => return Ok(Outcome::No.into()),
     };
     if !acquired? {
         eprintln!("error: the lock {} was not to be had in time", session.key());
@@ -174,6 +198,11 @@ async fn held(session: &Held<'_, '_>, args: &LockArgs) -> anyhow::Result<ExitCod
         status = child.wait() => status?,
         why = session.lost() => {
             eprintln!("error: the lock is lost: {why}; the command is ended");
+            end(&mut child).await?;
+            return Ok(Outcome::No.into());
+        }
+        // Not without the command: whoever has the lock next would run beside it.
+        () = &mut told_to_end => {
             end(&mut child).await?;
             return Ok(Outcome::No.into());
         }
@@ -202,8 +231,9 @@ async fn end(child: &mut Child) -> anyhow::Result<()> {
 }
 
 impl<'c> Session<'c> {
-    async fn create(client: &'c Client, name: &str, key: String) -> anyhow::Result<Self> {
-        let wanted = json!({"Name": name, "TTL": format!("{}s", TTL.as_secs())});
+    /// `behavior` is what becomes of the keys that it holds when it ends.
+    async fn create(client: &'c Client, name: &str, key: String, behavior: &str) -> anyhow::Result<Self> {
+        let wanted = json!({"Name": name, "TTL": format!("{}s", TTL.as_secs()), "Behavior": behavior});
         let made: Value = client.read(Call::put("/v1/session/create").json(&wanted)).await?;
         let id = made["ID"].as_str().context("the API made a session without an ID")?.to_owned();
         Ok(Self { client, id, key })
