@@ -21,6 +21,7 @@ use starling_plan::MeshSettings;
 use starling_rpc::{LoopbackListener, ProxySource};
 use starling_server::{Opening, ServerConfig};
 use starling_telemetry::Registry;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::consul::{self, GivenTokens, Guise};
 use crate::descriptors::Shares;
@@ -42,7 +43,8 @@ pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
 /// The same with definitions beyond those that the arguments name, and a node that shows itself otherwise.
 pub(crate) async fn run_as(mut args: DevArgs, more: Vec<Definitions>, mut guise: Guise) -> anyhow::Result<()> {
     // First of all: whatever has begun when a signal comes is taken down in order.
-    let interrupts = Interrupts::listen()?;
+    let reloads = guise.sources.has_settings;
+    let interrupts = if reloads { Interrupts::listen_but_for_hangup() } else { Interrupts::listen() }?;
     let mut definitions = read_definitions(&args)?;
     definitions.extend(more);
     guise.sources.directories.extend(args.config_dir.clone());
@@ -208,6 +210,11 @@ impl Running {
         let agent = LocalAgent::new(Arc::clone(&self.agent), trust_domain, Some(reload));
         agent.set_default_token(self.tokens.default.clone());
         let agent = Arc::new(agent);
+        if self.sources.has_settings {
+            // As Consul's agent does.
+            let hangup = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
+            self.serving.spawn_endless(Arc::clone(&agent).reload_at(hangup)).await;
+        }
         let beside = Beside { agent, proxies: self.proxies.clone(), grpc };
         self.control.open(&self.serving, sockets.server, &self.node, Some(beside), shares).await?;
         let source = Arc::new(self.proxies.clone()) as Arc<dyn ProxySource>;

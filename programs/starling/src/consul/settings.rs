@@ -97,6 +97,7 @@ impl Settings {
         if let Some(ports) = fields.object("ports")? {
             self.take_ports(ports)?;
         }
+        Acl::refuse_guards(&mut fields, &mut self.ignored)?;
         if let Some(acl) = fields.object("acl")? {
             self.acl.take(acl, &mut self.ignored)?;
         }
@@ -349,6 +350,9 @@ mod tests {
             (r#"{"ports": {"http": "x"}}"#, "ports.http"),
             (r#"{"node_id": "x"}"#, "node_id"),
             (r#"{"acl": {"enabled": true, "default_policy": "some"}}"#, "acl.default_policy"),
+            (r#"{"acl": {"enabled": true, "defualt_policy": "deny"}}"#, "acl.defualt_policy"),
+            (r#"{"acl": {"enabled": true}, "acl_default_policy": "deny"}"#, "acl_default_policy"),
+            (r#"{"http_config": {"allow_write_http_from": ["127.0.0.0/8"]}}"#, "http_config.allow_write_http_from"),
             (r#"{"acl": {"enabled": true, "tokens": {"initial_management": "a b"}}}"#, "acl.tokens.initial_management"),
             (r#"{"tls": {"https": {"tls_min_version": "TLSv1_3"}}}"#, "tls.https.tls_min_version"),
         ] {

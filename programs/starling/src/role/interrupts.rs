@@ -11,7 +11,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(crate) const STOP_WITHIN: Duration = Duration::from_secs(5);
 
 /// Requests to end, heard from the time that this is made; none is lost, whoever listens when.
-pub(crate) struct Interrupts(Vec<Signal>);
+pub(crate) struct Interrupts {
+    ends: Vec<Signal>,
+    /// Heard, so that it does not end the process, and acted upon by somebody else.
+    _hangup: Option<Signal>,
+}
 
 impl Interrupts {
     pub(crate) fn listen() -> anyhow::Result<Self> {
@@ -20,14 +24,24 @@ impl Interrupts {
         if !is_ignored(SignalKind::hangup()) {
             kinds.push(SignalKind::hangup());
         }
-        let signals: Result<_, _> = kinds.into_iter().map(signal).collect();
-        Ok(Self(signals.context("listening for signals")?))
+        Self::of(kinds, None)
+    }
+
+    /// The same where SIGHUP asks for something else than the end.
+    pub(crate) fn listen_but_for_hangup() -> anyhow::Result<Self> {
+        let hangup = signal(SignalKind::hangup()).context("listening for signals")?;
+        Self::of(vec![SignalKind::interrupt(), SignalKind::terminate()], Some(hangup))
+    }
+
+    fn of(kinds: Vec<SignalKind>, hangup: Option<Signal>) -> anyhow::Result<Self> {
+        let ends: Result<_, _> = kinds.into_iter().map(signal).collect();
+        Ok(Self { ends: ends.context("listening for signals")?, _hangup: hangup })
     }
 
     /// Returns at the next request to end.
     pub(crate) async fn next(&mut self) {
         poll_fn(|cx| {
-            let any = self.0.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
+            let any = self.ends.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
             if any { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;

@@ -14,6 +14,7 @@ use starling_model::{
     AclSecret, Check, CheckId, CheckStatus, InstanceId, Revision, ServiceInstance, ServiceName, ServiceRegistration,
     TrustDomain,
 };
+use tokio::signal::unix::Signal;
 
 /// The agent behind the HTTP API of its process.
 pub(crate) struct LocalAgent {
@@ -133,6 +134,16 @@ impl AgentPort for LocalAgent {
 }
 
 impl LocalAgent {
+    /// Reads the files anew at each such signal.
+    pub(crate) async fn reload_at(self: Arc<Self>, mut hangup: Signal) {
+        while hangup.recv().await.is_some() {
+            match AgentPort::reload(&*self).await {
+                Ok(()) => tracing::info!("the files of definitions were read anew"),
+                Err(error) => tracing::error!(%error, "the files of definitions cannot be read anew"),
+            }
+        }
+    }
+
     /// The agent, with the trust domain of its workloads, and how its files are read anew.
     pub(crate) fn new(agent: Arc<Agent>, trust_domain: TrustDomain, reload: Option<Reload>) -> Self {
         Self { agent, trust_domain, reload, default_token: Mutex::default() }

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use http::Method;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -95,6 +95,17 @@ async fn an_agent_takes_consuls_configuration_and_shows_itself_as_consuls_do() {
     assert!(made["ID"].is_string(), "its check is well: {made}");
 
     follow_and_reload(&api, Path::new(&file), &config).await;
+
+    let mut changed = config.clone();
+    changed["services"] = json!([{"name": "late", "port": 82}]);
+    std::fs::write(&file, changed.to_string()).expect("written");
+    kill(agent.pid(), Signal::SIGHUP).expect("it runs");
+    eventually("SIGHUP has it read its files anew", async || {
+        let services = get("/v1/agent/services").await;
+        anyhow::ensure!(services.get("late").is_some(), "{services}");
+        Ok(())
+    })
+    .await;
     let log = agent.log();
     assert!(log.contains("performance: is a setting of Consul's that has no effect here"), "{log}");
     assert!(log.contains("warning: an agent under this name is a server with a mesh of its own"), "{log}");

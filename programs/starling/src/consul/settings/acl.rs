@@ -7,6 +7,18 @@ use starling_model::AclSecret;
 
 use super::super::GivenTokens;
 
+/// Settings of access control at the top, and what took their place.
+const LEGACY: [(&str, &str); 8] = [
+    ("acl_default_policy", "acl.default_policy, beside acl.enabled"),
+    ("acl_down_policy", "acl.down_policy"),
+    ("acl_datacenter", "primary_datacenter"),
+    ("acl_token", "acl.tokens.default"),
+    ("acl_master_token", "acl.tokens.initial_management"),
+    ("acl_agent_token", "acl.tokens.agent"),
+    ("acl_ttl", "acl.token_ttl"),
+    ("acl_enable_key_list_policy", "acl.enable_key_list_policy"),
+];
+
 /// What files say of it.
 #[derive(Debug, Default)]
 pub(super) struct Acl {
@@ -54,7 +66,34 @@ impl Acl {
         if acl.text("down_policy")?.is_some_and(|policy| policy != "extend-cache") {
             ignored.insert("acl.down_policy".to_owned());
         }
-        ignored.extend(acl.rest().map(|name| format!("acl.{name}")));
+        if acl.flag("enable_key_list_policy")? {
+            return Err(
+                acl.error("enable_key_list_policy", "asks for a right to list keys, which is not asked for here")
+            );
+        }
+        for name in ["token_ttl", "role_ttl", "policy_ttl", "enable_token_persistence", "enable_token_replication"] {
+            if acl.take(name).is_some() {
+                ignored.insert(format!("acl.{name}"));
+            }
+        }
+        // A slip of the pen here would leave the mesh open.
+        acl.finish()
+    }
+
+    /// Refuses what would keep somebody out, and does not.
+    pub(super) fn refuse_guards(fields: &mut Fields<'_>, ignored: &mut BTreeSet<String>) -> Result<(), FieldError> {
+        for (name, now) in LEGACY {
+            if fields.take(name).is_some() {
+                return Err(fields.error(name, format!("is a setting of before Consul 1.11: write {now}")));
+            }
+        }
+        let Some(mut http) = fields.object("http_config")? else { return Ok(()) };
+        for name in ["block_endpoints", "allow_write_http_from"] {
+            if http.take(name).is_some_and(|field| !field.list().is_ok_and(|list| list.is_empty())) {
+                return Err(http.error(name, "would keep callers out, and keeps nobody out here: use access control"));
+            }
+        }
+        ignored.extend(http.rest().map(|name| format!("http_config.{name}")));
         Ok(())
     }
 
