@@ -100,7 +100,7 @@ const SERVICES: &[(&str, &str)] = &[
     ),
     (
         r#"{"Name": "web", "Kind": "nonsense"}"#,
-        "Kind: \"nonsense\" is no service kind; leave it out or write \"connect-proxy\" or \"ingress-gateway\"",
+        "Kind: \"nonsense\" is no service kind; leave it out or write \"connect-proxy\", \"ingress-gateway\" or \"terminating-gateway\"",
     ),
     (r#"{"Name": "web", "Namespace": "team"}"#, "Namespace: \"team\" is not supported in this release; leave it out"),
     (
