@@ -84,7 +84,7 @@ impl Etcd {
     /// Waits until it serves; `None` if it has ended instead.
     fn ready(mut self) -> Option<Self> {
         let start = Instant::now();
-        while TcpStream::connect(("127.0.0.1", self.client)).is_err() {
+        while !self.is_served() {
             if self.child.try_wait().unwrap().is_some() {
                 eprintln!("{}", self.log());
                 return None;
@@ -93,6 +93,13 @@ impl Etcd {
             std::thread::sleep(Duration::from_millis(10));
         }
         Some(self)
+    }
+
+    /// Whether somebody else than the caller is at the other end: to a port that is free a connection may come about with itself,
+    /// and then etcd finds it taken.
+    fn is_served(&self) -> bool {
+        let connected = TcpStream::connect(("127.0.0.1", self.client));
+        connected.is_ok_and(|stream| stream.local_addr().ok() != stream.peer_addr().ok())
     }
 
     pub(crate) fn endpoint(&self) -> String {
