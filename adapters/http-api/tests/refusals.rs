@@ -105,7 +105,7 @@ const SERVICES: &[(&str, &str)] = &[
     (r#"{"Name": "web", "Namespace": "team"}"#, "Namespace: \"team\" is not supported in this release; leave it out"),
     (
         r#"{"Name": "web", "Proxy": {"DestinationServiceName": "web"}}"#,
-        "Proxy: is for Kind \"connect-proxy\" and \"ingress-gateway\" only",
+        "Proxy: is for Kind \"connect-proxy\" and gateways only",
     ),
     (
         r#"{"Name": "gw", "Kind": "ingress-gateway", "Proxy": {"DestinationServiceName": "web"}}"#,
