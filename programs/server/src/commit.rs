@@ -123,15 +123,17 @@ impl Server {
     /// Writes what was decided, adds the revision of each transaction to `written` and returns that of the last.
     async fn write(&self, decision: &Decision, written: &mut Vec<Revision>) -> Result<Revision, CommitError> {
         let (mut last, mut own) = (Revision(0), BTreeMap::new());
-        for mut transaction in transactions(decision)? {
+        let mut all = transactions(decision)?.into_iter();
+        while let Some(mut transaction) = all.next() {
             for condition in &mut transaction.conditions {
                 if let Some(expected) = own.get(&condition.key) {
                     condition.expected = *expected;
                 }
             }
-            let keys = transaction.writes.clone();
+            // Most commands take one transaction, behind which there is nothing to guard.
+            let writes = if all.len() > 0 { transaction.writes.clone() } else { Vec::new() };
             let revision = self.store_transaction(transaction).await?;
-            own.extend(keys.into_iter().map(|write| left_by(write, revision)));
+            own.extend(writes.into_iter().map(|write| left_by(write, revision)));
             last = Revision(revision.0);
             written.push(last);
         }
@@ -183,7 +185,7 @@ fn left_by(write: Write, revision: starling_store::Revision) -> (Key, Expected) 
 pub(crate) fn transactions(decision: &Decision) -> Result<Vec<Transaction>, CommitError> {
     let conditions: Vec<_> = decision.seen.iter().map(condition).collect();
     let guarded = Transaction { conditions, writes: Vec::new() };
-    let mut current = guarded.clone();
+    let (mut current, mut bytes) = (guarded.clone(), 0);
     let (mut all, mut written, mut own) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     for change in &decision.changes {
         let write = write(change);
@@ -196,15 +198,17 @@ pub(crate) fn transactions(decision: &Decision) -> Result<Vec<Transaction>, Comm
         let more = usize::from(ground.as_ref().is_some_and(|key| !own.contains(key)));
         let full = current.writes.len() == MAX_TRANSACTION_OPERATIONS
             || current.conditions.len() + more > MAX_TRANSACTION_CONDITIONS
-            || current.size() + write.size() > MAX_TRANSACTION_BYTES;
+            || bytes + write.size() > MAX_TRANSACTION_BYTES;
         if full && !current.writes.is_empty() {
             all.push(mem::replace(&mut current, guarded.clone()));
             own.clear();
+            bytes = 0;
         }
         if let Some(key) = ground.filter(|key| own.insert(key.clone())) {
             current.conditions.push(Condition { key, expected: Expected::Present });
         }
         own.insert(write.key().clone());
+        bytes += write.size();
         current.writes.push(write);
     }
     all.push(current);

@@ -14,7 +14,6 @@ use nix::unistd::Pid;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::process::Child;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, timeout};
 
 use crate::arguments::Surroundings;
@@ -22,6 +21,7 @@ use crate::child;
 use crate::client::{ApiArgs, Call, Client};
 use crate::outcome::{Outcome, usage};
 use crate::receipt::duration;
+use crate::role::Interrupts;
 use semaphore::Semaphore;
 
 /// Time to live of the session, which is renewed at a third of it.
@@ -112,7 +112,8 @@ pub(crate) async fn run(args: LockArgs, surroundings: &Surroundings) -> anyhow::
         1 => Held::Alone(&session),
         limit => Held::Among(Semaphore { session: &session, prefix, limit }),
     };
-    let outcome = held(&held_by, &args, told_to_end()?).await;
+    let mut interrupts = Interrupts::listen()?;
+    let outcome = held(&held_by, &args, interrupts.next()).await;
     held_by.end().await;
     outcome
 }
@@ -151,19 +152,6 @@ impl Held<'_, '_> {
             Self::Among(semaphore) => &semaphore.prefix,
         }
     }
-}
-
-/// Returns when this process is asked to end, as by Ctrl-C, an init system, or the end of its terminal.
-fn told_to_end() -> anyhow::Result<impl Future<Output = ()>> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    let mut hangup = signal(SignalKind::hangup())?;
-    Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
-    })
 }
 
 async fn held(
