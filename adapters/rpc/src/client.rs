@@ -200,6 +200,7 @@ impl ServerClient {
                 None if is_no_tls(&source) => ConnectError::NoTls { address: text() },
                 None => ConnectError::Tls { address: text(), source },
             })?;
+        pulse.came_through();
         Self::over(stream, pulse).await.map_err(|source| ConnectError::Http2 { address: text(), source })
     }
 

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::task::AtomicWaker;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
@@ -24,6 +25,8 @@ pub(crate) struct Pulse {
     /// Milliseconds from `began` to the last bytes, either way.
     heard_ms: AtomicU64,
     spoke_ms: AtomicU64,
+    /// Milliseconds from `began` to the end of the handshake; 0 before it.
+    came_through_ms: AtomicU64,
     over: AtomicBool,
     /// Of the task that reads and writes.
     task: AtomicWaker,
@@ -36,6 +39,7 @@ impl Pulse {
             began: Instant::now(),
             heard_ms: AtomicU64::new(0),
             spoke_ms: AtomicU64::new(0),
+            came_through_ms: AtomicU64::new(0),
             over: AtomicBool::new(false),
             task: AtomicWaker::new(),
         })
@@ -51,11 +55,26 @@ impl Pulse {
         self.began + Duration::from_millis(self.spoke_ms.load(Ordering::Relaxed))
     }
 
-    /// Ends the connection once nothing was heard for [`SILENCE_MAX`]. Nobody reads a reason there, and what is under way to
-    /// it would stay for long.
+    /// The handshake is over.
+    pub(crate) fn came_through(&self) {
+        self.set_now(&self.came_through_ms);
+    }
+
+    /// How long the other end may be silent. Where the handshake took long there is more to do than there is time for, at one end
+    /// or the other, and to begin anew would be more to do still: a young connection is given twice as long as it took to make.
+    pub(crate) fn patience(&self) -> Duration {
+        if self.began.elapsed() > YOUNG {
+            return SILENCE_MAX;
+        }
+        let took = Duration::from_millis(self.came_through_ms.load(Ordering::Relaxed));
+        (2 * took).clamp(SILENCE_MAX, PATIENCE_MAX)
+    }
+
+    /// Ends the connection once nothing was heard for as long as there is [patience](Self::patience). Nobody reads a reason
+    /// there, and what is under way to it would stay for long.
     pub(crate) async fn watch(self: Arc<Self>) {
         let mut vigil = Vigil::new();
-        std::future::poll_fn(|cx| vigil.poll(cx, || self.heard())).await;
+        std::future::poll_fn(|cx| vigil.poll(cx, &self, self.heard())).await;
         self.hang_up();
     }
 
@@ -126,6 +145,12 @@ impl Pulsed<TcpStream> {
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.stream.local_addr()
     }
+
+    /// Whether the other end has closed its side, be there something to read or not. Known soon after it was closed.
+    pub(crate) fn has_left(&self) -> bool {
+        let ready = self.stream.ready(Interest::READABLE).now_or_never();
+        ready.is_some_and(|ready| ready.is_ok_and(|ready| ready.is_read_closed()))
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Pulsed<S> {
@@ -184,10 +209,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Pulsed<S> {
 /// Who is silent for so long is gone: dead, cut off, or stopped.
 pub const SILENCE_MAX: Duration = Duration::from_secs(3);
 
+/// The same for a connection that took its time to be made, at most.
+const PATIENCE_MAX: Duration = Duration::from_secs(20);
+
+/// For how long it matters what a connection took to be made: until a fleet that came back at once is there.
+const YOUNG: Duration = Duration::from_secs(60);
+
 /// The last part of a silence: time for this process to read what may have come already.
 const DOUBT: Duration = Duration::from_millis(250);
 
-/// A timer that goes off when nothing was heard for [`SILENCE_MAX`].
+/// A timer that goes off when nothing was heard for as long as there is patience: [`SILENCE_MAX`] as a rule.
 ///
 /// A process that is late itself, with more to do than it has time for, hears late: it waits for as much longer, so that
 /// no fleet is given up because of a server that is busy.
@@ -203,10 +234,10 @@ impl Vigil {
         Self { timer: Box::pin(tokio::time::sleep(SILENCE_MAX - DOUBT)), doubting: false }
     }
 
-    /// Ready once nothing was heard for too long, with `heard` the time when something last was.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, heard: impl Fn() -> Instant) -> Poll<()> {
+    /// Ready once nothing was heard for too long on a connection, with `heard` the time from which that counts.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, pulse: &Pulse, heard: Instant) -> Poll<()> {
         while self.timer.as_mut().poll(cx).is_ready() {
-            let (now, due) = (Instant::now(), heard() + SILENCE_MAX - DOUBT);
+            let (now, due) = (Instant::now(), heard + pulse.patience() - DOUBT);
             if due > now {
                 self.doubting = false;
                 self.timer.as_mut().reset(due);
@@ -280,6 +311,42 @@ mod tests {
         near.read_exact(&mut said).await.unwrap();
         assert_eq!(said, b"I am here".repeat(100));
         watching.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_took_long_to_come_through_is_given_longer_while_that_is_news() {
+        let silence = async |took: Duration, age: Duration| {
+            let pulse = Pulse::new();
+            tokio::time::sleep(took).await;
+            pulse.came_through();
+            tokio::time::sleep(age - took).await;
+            pulse.set_now(&pulse.heard_ms);
+            let before = Instant::now();
+            pulse.watch().await;
+            before.elapsed().as_secs()
+        };
+        let (young, old) = (Duration::from_secs(12), 2 * YOUNG);
+        assert_eq!(silence(Duration::ZERO, young).await, SILENCE_MAX.as_secs());
+        assert_eq!(silence(Duration::from_secs(5), young).await, 10);
+        assert_eq!(silence(Duration::from_secs(12), young).await, PATIENCE_MAX.as_secs());
+        assert_eq!(silence(Duration::from_secs(5), old).await, SILENCE_MAX.as_secs());
+    }
+
+    #[tokio::test]
+    async fn who_left_is_known_to_have_left_also_where_much_was_said() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let near = Pulsed::new(listener.accept().await.unwrap().0, Pulse::new());
+        far.write_all(b"I am here").await.unwrap();
+        near.stream.readable().await.unwrap();
+        assert!(!near.has_left());
+        drop(far);
+        let left = async {
+            while !near.has_left() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), left).await.expect("it has left");
     }
 
     #[tokio::test(start_paused = true)]

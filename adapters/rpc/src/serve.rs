@@ -171,6 +171,8 @@ pub async fn serve_tls(
             };
             let Admitted { stream, origin, until, place: _place } = match admitted {
                 Ok(admitted) => admitted,
+                // There may be as many of them as there are agents.
+                Err(error @ AdmitError::Left) => return tracing::debug!(%address, %error, "client refused"),
                 Err(error) => return tracing::info!(%address, %error, "client refused"),
             };
             let connection = Connection::new(stream, until, permit, stopping.clone());
@@ -190,6 +192,8 @@ enum AdmitError {
     Lost(io::Error),
     #[error("the client did not begin to speak TLS")]
     Silent,
+    #[error("the client left before its turn")]
+    Left,
     #[error("TLS handshake failed: {0}")]
     Handshake(io::Error),
     #[error("TLS handshake took too long")]
@@ -226,6 +230,7 @@ impl Entrance {
         begun.map_err(|_| AdmitError::Silent)?.map_err(AdmitError::Lost)?;
         let pulse = Pulse::new();
         let mut stream = self.handshake(Pulsed::new(stream, Arc::clone(&pulse))).await?;
+        pulse.came_through();
         stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
         let peer = peer(&stream, address)?;
         let (until, place) = if peer.is_some() {
@@ -239,6 +244,10 @@ impl Entrance {
 
     async fn handshake(&self, stream: Pulsed<TcpStream>) -> Result<Secured, AdmitError> {
         let turn = self.turns.acquire().await.expect("invariant: the semaphore is never closed");
+        // A fleet that waits longer than it has patience for would have all of this machine's time go to those who left.
+        if stream.has_left() {
+            return Err(AdmitError::Left);
+        }
         // Its own time begins with its turn: who waited behind others is not to blame for them.
         let late = Instant::now() + HANDSHAKE_TIMEOUT;
         let mut handshake = std::pin::pin!(self.acceptor.accept(stream));

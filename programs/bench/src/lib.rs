@@ -38,6 +38,7 @@ mod published;
 mod receipt;
 mod relay;
 mod report;
+mod said;
 mod scale;
 mod shape;
 mod stop;

@@ -64,9 +64,9 @@ pub(crate) fn run(args: &PageArgs) -> anyhow::Result<ExitCode> {
     let Page { html, problems } = join("starling bench", &found, Vec::new());
     let file = args.file.display();
     std::fs::write(&args.file, html).with_context(|| format!("cannot write {file}"))?;
-    println!("{file}: {} of {} reports", found.len() - problems.len(), found.len());
+    crate::said::line(&format!("{file}: {} of {} reports", found.len() - problems.len(), found.len()));
     for problem in &problems {
-        eprintln!("{problem}");
+        crate::said::note(problem);
     }
     Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -28,7 +28,7 @@ impl Progress {
 
     /// Says what is being done now.
     pub(crate) fn say(&self, text: &str) {
-        eprintln!("{text}");
+        crate::said::note(text);
     }
 
     /// Begins a counted phase.
@@ -50,7 +50,7 @@ impl Phase {
         if let Some(bar) = &self.bar {
             bar.set_position(self.done);
         } else if is_milestone(self.done, self.total) {
-            eprintln!("{}: {} of {}", self.text, self.done, self.total);
+            crate::said::note(&format!("{}: {} of {}", self.text, self.done, self.total));
         }
     }
 }
@@ -59,7 +59,7 @@ impl Drop for Phase {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
-            eprintln!("{}: {} of {}", self.text, self.done, self.total);
+            crate::said::note(&format!("{}: {} of {}", self.text, self.done, self.total));
         }
     }
 }

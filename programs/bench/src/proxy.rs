@@ -126,7 +126,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let versions = Versions::of(Some(&envoy));
     let findings = Findings::new(&bench, &rows, args.rounds, args.seconds, Machine::read(), versions);
-    print!("{}", findings.text());
+    crate::said::text(&findings.text());
     if let Some(path) = &args.json {
         let mut json = serde_json::to_string_pretty(&findings)?;
         json.push('\n');

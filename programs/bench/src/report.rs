@@ -129,7 +129,7 @@ impl OutputArgs {
         }
         let mut code = ExitCode::SUCCESS;
         for bar in bars.iter().filter(|bar| !bar.met) {
-            eprintln!("{}", bar.complaint());
+            crate::said::note(&bar.complaint().to_string());
             code = ExitCode::FAILURE;
         }
         Ok(code)
@@ -159,8 +159,8 @@ impl Versions {
 impl Output {
     fn print<T: Serialize>(self, report: &T, table: impl FnOnce() -> String) -> anyhow::Result<()> {
         match self {
-            Self::Table => println!("{}", table()),
-            Self::Json => println!("{}", to_json(report)?),
+            Self::Table => crate::said::line(&table()),
+            Self::Json => crate::said::line(&to_json(report)?),
         }
         Ok(())
     }

@@ -49,7 +49,7 @@ impl Stopped {
 
     /// Tells that it came, and what the program ends with.
     pub(crate) fn tell(self) -> ExitCode {
-        eprintln!("{}; the mesh is taken down", self.how);
+        crate::said::note(&format!("{}; the mesh is taken down", self.how));
         self.code()
     }
 }

@@ -121,7 +121,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         let present = args.rounds.saturating_mul(args.writes);
         findings.restart = Some(restart::measure(writes.server(), args.entries, present, &progress).await?);
     }
-    print!("{}", findings.text());
+    crate::said::text(&findings.text());
     if let Some(path) = &args.json {
         let mut json = serde_json::to_string_pretty(&findings)?;
         json.push('\n');

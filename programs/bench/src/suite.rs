@@ -176,7 +176,7 @@ pub(crate) async fn run(args: SuiteArgs) -> anyhow::Result<ExitCode> {
     let parts = chosen(args.suite, &args.only)?;
     if args.list {
         for Part { name, about, arguments } in parts {
-            println!("{name:<15} {about}\n{:<15} starling bench {}", "", arguments);
+            crate::said::line(&format!("{name:<15} {about}\n{:<15} starling bench {}", "", arguments));
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -186,11 +186,11 @@ pub(crate) async fn run(args: SuiteArgs) -> anyhow::Result<ExitCode> {
     // What an earlier run left would be taken for this one's.
     write(&report, &folder, parts.len())?;
     for (number, part) in (1..).zip(&parts) {
-        eprintln!("[{number} of {}] {}: {}", parts.len(), part.name, part.about);
+        crate::said::note(&format!("[{number} of {}] {}: {}", parts.len(), part.name, part.about));
         report.parts.push(run_part(part, &folder).await?);
         write(&report, &folder, parts.len())?;
     }
-    eprintln!("{}", folder.join(PAGE_NAME).display());
+    crate::said::note(&folder.join(PAGE_NAME).display().to_string());
     let is_whole = report.parts.iter().all(|part| part.exit_code == Some(0));
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -12,7 +12,8 @@ use starling_attach::{Epoch, Lineage};
 use starling_catalog::Snapshot;
 use starling_model::{NodeName, Revision};
 use starling_store::{
-    EmbeddedOptions, EmbeddedStore, EtcdOpenError, EtcdOptions, EtcdStore, ExaminedEtcd, ExaminedStore, Store,
+    CommitError, EmbeddedOptions, EmbeddedStore, EtcdOpenError, EtcdOptions, EtcdStore, ExaminedEtcd, ExaminedStore,
+    LoadError, Store, WatchError,
 };
 use starling_telemetry::Registry;
 use starling_tls::{CertificateAuthority, OpenError};
@@ -203,12 +204,30 @@ impl Opening {
         Ok(())
     }
 
-    /// Opens everything for writing, and starts the server.
+    /// Opens everything for writing, and starts the server. Where etcd ceases to answer meanwhile, or another server has made
+    /// the store at the same moment, everything is examined anew.
     ///
     /// # Errors
-    /// When the disk does not take what is to be written.
+    /// When the disk does not take what is to be written, or etcd nothing for a minute.
     pub async fn start(self, registry: &Registry) -> anyhow::Result<Arc<Server>> {
-        let Self { config, store, mut catalog, authority: in_files } = self;
+        let begun = Instant::now();
+        let mut opening = self;
+        loop {
+            let config = opening.config.clone();
+            match opening.open(registry).await {
+                Err(reason) if may_pass(&reason) && begun.elapsed() < ETCD_PATIENCE => {
+                    let reason = format!("{reason:#}");
+                    tracing::warn!(reason, "this server could not start on its store yet, and looks at it anew");
+                    tokio::time::sleep(ETCD_PAUSE).await;
+                    opening = Self::examine(config).await?;
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    async fn open(self, registry: &Registry) -> anyhow::Result<Arc<Server>> {
+        let Self { config, store, catalog, authority: in_files } = self;
         let (store, lineage): (Arc<dyn Store>, _) = match store {
             Examined::Embedded(store) => {
                 let store = tokio::task::spawn_blocking(move || store.adopt()).await??;
@@ -216,15 +235,7 @@ impl Opening {
                 (Arc::new(store), lineage)
             }
             Examined::Etcd(store) => {
-                let store = match store.adopt().await {
-                    // It is a first start of several: the store is the other's, and so is what it holds by now.
-                    Err(EtcdOpenError::JustMade { .. }) => {
-                        let (made, stored) = look_at_etcd(&config).await?;
-                        catalog = turn::catalog(&stored)?;
-                        made.adopt().await?
-                    }
-                    adopted => adopted?,
-                };
+                let store = store.adopt().await?;
                 let lineage = lineage(&[store.epoch()]);
                 (Arc::new(store), lineage)
             }
@@ -254,40 +265,48 @@ async fn examine_embedded(data_dir: &Path) -> anyhow::Result<(Examined, starling
     examined.await?
 }
 
-/// A store on etcd that was there, read once more.
-async fn look_at_etcd(config: &ServerConfig) -> anyhow::Result<(Box<ExaminedEtcd>, starling_store::Snapshot)> {
-    let StoreKind::Etcd(options) = &config.store else { anyhow::bail!("the store is not on etcd") };
-    match examine_etcd(&config.data_dir, options).await? {
-        (Examined::Etcd(store), stored) => Ok((store, stored)),
-        (Examined::Embedded(_), _) => anyhow::bail!("the store is not on etcd"),
-    }
-}
-
 /// Of a store on etcd nothing need be in the directory: another server may have made it.
 async fn examine_etcd(data_dir: &Path, options: &EtcdOptions) -> anyhow::Result<(Examined, starling_store::Snapshot)> {
     let directory = data_dir.join(STORE);
     if EmbeddedStore::exists(&directory)? {
         return Err(Inconsistent::OtherKind { beside: directory }.into());
     }
-    let store = etcd_once_there(EtcdOptions { memory: Some(directory), ..options.clone() }).await?;
+    let options = EtcdOptions { memory: Some(directory), ..options.clone() };
+    let begun = Instant::now();
+    loop {
+        match look_at_etcd(&options).await {
+            // It is being started itself, or has no leader now.
+            Err(reason) if may_pass(&reason) && begun.elapsed() < ETCD_PATIENCE => {
+                let (left, reason) = (ETCD_PATIENCE.saturating_sub(begun.elapsed()).as_secs(), format!("{reason:#}"));
+                tracing::warn!(reason, gives_up_in_s = left, "waiting for the etcd of --store");
+                tokio::time::sleep(ETCD_PAUSE).await;
+            }
+            looked => return looked,
+        }
+    }
+}
+
+async fn look_at_etcd(options: &EtcdOptions) -> anyhow::Result<(Examined, starling_store::Snapshot)> {
+    let store = EtcdStore::examine(options.clone()).await?;
     store.refuse_unfinished()?;
     let stored = store.load().await?;
     Ok((Examined::Etcd(Box::new(store)), stored))
 }
 
-/// Waits a while for an etcd that is being started itself, or has no leader now.
-async fn etcd_once_there(options: EtcdOptions) -> Result<ExaminedEtcd, EtcdOpenError> {
-    let begun = Instant::now();
-    loop {
-        match EtcdStore::examine(options.clone()).await {
-            Err(EtcdOpenError::Trouble(reason)) if reason.may_pass() && begun.elapsed() < ETCD_PATIENCE => {
-                let left = ETCD_PATIENCE.saturating_sub(begun.elapsed()).as_secs();
-                tracing::warn!(%reason, gives_up_in_s = left, "waiting for the etcd of --store");
-                tokio::time::sleep(ETCD_PAUSE).await;
-            }
-            found => return found,
-        }
-    }
+/// Whether a start that failed so may go well a moment later.
+fn may_pass(error: &anyhow::Error) -> bool {
+    // The store of a first start of several may be another's, and so is what it holds by now.
+    let opened = error.downcast_ref().is_some_and(|error| {
+        matches!(error, EtcdOpenError::JustMade { .. })
+            || matches!(error, EtcdOpenError::Trouble(trouble) if trouble.may_pass())
+    });
+    let loaded = error.downcast_ref().is_some_and(|error| matches!(error, LoadError::Unavailable(_)));
+    let written = error.downcast_ref().is_some_and(|error| matches!(error, CommitError::Unavailable(_)));
+    // etcd may forget what came between a look and the watch from there on.
+    let watched = error
+        .downcast_ref()
+        .is_some_and(|error| matches!(error, WatchError::Unavailable(_) | WatchError::Compacted { .. }));
+    opened || loaded || written || watched
 }
 
 /// The store is made first of all, so that a start that was interrupted never leaves the others without it.

@@ -39,7 +39,8 @@ pub(crate) async fn follow(server: &Weak<Server>, mut watch: Watch) -> anyhow::R
         let Some(server) = server.upgrade() else { return Ok(()) };
         match next {
             Ok(committed) => turn(&server, &committed)?,
-            Err(WatchError::Compacted { .. }) => {
+            Err(WatchError::Compacted { from, oldest }) => {
+                tracing::warn!(%from, %oldest, "the store no longer has all that this server missed: it is read anew");
                 watch = reload(&server).await.context("falling behind the store, and reloading it failed")?;
             }
             Err(ended) => return Err(ended).context("the store's watch ended"),

@@ -107,6 +107,39 @@ async fn a_waiter_wakes_for_its_own_subject_only() {
 }
 
 #[tokio::test]
+async fn of_a_hundred_thousand_watchers_a_write_wakes_those_of_its_service_alone() {
+    const WATCHERS: usize = 100_000;
+    const SERVICES: usize = 2_000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = start(directory.path()).await;
+    let name = |service: usize| format!("svc-{service}");
+    let (tell, mut woken) = tokio::sync::mpsc::unbounded_channel();
+    for watcher in 0..WATCHERS {
+        let subscription = server.subscribe(BTreeSet::from([endpoints(&name(watcher % SERVICES))]));
+        let tell = tell.clone();
+        tokio::spawn(async move {
+            loop {
+                subscription.changed().await;
+                if tell.send(watcher).is_err() {
+                    break;
+                }
+            }
+        });
+    }
+    for (service, port) in [(7, 80), (SERVICES - 1, 81), (7, 82), (0, 83)] {
+        server.commit(&register(&name(service), port)).await.expect("committed");
+        let concerned: BTreeSet<usize> = (service..WATCHERS).step_by(SERVICES).collect();
+        let mut told = Vec::new();
+        while told.len() < concerned.len() {
+            let one = tokio::time::timeout(DEADLINE, woken.recv()).await;
+            told.push(one.expect("all of them are woken").expect("they watch on"));
+        }
+        assert_eq!(told.iter().copied().collect::<BTreeSet<_>>(), concerned, "each once, and nobody else");
+    }
+    assert_eq!(woken.try_recv().ok(), None, "nobody was woken by what is no concern of theirs");
+}
+
+#[tokio::test]
 async fn concurrent_writers_of_one_entry_all_get_through() {
     let directory = tempfile::tempdir().expect("a directory");
     let server = start(directory.path()).await;

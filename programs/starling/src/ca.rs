@@ -161,6 +161,8 @@ struct Rotation {
     #[serde(default)]
     given_up_unnamed: u64,
     #[serde(default)]
+    pending_servers: u64,
+    #[serde(default)]
     pending_relays: Vec<String>,
     #[serde(default)]
     given_up_relays: Vec<String>,
@@ -238,7 +240,11 @@ async fn status(args: &ShowArgs, surroundings: &Surroundings) -> anyhow::Result<
     };
     let count = |count: Option<u64>| count.map_or("?".to_owned(), |count| count.to_string());
     let (applied, affected) = (count(rotation.applied), count(rotation.affected));
-    print::line(&format!("{} is trusted by {applied} of {affected}; it signs once all of them do", rotation.root))?;
+    // Of nodes that are away the receipt knows nothing: they are among those that are waited for.
+    print::line(&format!("{} is trusted by {applied} of {affected} nodes whose agents are attached", rotation.root))?;
+    if rotation.pending_servers > 0 {
+        print::line(&format!("waits for {} of the servers to say how their nodes are", rotation.pending_servers))?;
+    }
     let waits = [
         ("waits for", &rotation.pending, rotation.pending_unnamed),
         ("waits for relays", &rotation.pending_relays, 0),
@@ -252,6 +258,7 @@ async fn status(args: &ShowArgs, surroundings: &Surroundings) -> anyhow::Result<
             print::line(&format!("{what}: {}{more}", names(nodes)))?;
         }
     }
+    print::line("it signs once nothing is waited for; `starling ca proceed` goes on without")?;
     Ok(Outcome::Done)
 }
 

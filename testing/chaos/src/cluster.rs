@@ -21,6 +21,9 @@ const START_TIME_MAX: Duration = Duration::from_secs(120);
 /// Time between two looks at something that is waited for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
+/// What etcd remembers, shorter than most faults last.
+const HISTORY_KEPT: &str = "3s";
+
 /// Longest wait for a member's own account of itself.
 const STATUS_TIME_MAX: Duration = Duration::from_millis(500);
 
@@ -136,6 +139,12 @@ impl Cluster {
         self.data(role).with_extension("log")
     }
 
+    /// How many lines with that text are in the logs of servers.
+    pub(crate) fn logged(&self, text: &str) -> usize {
+        let logs = (0..COUNT).filter_map(|number| std::fs::read(self.log(Role::Server(number))).ok());
+        logs.map(|log| String::from_utf8_lossy(&log).lines().filter(|line| line.contains(text)).count()).sum()
+    }
+
     /// Gives a server what it needs to be one of several on one etcd: the seal key of the CA that is in common, or, of a
     /// release that has none, the CA of the first server.
     async fn share_authority(&mut self, number: usize) -> anyhow::Result<()> {
@@ -182,6 +191,8 @@ impl Cluster {
         let role = Role::Member(number);
         let mut command = self.network.command(role.machine(), &self.programs.etcd);
         command.args(["--name", &format!("m{number}"), "--initial-cluster", &cluster.join(",")]);
+        // What a server that was cut off has missed is often gone: it reads everything anew.
+        command.args(["--auto-compaction-mode", "periodic", "--auto-compaction-retention", HISTORY_KEPT]);
         command.args(["--listen-client-urls", &url(number, 2379), "--advertise-client-urls", &url(number, 2379)]);
         command.args(["--listen-peer-urls", &url(number, 2380), "--initial-advertise-peer-urls", &url(number, 2380)]);
         command.arg("--data-dir").arg(self.data(role)).args(["--log-level", "warn"]);

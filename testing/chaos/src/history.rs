@@ -24,6 +24,8 @@ pub enum Kind {
     ServiceResolver,
     /// A node from outside with a service; its value is in the metadata of both.
     Node,
+    /// An entry of the key-value store; its value is in its bytes and its flags.
+    Kv,
 }
 
 /// One key of the catalog that is written and read.

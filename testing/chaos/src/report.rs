@@ -45,7 +45,7 @@ pub fn table(remains: &Remains, figures: &Figures) -> String {
     judged(
         "servers that differ in the end",
         broken(Promise::Agreement),
-        format!("healed in {:.1?}", remains.healed_in),
+        format!("healed in {:.1?}; {} times one read everything anew", remains.healed_in, remains.read_anew),
     );
     judged("reads refused by a server that runs", broken(Promise::ReadsGoOn), String::new());
     judged("panics", broken(Promise::NoPanic), format!("{} ended by themselves", remains.ended_by_themselves.len()));

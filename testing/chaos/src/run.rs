@@ -41,7 +41,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 const DUMP_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// What everything is, by what is asked.
-const DUMPS: [&str; 3] = ["/v1/catalog/nodes", "/v1/config/service-defaults", "/v1/config/service-resolver"];
+const DUMPS: [&str; 4] =
+    ["/v1/catalog/nodes", "/v1/config/service-defaults", "/v1/config/service-resolver", "/v1/kv/?recurse"];
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -85,6 +86,8 @@ pub struct Remains {
     pub findings: Findings,
     /// Programs that ended though nobody killed them.
     pub ended_by_themselves: Vec<(Role, String)>,
+    /// How often a server read everything anew, as etcd no longer had what it had missed.
+    pub read_anew: usize,
     /// How long healing took after the last fault.
     pub healed_in: Duration,
     /// The run's folder: logs and data, to be kept or removed.
@@ -144,6 +147,7 @@ pub async fn run(options: &Options) -> anyhow::Result<Remains> {
         dumps,
         findings: board.recorder.findings(),
         ended_by_themselves: cluster.ended_by_themselves.clone(),
+        read_anew: cluster.logged("it is read anew"),
         healed_in,
         folder: Folder(Some(cluster)),
     })

@@ -62,7 +62,8 @@ impl<T> ServerFrames<T> {
     /// Ready once the server has been waited for too long. Who is slow to take frames has not been waiting.
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<CallError> {
         let waiting = *self.waiting.get_or_insert_with(Instant::now);
-        let silence = self.vigil.poll(cx, || self.line.pulse.heard().max(waiting));
+        let heard = self.line.pulse.heard().max(waiting);
+        let silence = self.vigil.poll(cx, &self.line.pulse, heard);
         silence.map(|()| {
             // Calls on the same connection wait in vain, too.
             self.line.pulse.hang_up();

@@ -94,13 +94,13 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let comparison = match read() {
         Ok(comparison) => comparison,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            crate::said::note(&format!("error: {error:#}"));
             return Ok(ExitCode::from(EXIT_NOT_COMPARABLE));
         }
     };
     match args.output {
-        Output::Table => print!("{}", comparison.text()),
-        Output::Json => println!("{}", serde_json::to_string_pretty(&comparison)?),
+        Output::Table => crate::said::text(&comparison.text()),
+        Output::Json => crate::said::line(&serde_json::to_string_pretty(&comparison)?),
     }
     Ok(if comparison.regressions == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

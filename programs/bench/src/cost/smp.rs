@@ -50,7 +50,7 @@ pub(crate) fn run(args: &SmpArgs) -> anyhow::Result<ExitCode> {
     let text = render(&read(&args.report)?);
     match &args.file {
         Some(path) => std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?,
-        None => print!("{text}"),
+        None => crate::said::text(&text),
     }
     Ok(ExitCode::SUCCESS)
 }

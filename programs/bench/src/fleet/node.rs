@@ -94,6 +94,7 @@ impl NodeSpec {
             enable_script_checks: false,
             sidecar_ports: DEFAULT_SIDECAR_PORTS,
             services_of_files: BTreeSet::new(),
+            checks_of_files: BTreeSet::new(),
             clock: system_clock(),
         };
         let config = NodeConfig {

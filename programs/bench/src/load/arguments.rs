@@ -221,7 +221,10 @@ pub async fn run(args: LoadArgs) -> anyhow::Result<ExitCode> {
     if !args.merge.is_empty() {
         let merged = hdr_log::merge(&args.merge)?;
         if merged.foreign > 0 {
-            eprintln!("{} of the logs are not of `starling load`: their errors are not known", merged.foreign);
+            crate::said::note(&format!(
+                "{} of the logs are not of `starling load`: their errors are not known",
+                merged.foreign
+            ));
         }
         return args.report(&merged.summary(), &merged.outcome, merged.began);
     }
@@ -248,7 +251,7 @@ async fn watched(mut running: Running, planned: &str) -> anyhow::Result<(Outcome
         tokio::select! {
             outcome = running.outcome() => {
                 if terminal {
-                    eprint!("\r\x1b[K");
+                    crate::said::over("");
                 }
                 return outcome.map(|outcome| (outcome, stopped));
             }
@@ -257,7 +260,7 @@ async fn watched(mut running: Running, planned: &str) -> anyhow::Result<(Outcome
                 let (seconds, failed) = (begun.elapsed().as_secs_f64(), running.failed());
                 let line = format!("{seconds:.0} s {planned}: {done} requests, {}/s, {failed} errors", done - told);
                 told = done;
-                if terminal { eprint!("\r\x1b[K{line}") } else { eprintln!("{line}") }
+                if terminal { crate::said::over(&line) } else { crate::said::note(&line) }
             }
             how = stop.came() => {
                 stopped = Some(how);

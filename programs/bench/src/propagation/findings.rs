@@ -99,11 +99,11 @@ pub(super) fn deliver(subject: Subject, report: &FleetReport, output: &OutputArg
     }
     let missing: u64 = report.all_changes().map(|change| change.affected.saturating_sub(change.applied)).sum();
     if missing > 0 {
-        eprintln!("{missing} times a workload was not reached by a change");
+        crate::said::note(&format!("{missing} times a workload was not reached by a change"));
     }
     let unseen = beside::unseen(report);
     if unseen > 0 {
-        eprintln!("{unseen} times a change did not show in the traffic through an Envoy");
+        crate::said::note(&format!("{unseen} times a change did not show in the traffic through an Envoy"));
     }
     Ok(ExitCode::FAILURE)
 }

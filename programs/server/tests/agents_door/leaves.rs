@@ -27,6 +27,7 @@ async fn linked(mesh: &Mesh, services: &[&str]) {
         service: LinkedName::Service(name.parse().expect("a name")),
         tls: None,
         keeps_host: false,
+        allows_local: false,
     };
     let (gateway, services) = ("egress".parse().expect("a name"), services.iter().map(link).collect());
     let entry = TerminatingGateway { gateway, services, meta: std::collections::BTreeMap::new() };

@@ -32,6 +32,7 @@ fn remains(events: Vec<Event>) -> Remains {
         dumps: vec![dump; 3],
         findings: Findings::default(),
         ended_by_themselves: Vec::new(),
+        read_anew: 0,
         healed_in: Duration::ZERO,
         folder: Folder::of_nothing(),
     }

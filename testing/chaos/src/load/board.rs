@@ -8,7 +8,7 @@ use crate::cluster::COUNT;
 use crate::history::{Key, Kind, Recorder};
 
 /// Keys in use at a time: few, so that clients meet on each.
-const SLOTS: usize = 6;
+const SLOTS: usize = 8;
 
 /// Writes to a key before another one takes its place: a check of one key takes long when its history is.
 const WRITES_PER_KEY_MAX: u32 = 150;
@@ -139,6 +139,6 @@ impl Board {
 }
 
 fn key_of(slot: usize, generation: u32) -> Arc<Key> {
-    let kind = [Kind::ServiceDefaults, Kind::ServiceResolver, Kind::Node][slot % 3];
+    let kind = [Kind::ServiceDefaults, Kind::ServiceResolver, Kind::Node, Kind::Kv][slot % 4];
     Arc::new(Key { kind, name: format!("chaos-{slot}-{generation}") })
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 use starling_e2e::http::{Answer as Response, Connection, Method};
 
@@ -96,6 +98,7 @@ fn request(key: &Key, call: Call, query: &str) -> (Method, String, String) {
         Kind::ServiceDefaults => "service-defaults",
         Kind::ServiceResolver => "service-resolver",
         Kind::Node => return node_request(name, call, &query),
+        Kind::Kv => return kv_request(name, call, &query),
     };
     let entry = |value: u64| json!({"Kind": kind, "Name": name, "Meta": {VALUE: value.to_string()}}).to_string();
     match call {
@@ -116,6 +119,17 @@ fn node_request(name: &str, call: Call, query: &str) -> (Method, String, String)
             (Method::PUT, "/v1/catalog/register".to_owned(), body.to_string())
         }
         Call::Delete => (Method::PUT, "/v1/catalog/deregister".to_owned(), json!({"Node": name}).to_string()),
+    }
+}
+
+fn kv_request(name: &str, call: Call, query: &str) -> (Method, String, String) {
+    match call {
+        Call::Read => (Method::GET, format!("/v1/kv/{name}{query}"), String::new()),
+        Call::Write(value) => (Method::PUT, format!("/v1/kv/{name}?flags={value}"), value.to_string()),
+        Call::CompareAndSet { expected, value } => {
+            (Method::PUT, format!("/v1/kv/{name}?flags={value}&cas={expected}"), value.to_string())
+        }
+        Call::Delete => (Method::DELETE, format!("/v1/kv/{name}"), String::new()),
     }
 }
 
@@ -141,8 +155,16 @@ fn reply(key: &Key, call: Call, response: &Response) -> Reply {
 fn found(key: &Key, text: &str) -> Result<Answer, String> {
     let body: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let value_of = |meta: &Value| meta[VALUE].as_str().and_then(|text| text.parse().ok());
-    let (meta, modified) = match key.kind {
-        Kind::ServiceDefaults | Kind::ServiceResolver => (&body["Meta"], &body["ModifyIndex"]),
+    let (value, modified) = match key.kind {
+        Kind::ServiceDefaults | Kind::ServiceResolver => (value_of(&body["Meta"]), &body["ModifyIndex"]),
+        Kind::Kv => {
+            let (bytes, flags) = (&body[0]["Value"], body[0]["Flags"].as_u64());
+            let bytes = bytes.as_str().and_then(|text| BASE64.decode(text).ok());
+            if bytes != flags.map(|flags| flags.to_string().into_bytes()) {
+                return Err("bytes and flags are of different writes".to_owned());
+            }
+            (flags, &body[0]["ModifyIndex"])
+        }
         Kind::Node if body.is_null() => return Ok(Answer::Absent),
         Kind::Node => {
             let service = &body["Services"][SERVICE]["Meta"];
@@ -151,10 +173,10 @@ fn found(key: &Key, text: &str) -> Result<Answer, String> {
             if value_of(&node["Meta"]) != value_of(service) {
                 return Err("node and service are of different registrations".to_owned());
             }
-            (&node["Meta"], &node["ModifyIndex"])
+            (value_of(&node["Meta"]), &node["ModifyIndex"])
         }
     };
-    match (value_of(meta), modified.as_u64()) {
+    match (value, modified.as_u64()) {
         (Some(value), Some(modified)) => Ok(Answer::Found { value, modified }),
         _ => Err("no value".to_owned()),
     }

@@ -103,7 +103,7 @@ impl PacketLoss {
 impl Drop for PacketLoss {
     fn drop(&mut self) {
         if let Err(error) = self.nft.run(&format!("delete table inet {}\n", self.table)) {
-            eprintln!("the table {} of nftables could not be removed: {error:#}", self.table);
+            crate::said::note(&format!("the table {} of nftables could not be removed: {error:#}", self.table));
         }
     }
 }
