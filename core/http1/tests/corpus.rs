@@ -1,20 +1,11 @@
 //! What fuzzing has found and kept, again: every file of `fuzz/corpus` holds what must hold.
 
+#[path = "../../../fuzz/properties/corpus.rs"]
+mod corpus;
 #[path = "../../../fuzz/properties/http1.rs"]
 mod http1;
 
-fn replay(target: &str, property: fn(&[u8])) {
-    let folder = format!("{}/../../fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
-    let files = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder}: {error}"));
-    let mut count = 0;
-    for file in files {
-        let path = file.expect("an entry of the folder").path();
-        println!("{}", path.display());
-        property(&std::fs::read(&path).expect("a readable file"));
-        count += 1;
-    }
-    assert!(count > 10, "only {count} files in {folder}");
-}
+use corpus::replay;
 
 #[test]
 fn requests() {

@@ -1,5 +1,7 @@
 //! What fuzzing has found and kept, again: every file of a folder of `fuzz/corpus` holds what must hold.
 
+#[path = "../../../fuzz/properties/corpus.rs"]
+mod corpus;
 #[path = "../../../fuzz/properties/path.rs"]
 mod path;
 #[path = "../../../fuzz/properties/proxy_protocol.rs"]
@@ -7,17 +9,7 @@ mod proxy_protocol;
 #[path = "../../../fuzz/properties/trace.rs"]
 mod trace;
 
-fn replay(target: &str, property: fn(&[u8])) {
-    let folder = format!("{}/../../fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
-    let mut count = 0;
-    for file in std::fs::read_dir(&folder).expect("a folder") {
-        let path = file.expect("an entry of the folder").path();
-        println!("{}", path.display());
-        property(&std::fs::read(&path).expect("a readable file"));
-        count += 1;
-    }
-    assert!(count > 10, "only {count} files in {folder}");
-}
+use corpus::replay;
 
 #[test]
 fn paths() {
