@@ -21,6 +21,7 @@ const SERVICES: &[(&str, &str)] = &[
     (r#"{"Name": "a", "SNI": "a.example.com"}"#, "Services[0].SNI: needs CAFile, without which"),
     (r#"{"Name": "a", "CAFile": "/ca", "SNI": "*.example.com"}"#, "Services[0].SNI: \"*.example.com\" is no host name"),
     (r#"{"Name": "a", "CAFile": "/ca", "SNI": "192.0.2.1"}"#, "Services[0].SNI: \"192.0.2.1\" is no host name"),
+    (r#"{"Name": "a", "AllowLocalAddresses": true}"#, "Services[0].AllowLocalAddresses: is for \"*\""),
     (r#"{"Name": "a", "Namespace": "other"}"#, "Services[0].Namespace: "),
 ];
 

@@ -21,6 +21,7 @@ fn entry(gateway: &str, services: &[&str]) -> Record {
         service: if *name == "*" { LinkedName::Any } else { LinkedName::Service(name.parse().unwrap()) },
         tls: None,
         keeps_host: false,
+        allows_local: false,
     };
     Record::Config(ConfigEntry::TerminatingGateway(Box::new(TerminatingGateway {
         gateway: gateway.parse().unwrap(),

@@ -35,6 +35,9 @@ pub struct LinkedService {
     /// (`DisableAutoHostRewrite`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keeps_host: bool,
+    /// Whether [`LinkedName::Any`] means instances at addresses of the gateway's own machine and link as well (`AllowLocalAddresses`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allows_local: bool,
 }
 
 /// Which services are meant.
@@ -45,6 +48,15 @@ pub enum LinkedName {
     Service(ServiceName),
     /// Every service that has an instance outside the mesh and none in it, and that is not named (`*`).
     Any,
+}
+
+impl LinkedService {
+    /// Whether instances at addresses of the gateway's own machine and link are not called. Whoever may register a service says where it is, and
+    /// what is linked by `*` nobody else has looked at.
+    #[must_use]
+    pub fn shuns_local(&self) -> bool {
+        self.service == LinkedName::Any && !self.allows_local
+    }
 }
 
 impl LinkedName {
@@ -124,7 +136,7 @@ fn kept_link(linked: &Value) -> Option<LinkedService> {
         (None, ..) => None,
     };
     let keeps_host = linked["DisableAutoHostRewrite"].as_bool().unwrap_or(false);
-    Some(LinkedService { service, tls, keeps_host })
+    Some(LinkedService { service, tls, keeps_host, allows_local: false })
 }
 
 #[cfg(test)]

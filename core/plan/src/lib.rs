@@ -27,7 +27,8 @@ pub use part::{Assembly, Part, Whose};
 pub use parts::routes::OUTBOUND_TIMEOUT;
 pub use plan::{
     Capture, Cluster, Edge, EdgeHost, EdgeRoute, Endpoint, Endpoints, EndpointsKey, Exit, FailoverGroup, Inbound,
-    Limits, LocalApp, Origins, Outbound, OutsideEndpoint, Plan, Routes, Target, Trust, Virtual,
+    Limits, LocalApp, Origins, Outbound, OutsideEndpoint, Plan, Routes, Target, Trust, Virtual, is_local,
+    is_local_name,
 };
 pub use planner::{MeshSettings, PlanError, Planned, Planner};
 pub use shelf::Origin;

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use exit::{Exit, Origins, OutsideEndpoint};
+pub use exit::{Exit, Origins, OutsideEndpoint, is_local, is_local_name};
 use serde::{Deserialize, Serialize};
 use starling_identity::SpiffeId;
 use starling_model::{

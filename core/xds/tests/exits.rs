@@ -62,7 +62,14 @@ fn exit(service: &str, protocol: Protocol, denied: &[&str]) -> Exit {
 fn plan(exits: Vec<Exit>, address: &str) -> Plan {
     let origins = |exit: &Exit| {
         let origins = vec![OutsideEndpoint { address: address.to_owned(), port: 80, weight: 1 }];
-        Arc::new(Origins { service: exit.service.clone(), subset: None, keeps_host: false, host: None, origins })
+        Arc::new(Origins {
+            service: exit.service.clone(),
+            subset: None,
+            keeps_host: false,
+            host: None,
+            shuns_local: false,
+            origins,
+        })
     };
     Plan {
         revision: Revision(1),

@@ -19,7 +19,7 @@ use rustls::pki_types::ServerName;
 use starling_identity::{Identity, SpiffeId};
 use starling_model::{BalancePolicy, PassiveHealthCheck, Protocol, RetryBudget};
 use starling_plan::plan::LocalApp;
-use starling_plan::{Cluster, Endpoints, Origins};
+use starling_plan::{Cluster, Endpoints, Origins, is_local};
 use starling_tls::Alpn;
 use starling_traffic::balance::{Balancer, Question};
 use starling_traffic::eject::Others;
@@ -502,13 +502,28 @@ impl Upstream {
         CallError::Connect { address, host: host.address, source }
     }
 
+    /// Connects to what a name turns out to be, but not to this machine where that is shunned.
+    async fn dial_named(&self, (name, port): &(String, u16)) -> io::Result<TcpStream> {
+        let shuns_local = matches!(&self.place, Place::Outside(slot, _) if slot.peek().shuns_local);
+        if !shuns_local {
+            return TcpStream::connect((name.as_str(), *port)).await;
+        }
+        let found = tokio::net::lookup_host((name.as_str(), *port)).await?;
+        let addresses: Vec<_> = found.filter(|address| !is_local(address.ip())).collect();
+        if addresses.is_empty() {
+            let reason = "it is an address of the gateway's own machine or link, and its service is linked by *";
+            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, reason));
+        }
+        TcpStream::connect(addresses.as_slice()).await
+    }
+
     /// Connects; `shaking` says whether the TLS handshake has begun.
     async fn dial(&self, host: &Host, shaking: &Cell<bool>) -> io::Result<Stream> {
         let tcp = match (host.address, &self.place) {
             (Some(address), _) => TcpStream::connect(address).await?,
             (None, Place::App(app)) => TcpStream::connect((app.address.as_str(), app.port)).await?,
             (None, Place::Slot(_) | Place::Outside(..)) => match &host.name {
-                Some((name, port)) => TcpStream::connect((name.as_str(), *port)).await?,
+                Some(name) => self.dial_named(name).await?,
                 None => return Err(io::ErrorKind::AddrNotAvailable.into()),
             },
         };

@@ -38,8 +38,14 @@ fn parse_link(mut fields: Fields<'_>) -> Result<LinkedService, FieldError> {
     fields.tenancy()?;
     let tls = parse_tls(&mut fields)?;
     let keeps_host = fields.flag("DisableAutoHostRewrite")?;
+    let allows_local = fields.flag("AllowLocalAddresses")?;
+    if allows_local && service != LinkedName::Any {
+        return Err(
+            fields.error("AllowLocalAddresses", "is for \"*\": a service that is named is called wherever it is")
+        );
+    }
     fields.finish()?;
-    Ok(LinkedService { service, tls, keeps_host })
+    Ok(LinkedService { service, tls, keeps_host, allows_local })
 }
 
 /// Without a `CAFile` nothing is encrypted, as in Consul. What would be of use with TLS only is refused then: whoever wrote it

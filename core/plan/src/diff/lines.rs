@@ -71,6 +71,7 @@ pub(super) fn exit_lines(exit: &Exit) -> Vec<String> {
 pub(super) fn origin_lines(origins: &Origins) -> Vec<String> {
     let lines = origins.origins.iter().map(|it| format!("{}:{} weight {}", it.address, it.port, it.weight));
     let mut lines = or_none(lines.collect());
+    lines.extend(origins.shuns_local.then(|| "nothing of its own machine or link".to_owned()));
     lines.extend(origins.keeps_host.then(|| "keeps the caller's host".to_owned()));
     lines.extend(origins.host.as_ref().map(|host| format!("host {host}")));
     lines

@@ -14,12 +14,20 @@ use super::cluster::{self, CONNECT_TIMEOUT_DEFAULT};
 use super::endpoints::{WEIGHT_MAX, bound};
 use crate::diagnostic::{Diagnostic, Object, Severity};
 use crate::parts::opaque::Opaque;
-use crate::plan::{Exit, Origins, OutsideEndpoint, Target};
+use crate::plan::{Exit, Origins, OutsideEndpoint, Target, is_local, is_local_name};
 use crate::planner::MeshSettings;
 use crate::view::View;
 
-/// Where a service is, and whether it is told the host by which it is registered.
-pub(crate) type OriginsKey = (Target, bool);
+/// Where a service is, as a link wants it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct OriginsKey {
+    /// What is called.
+    pub(crate) target: Target,
+    /// Whether it is told the host by which it is registered.
+    pub(crate) rewrites: bool,
+    /// Whether addresses of the gateway's own machine and link are left out.
+    pub(crate) shuns_local: bool,
+}
 
 /// Where a gateway listens: `bind_address` and `bind_port`, else its own address and port, else its node's.
 pub(crate) fn bind(
@@ -111,7 +119,8 @@ pub(crate) fn same(a: &Exit, b: &Exit) -> bool {
 }
 
 /// Builds where a target is.
-pub(crate) fn origins(view: &mut View<'_>, (target, rewrites): &OriginsKey) -> (Origins, Vec<Diagnostic>) {
+pub(crate) fn origins(view: &mut View<'_>, key: &OriginsKey) -> (Origins, Vec<Diagnostic>) {
+    let OriginsKey { target, rewrites, shuns_local } = key;
     let service = &target.service;
     let exists = view.has_instances(service);
     let is_l7 = view.protocol(service).is_l7();
@@ -129,7 +138,7 @@ pub(crate) fn origins(view: &mut View<'_>, (target, rewrites): &OriginsKey) -> (
             CheckStatus::Warning => !subset.only_passing,
             CheckStatus::Critical => false,
         };
-        match origin(front) {
+        match origin(front, *shuns_local) {
             Ok(origin) => origins.extend(origin.filter(|_| serves)),
             Err(diagnostic) => diagnostics.push(*diagnostic),
         }
@@ -144,7 +153,14 @@ pub(crate) fn origins(view: &mut View<'_>, (target, rewrites): &OriginsKey) -> (
     }
     let host = if is_l7 && *rewrites { one_host(service, &mut origins, &mut diagnostics) } else { None };
     (
-        Origins { service: service.clone(), subset: target.subset.clone(), keeps_host: !rewrites, host, origins },
+        Origins {
+            service: service.clone(),
+            subset: target.subset.clone(),
+            keeps_host: !rewrites,
+            host,
+            shuns_local: *shuns_local,
+            origins,
+        },
         diagnostics,
     )
 }
@@ -175,7 +191,7 @@ fn one_host(
 }
 
 /// Somebody outside who is called; `None` if its weight asks for no load.
-fn origin(front: &Front) -> Result<Option<OutsideEndpoint>, Box<Diagnostic>> {
+fn origin(front: &Front, shuns_local: bool) -> Result<Option<OutsideEndpoint>, Box<Diagnostic>> {
     let unusable = |field: &str, reason: String, fix: &str| {
         Box::new(Diagnostic {
             object: Object::Instance(front.key.clone()),
@@ -204,6 +220,16 @@ fn origin(front: &Front) -> Result<Option<OutsideEndpoint>, Box<Diagnostic>> {
             }
         },
     };
+    let is_own = address.parse().map_or_else(|_| is_local_name(&address), is_local);
+    if shuns_local && is_own {
+        let reason =
+            format!("{address} is an address of the gateway's own machine or link, and its service is linked by *");
+        return Err(unusable(
+            "Address",
+            reason,
+            "link the service by its name, or set AllowLocalAddresses where * is linked",
+        ));
+    }
     let weight = match front.health {
         CheckStatus::Passing => front.weights.passing,
         CheckStatus::Warning => front.weights.warning,

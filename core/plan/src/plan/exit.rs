@@ -1,6 +1,6 @@
 //! The parts of a plan by which a gateway stands for services outside the mesh.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,8 +48,29 @@ pub struct Origins {
     pub keeps_host: bool,
     /// The host that requests are told to be for, in place of the one that the caller has asked for.
     pub host: Option<String>,
+    /// Whether addresses of the gateway's own machine and link are not called, whatever a name turns out to be ([`is_local`]).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shuns_local: bool,
     /// Those in order to be called, ordered by address and port, each once.
     pub origins: Vec<OutsideEndpoint>,
+}
+
+/// Whether an address is of whichever machine uses it, or of the link that it is on: loopback, unspecified and "this network" (RFC 6890), and
+/// link-local, where clouds serve credentials. IPv4 in IPv6 counts as IPv4.
+#[must_use]
+pub fn is_local(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local() || ip.octets()[0] == 0,
+        // The first 96 bits are 0 in the addresses that once carried IPv4, among them `::` and `::1`.
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.segments()[..6] == [0; 6],
+    }
+}
+
+/// Whether a host name stands for the machine itself (RFC 6761 section 6.3).
+#[must_use]
+pub fn is_local_name(host: &str) -> bool {
+    let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    host == "localhost" || host.ends_with(".localhost")
 }
 
 /// One address of a service outside.
@@ -107,7 +128,52 @@ impl Origins {
 impl OutsideEndpoint {
     /// Its address, if it is not known by name.
     #[must_use]
-    pub fn ip(&self) -> Option<std::net::IpAddr> {
+    pub fn ip(&self) -> Option<IpAddr> {
         self.address.parse().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_ones_own_machine_and_link_are_told_from_others() {
+        let local = [
+            "127.0.0.1",
+            "127.255.0.9",
+            "0.0.0.0",
+            "0.1.2.3",
+            "169.254.169.254",
+            "::1",
+            "::",
+            "fe80::1",
+            "febf::1",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.0.1",
+            "::ffff:0.0.0.0",
+            "::127.0.0.1",
+        ];
+        for text in local {
+            assert!(is_local(text.parse().expect(text)), "{text}");
+        }
+        for text in [
+            "10.0.0.1",
+            "192.168.0.1",
+            "128.0.0.1",
+            "169.253.0.1",
+            "2001:db8::1",
+            "fec0::1",
+            "fd00::1",
+            "::ffff:10.0.0.1",
+        ] {
+            assert!(!is_local(text.parse().expect(text)), "{text}");
+        }
+        for name in ["localhost", "LOCALHOST.", "a.localhost"] {
+            assert!(is_local_name(name), "{name}");
+        }
+        for name in ["localhost.example.com", "notlocalhost", ""] {
+            assert!(!is_local_name(name), "{name}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use starling_model::{IngressGateway, OpaqueSettings, ServiceInstance};
 
 use super::{Calls, Draft, Planner, Written};
 use crate::parts::cluster::CallSettings;
+use crate::parts::exit::OriginsKey;
 use crate::parts::{edge, exit};
 use crate::plan::{Edge, Exit, Origins};
 use crate::view::View;
@@ -84,7 +85,7 @@ impl Planner {
             for target in exit::targets(view, &service) {
                 let built = exit::build(view, &self.settings, &target, bind, (link, Arc::clone(&policy)));
                 let exit = self.exits.keep(&(instance.key.clone(), target.clone()), built, exit::same);
-                let key = (target, !link.keeps_host);
+                let key = OriginsKey { target, rewrites: !link.keeps_host, shuns_local: link.shuns_local() };
                 let origins = self.origins.fetch(&key, draft.mesh, |view| exit::origins(view, &key));
                 exits.push((exit, draft.take(origins)));
             }

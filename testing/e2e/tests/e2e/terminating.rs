@@ -319,6 +319,11 @@ async fn stands_for_all(plane: Plane) {
     register_tagged("green", &green).await;
     let web = Workload::new("web").calls("legacy").calls("late").start_on(&mesh, plane).await;
     let mut gateway = Gateway::start(&mesh, plane, port).await;
+    // Whoever may register a service could have the gateway call what is meant for its own machine.
+    answered(&web, "legacy", 503, "it is at an address of the gateway's own machine").await;
+    let diagnostics = mesh.get("/starling/v1/diagnostics").await.success().text();
+    assert!(diagnostics.contains("AllowLocalAddresses"), "{diagnostics}");
+    link(&mesh, &json!([{"Name": "*", "AllowLocalAddresses": true}])).await;
     web.served_by("legacy", &["blue", "green"], "all is well").await;
     let rows = mesh.get("/v1/catalog/gateway-services/egress").await.success().json();
     let names: Vec<_> = rows.as_array().into_iter().flatten().map(|row| &row["Service"]["Name"]).collect();

@@ -10,9 +10,10 @@ pub(super) fn terminating_gateway(form: Form, entry: &TerminatingGateway) -> For
     let links: Vec<Value> = services
         .iter()
         .map(|link| {
-            let LinkedService { service, tls: _, keeps_host } = link;
+            let LinkedService { service, tls: _, keeps_host, allows_local } = link;
             let form = Form::new().field("Name", service.as_str()).all(&files(link));
-            form.nonempty("DisableAutoHostRewrite", *keeps_host).end()
+            let form = form.nonempty("DisableAutoHostRewrite", *keeps_host);
+            form.nonempty("AllowLocalAddresses", *allows_local).end()
         })
         .collect();
     form.field("Services", links).nonempty("Meta", texts(meta))
