@@ -163,7 +163,10 @@ pub fn management_token(accessor: Uuid, secret: AclSecret, description: &str, no
 }
 
 /// Who shows `secret`, by the catalog.
-pub(crate) fn bearer_in(snapshot: &Snapshot, facts: &MeshFacts, secret: Option<&str>) -> Result<Bearer, BearerFailure> {
+///
+/// # Errors
+/// [`BearerFailure`] if nobody has it, or it has expired.
+pub fn bearer_in(snapshot: &Snapshot, facts: &MeshFacts, secret: Option<&str>) -> Result<Bearer, BearerFailure> {
     let Some(default) = facts.acl_default else { return Ok(Bearer::unrestricted()) };
     let token = match secret.filter(|secret| !secret.is_empty() && *secret != ANONYMOUS_SECRET) {
         None => snapshot.acl_token(ANONYMOUS_TOKEN),

@@ -6,6 +6,7 @@
 
 mod binding;
 mod claims;
+mod fetch;
 mod keys;
 mod settings;
 

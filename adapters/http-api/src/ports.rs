@@ -381,6 +381,9 @@ pub struct MeshFacts {
     pub envoy_versions: Vec<String>,
     /// Whether the operator has turned off what Consul calls Connect: nobody is given roots or leaves.
     pub connect_off: bool,
+    /// Whether answers say that addresses of other datacentres are the ones to be reached from here
+    /// (`translate_wan_addrs`). There are none, so nothing else comes of it.
+    pub translates_addresses: bool,
 }
 
 /// The agent on this node.
@@ -468,6 +471,21 @@ pub trait AgentPort: Send + Sync + 'static {
     /// Changes it; until the process ends.
     fn set_default_token(&self, token: Option<AclSecret>) {
         let _ = token;
+    }
+
+    /// The token of those who ask this agent over DNS; without one, the default token counts.
+    fn dns_token(&self) -> Option<AclSecret> {
+        None
+    }
+
+    /// Changes it; until the process ends.
+    fn set_dns_token(&self, token: Option<AclSecret>) {
+        let _ = token;
+    }
+
+    /// Rises when one of its tokens changes.
+    fn tokens_version(&self) -> u64 {
+        0
     }
 }
 

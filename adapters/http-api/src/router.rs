@@ -291,17 +291,21 @@ async fn respond(
     request: Request<axum::body::Body>,
 ) -> Response<axum::body::Body> {
     let query = Query::parse(request.uri().query().unwrap_or_default());
-    let default_policy = {
+    let (default_policy, translates) = {
         let facts = api.catalog.authority();
-        facts.acl_default.unwrap_or(facts.default_intention_action)
+        (facts.acl_default.unwrap_or(facts.default_intention_action), facts.translates_addresses)
     };
     let rendering = Rendering::of(&query, default_policy, Arc::clone(&api.catalog));
-    match dispatch(&api, &routes, request, query).await {
+    let mut response = match dispatch(&api, &routes, request, query).await {
         Ok(Reply::Own(answer)) => rendering.answer(answer),
         Ok(Reply::OfServer(response)) => response,
         Err(Stop::Error(error)) => rendering.error(&error),
         Err(Stop::Method { method, allow }) => rendering.wrong_method(&method, &allow),
+    };
+    if translates {
+        response.headers_mut().insert("x-consul-translate-addresses", http::HeaderValue::from_static("true"));
     }
+    response
 }
 
 /// Whose answer it is.

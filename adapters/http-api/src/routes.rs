@@ -24,6 +24,7 @@ mod servers;
 mod session;
 mod snapshot;
 mod starling;
+mod stats;
 mod status;
 mod token;
 mod txn;

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "world/login.rs"]
+mod login;
 #[path = "world/world.rs"]
 mod world;
 
@@ -10,120 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use http_body_util::BodyExt;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
-use rcgen::{KeyPair, PublicKeyData};
+use login::{Issuer, Mesh, claims, config, now};
 use serde_json::{Value, json};
-use starling_model::Action;
-use tower::ServiceExt;
-use world::World;
-
-fn now() -> u64 {
-    std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs()
-}
-
-/// Somebody who signs.
-struct Issuer {
-    key: KeyPair,
-}
-
-impl Issuer {
-    fn new() -> Self {
-        Self { key: KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap() }
-    }
-
-    fn public_pem(&self) -> String {
-        self.key.public_key_pem()
-    }
-
-    fn sign_as(&self, header: &Header, claims: &Value) -> String {
-        encode(header, claims, &EncodingKey::from_ec_pem(self.key.serialize_pem().as_bytes()).unwrap()).unwrap()
-    }
-
-    fn sign(&self, claims: &Value) -> String {
-        self.sign_as(&Header::new(Algorithm::ES256), claims)
-    }
-
-    /// The public key as a member of a set.
-    fn jwk(&self, kid: &str) -> Value {
-        // An uncompressed point: 4, x, y.
-        let raw = self.key.der_bytes();
-        let point = &raw[raw.len() - 64..];
-        let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
-        json!({"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": kid, "x": text(&point[..32]), "y": text(&point[32..])})
-    }
-}
-
-/// Claims that hold, with others over them.
-fn claims(over: Value) -> Value {
-    let mut claims = json!({
-        "iss": "https://issuer.test", "aud": ["other", "mesh"], "sub": "web-1", "iat": now(), "exp": now() + 600,
-        "kubernetes": {"namespace": "shop"}, "roles": ["dev", "ops"], "admin": true,
-    });
-    claims.as_object_mut().unwrap().extend(over.as_object().unwrap().clone());
-    claims
-}
-
-fn config(keys: Value) -> Value {
-    let mut config = json!({
-        "JWTSupportedAlgs": ["ES256"], "BoundIssuer": "https://issuer.test", "BoundAudiences": ["mesh"],
-        "ClaimMappings": {"sub": "service", "/kubernetes/namespace": "namespace", "admin": "admin"},
-        "ListClaimMappings": {"roles": "roles"},
-    });
-    config.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
-    config
-}
-
-/// A mesh with access control.
-struct Mesh {
-    router: axum::Router,
-    root: String,
-}
-
-impl Mesh {
-    async fn new() -> Self {
-        let world = World::new();
-        world.control_access(Action::Deny);
-        let (_, token) = world.send("PUT", "/v1/acl/bootstrap", "").await;
-        let token: Value = serde_json::from_str(&token).unwrap();
-        Self { root: token["SecretID"].as_str().unwrap().to_owned(), router: world.router() }
-    }
-
-    async fn send(&self, method: &str, target: &str, body: &str) -> (u16, Value) {
-        let request = http::Request::builder().method(method).uri(target);
-        let request = request.body(axum::body::Body::from(body.to_owned())).unwrap();
-        let (head, body) = self.router.clone().oneshot(request).await.unwrap().into_parts();
-        let text = String::from_utf8_lossy(&body.collect().await.unwrap().to_bytes()).into_owned();
-        (head.status.as_u16(), serde_json::from_str(&text).unwrap_or(Value::String(text)))
-    }
-
-    async fn ask(&self, token: &str, method: &str, target: &str, body: &Value) -> (u16, Value) {
-        let mark = if target.contains('?') { '&' } else { '?' };
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        self.send(method, &format!("{target}{mark}token={token}"), &body).await
-    }
-
-    async fn put(&self, target: &str, body: Value) -> Value {
-        let (status, answer) = self.ask(&self.root, "PUT", target, &body).await;
-        assert_eq!(status, 200, "{target}: {answer}");
-        answer
-    }
-
-    async fn method(&self, config: Value) {
-        let method = json!({"Name": "jwt", "Type": "jwt", "MaxTokenTTL": "10m", "Config": config});
-        self.put("/v1/acl/auth-method", method).await;
-    }
-
-    async fn rule(&self, kind: &str, name: &str, selector: &str) -> Value {
-        let rule = json!({"AuthMethod": "jwt", "BindType": kind, "BindName": name, "Selector": selector});
-        self.put("/v1/acl/binding-rule", rule).await
-    }
-
-    async fn login(&self, bearer: &str) -> (u16, Value) {
-        let body = json!({"AuthMethod": "jwt", "BearerToken": bearer, "Meta": {"pod": "p1"}}).to_string();
-        self.send("POST", "/v1/acl/login", &body).await
-    }
-}
 
 #[tokio::test]
 async fn who_is_known_elsewhere_gets_what_binding_rules_say_until_it_leaves_or_the_method_goes() {
@@ -264,7 +155,9 @@ async fn methods_and_rules_that_could_let_nobody_in_are_refused_when_they_are_wr
         (json!({"JWTValidationPubKeys": [pem], "JWKSURL": "https://a"}), "JWKSURL"),
         (json!({"JWKSURL": "http://issuer.test/keys"}), "JWKSURL"),
         (json!({"JWKSURL": "file:///etc/passwd"}), "JWKSURL"),
-        (json!({"JWKSURL": "https://issuer.test/keys"}), "JWKSCACert"),
+        (json!({"OIDCDiscoveryURL": "http://issuer.test"}), "OIDCDiscoveryURL"),
+        (json!({"OIDCDiscoveryURL": "https://issuer.test", "JWKSURL": "https://issuer.test/keys"}), "OIDCDiscoveryURL"),
+        (json!({"OIDCDiscoveryURL": "https://issuer.test", "OIDCClientID": "x"}), "OIDCClientID"),
         (json!({"JWTValidationPubKeys": [pem], "JWTSupportedAlgs": ["HS256"]}), "JWTSupportedAlgs"),
         (json!({"JWTValidationPubKeys": [pem], "JWTSupportedAlgs": ["none"]}), "JWTSupportedAlgs"),
         (json!({"JWTValidationPubKeys": [pem], "OIDCDiscoveryURL": "https://a"}), "OIDCDiscoveryURL"),
@@ -284,6 +177,13 @@ async fn methods_and_rules_that_could_let_nobody_in_are_refused_when_they_are_wr
         ("serviceaccount.name == a", "x", "Selector"),
         ("", "${value.a", "BindName"),
         ("", "${list.a}", "BindName"),
+        // No claim is called so by the method.
+        ("", "web-${value.servce}", "BindName"),
+        ("", "${value.roles}", "BindName"),
+        ("value.servce == web", "x", "Selector"),
+        ("value.service == web and dev in list.groups", "x", "Selector"),
+        ("not (\"/value/roles\" == dev)", "x", "Selector"),
+        ("list.service is empty", "x", "Selector"),
     ] {
         let rule = json!({"AuthMethod": "jwt", "BindType": "service", "BindName": name, "Selector": selector});
         let (status, text) = mesh.ask(&mesh.root, "PUT", "/v1/acl/binding-rule", &rule).await;

@@ -138,6 +138,19 @@ async fn a_read_that_may_be_cached_says_that_it_is() {
 }
 
 #[tokio::test]
+async fn every_answer_says_that_addresses_are_translated_where_they_are() {
+    let world = World::new();
+    for (translates, expected) in [(false, None), (true, Some("true"))] {
+        world.translates_addresses.store(translates, std::sync::atomic::Ordering::Relaxed);
+        for target in ["/v1/catalog/service/web", "/v1/kv/none", "/v1/nothing"] {
+            let (head, _) = world.send("GET", target, "").await;
+            let said = head.headers().get("x-consul-translate-addresses").map(|said| said.to_str().unwrap());
+            assert_eq!(said, expected, "{target}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn where_connect_is_off_nobody_is_given_roots_or_leaves() {
     let world = World::new();
     world.connect_off.store(true, std::sync::atomic::Ordering::Relaxed);

@@ -7,7 +7,9 @@ mod world;
 
 use std::sync::Arc;
 
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
+use tower::ServiceExt;
 use world::World;
 
 async fn send(world: &Arc<World>, method: &str, target: &str, body: Value) -> (u16, Value) {
@@ -130,4 +132,66 @@ async fn what_can_be_no_query_is_refused_with_the_fields_path() {
     .await;
     let (status, text) = send(&world, "GET", "/v1/query/tx/execute", Value::Null).await;
     assert!(status == 400 && text.as_str().unwrap().contains("name.full"), "{text}");
+}
+
+#[tokio::test]
+async fn what_is_near_comes_first_by_distance_as_far_as_it_is_known_and_else_by_the_node_itself() {
+    let world = world().await;
+    // As many as are well, so that chance orders them rightly once in thousands only.
+    for number in 0..5 {
+        let registration =
+            json!({"Node": format!("m{number}"), "Address": format!("10.0.1.{number}"), "Service": {"Service": "db"}});
+        assert_eq!(send(&world, "PUT", "/v1/catalog/register", registration).await.0, 200);
+    }
+    let id = made(&world, json!({"Name": "q", "Service": {"Service": "db", "Near": "m3"}})).await;
+    // Coordinates are in the memory of one router.
+    let router = world.router();
+    let ask = async |method: &str, target: &str, forwarded: Option<&str>, body: String| {
+        let mut request = http::Request::builder().method(method).uri(target);
+        if let Some(address) = forwarded {
+            request = request.header("x-forwarded-for", address);
+        }
+        let request = request.body(axum::body::Body::from(body)).unwrap();
+        let (head, body) = router.clone().oneshot(request).await.unwrap().into_parts();
+        let text = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
+        assert_eq!(head.status.as_u16(), 200, "{text}");
+        text
+    };
+    let order = async |target: &str, forwarded: Option<&str>| {
+        let found: Value = serde_json::from_str(&ask("GET", target, forwarded, String::new()).await).unwrap();
+        let rows = found.get("Nodes").unwrap_or(&found).as_array().unwrap();
+        let name = |row: &Value| row["Node"]["Node"].as_str().or_else(|| row["Node"].as_str()).unwrap().to_owned();
+        rows.iter().map(name).collect::<Vec<_>>()
+    };
+    for _ in 0..5 {
+        assert_eq!(order("/v1/query/q/execute", None).await[0], "m3", "no distance is known");
+        assert_eq!(order(&format!("/v1/query/{id}/execute?near=m1"), None).await[0], "m1");
+        assert_eq!(order("/v1/query/q/execute?near=_ip", Some("10.0.1.4, 192.0.2.1")).await[0], "m4");
+        assert_eq!(order("/v1/catalog/service/db?near=m2", None).await[0], "m2");
+    }
+    for (node, at) in [("m3", 0.0), ("m1", 3.0), ("m0", 1.0), ("m2", 2.0)] {
+        let coordinate = json!({"Node": node, "Coord": {"Vec": [at, 0, 0, 0, 0, 0, 0, 0], "Height": 0.1}});
+        ask("PUT", "/v1/coordinate/update", None, coordinate.to_string()).await;
+    }
+    assert_eq!(order("/v1/query/q/execute", None).await[..4], ["m3", "m0", "m2", "m1"]);
+    assert_eq!(order("/v1/query/q/execute?limit=2", None).await, ["m3", "m0"]);
+}
+
+#[tokio::test]
+async fn a_template_is_asked_for_by_names_which_may_look_like_identifiers() {
+    let world = world().await;
+    let template =
+        json!({"Name": "", "Template": {"Type": "name_prefix_match"}, "Service": {"Service": "${name.full}"}});
+    let for_all = made(&world, template).await;
+    let template =
+        json!({"Name": "web", "Template": {"Type": "name_prefix_match"}, "Service": {"Service": "${name.full}"}});
+    let id = made(&world, template).await;
+    let name = "6f1c1b7e-6f2c-4cbb-9d5f-0f6f7f6a8a11";
+    // By its identifier it is what its own name makes of it.
+    for (asked, service) in [(name, name), (&id, "web"), ("web-1", "web-1")] {
+        let (_, explained) = send(&world, "GET", &format!("/v1/query/{asked}/explain"), Value::Null).await;
+        assert_eq!(explained["Query"]["Service"]["Service"], service, "{asked}");
+    }
+    let (status, text) = send(&world, "GET", &format!("/v1/query/{for_all}/execute"), Value::Null).await;
+    assert!(status == 400 && text.as_str().unwrap().contains("Service"), "{status} {text}");
 }

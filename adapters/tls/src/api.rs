@@ -7,9 +7,28 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::{TLS12, TLS13};
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 
 use crate::edge::{EdgeCertificate, EdgeCertificateError};
+
+/// The oldest version of TLS that is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LeastTls {
+    /// 1.2, and 1.3 with those who can.
+    #[default]
+    Tls12,
+    /// 1.3 alone.
+    Tls13,
+}
+
+impl LeastTls {
+    fn versions(self) -> Vec<&'static SupportedProtocolVersion> {
+        match self {
+            Self::Tls12 => vec![&TLS13, &TLS12],
+            Self::Tls13 => vec![&TLS13],
+        }
+    }
+}
 
 /// Why the API cannot be served over TLS.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +49,12 @@ pub enum ApiTlsError {
 ///
 /// # Errors
 /// [`ApiTlsError`] if something cannot be used.
-pub fn api_server_config(chain: &[u8], key: &[u8], callers: Option<&[u8]>) -> Result<Arc<ServerConfig>, ApiTlsError> {
+pub fn api_server_config(
+    chain: &[u8],
+    key: &[u8],
+    callers: Option<&[u8]>,
+    least: LeastTls,
+) -> Result<Arc<ServerConfig>, ApiTlsError> {
     // Says what is wrong with them in words.
     EdgeCertificate::from_pem(chain, key)?;
     let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(chain)
@@ -38,8 +62,8 @@ pub fn api_server_config(chain: &[u8], key: &[u8], callers: Option<&[u8]>) -> Re
         .map_err(|_| EdgeCertificateError::Certificate)?;
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| EdgeCertificateError::Key)?;
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder =
-        ServerConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(&[&TLS13, &TLS12])?;
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
+    let builder = builder.with_protocol_versions(&least.versions())?;
     let builder = match callers {
         None => builder.with_no_client_auth(),
         Some(pem) => {

@@ -3,10 +3,10 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::client::Resumption;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{CertificateDer, ServerName, SignatureVerificationAlgorithm, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{
     NoServerSessionStorage, ParsedCertificate, ProducesTickets, VerifierBuilderError, WebPkiClientVerifier,
@@ -18,6 +18,7 @@ use rustls::{
 use starling_identity::{Identity, RootFingerprint};
 use starling_model::TrustDomain;
 
+use crate::belief::{Belief, Believing};
 use crate::credentials::{CredentialSlot, Credentials};
 use crate::peer::{PeerError, member_identity, peer_identity};
 use crate::roots::TrustRoots;
@@ -237,7 +238,8 @@ pub fn workload_client_config(
 
 fn client(credentials: Option<Arc<CredentialSlot>>, trust: Trust) -> Result<ClientConfig, ConfigError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let verifier = ServerVerifier { provider: Arc::clone(&provider), trust };
+    let belief = ServerVerifier { algorithms: provider.signature_verification_algorithms.all, trust };
+    let verifier = Believing::new(belief, Arc::clone(&provider));
     let builder = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .map_err(ConfigError::Protocol)?
@@ -410,7 +412,7 @@ impl ProducesTickets for TrustSlot {
 /// Accepts a server by its identity; DNS names play no part.
 #[derive(Debug)]
 struct ServerVerifier {
-    provider: Arc<CryptoProvider>,
+    algorithms: &'static [&'static dyn SignatureVerificationAlgorithm],
     trust: Trust,
 }
 
@@ -454,22 +456,20 @@ impl ServerVerifier {
         roots: &TrustRoots,
         now: UnixTime,
     ) -> Result<Identity, rustls::Error> {
-        let algorithms = self.provider.signature_verification_algorithms.all;
         let parsed = ParsedCertificate::try_from(end_entity)?;
-        verify_server_cert_signed_by_trust_anchor(&parsed, &roots.store(), intermediates, now, algorithms)?;
+        verify_server_cert_signed_by_trust_anchor(&parsed, &roots.store(), intermediates, now, self.algorithms)?;
         member_identity(end_entity, roots.trust_domain()).map_err(refused)
     }
 }
 
-impl ServerCertVerifier for ServerVerifier {
-    fn verify_server_cert(
+impl Belief for ServerVerifier {
+    fn believe(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
+        _name: &ServerName<'_>,
         now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
+    ) -> Result<(), rustls::Error> {
         match &self.trust {
             Trust::Known { roots, expected, relays } => {
                 let found = self.verify_chain(end_entity, intermediates, roots, now)?;
@@ -492,28 +492,6 @@ impl ServerCertVerifier for ServerVerifier {
                 }
             }
         }
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        Ok(())
     }
 }

@@ -12,6 +12,7 @@
 //! | [`peer`] | who the other end of a connection is |
 //! | [`edge`] | TLS for callers from outside the mesh |
 //! | `api` | TLS for the HTTP API |
+//! | `belief` | which server is believed |
 //! | [`origin`] | TLS towards services outside the mesh |
 //! | [`config`] | rustls configurations: TLS 1.3, mutual, by SPIFFE ID |
 //!
@@ -21,6 +22,7 @@
 pub mod agent_identity;
 mod api;
 pub mod authority;
+mod belief;
 pub mod config;
 pub mod credentials;
 mod disk;
@@ -34,11 +36,12 @@ pub mod roots;
 pub mod seal;
 
 pub use agent_identity::{AgentIdentity, AgentIdentityError};
-pub use api::{ApiTlsError, api_server_config};
+pub use api::{ApiTlsError, LeastTls, api_server_config};
 pub use authority::{
     AuthorityError, CertificateAuthority, ChainError, CreateError, ImportError, IssueError, IssuedError, IssuedLeaf,
     LeafProfile, OpenError, UnsealAuthorityError, UnsealReason, check_issued, external_root,
 };
+pub use belief::{Belief, Believing, trusting_verifier};
 pub use config::{
     Alpn, ClientAuth, ConfigError, TrustSlot, agent_client_config, agent_server_config, client_config,
     join_client_config, rotating_server_config, server_config, workload_client_config, workload_server_config,

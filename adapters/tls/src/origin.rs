@@ -4,16 +4,17 @@
 
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor};
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, SignatureVerificationAlgorithm, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::server::VerifierBuilderError;
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{ClientConfig, RootCertStore};
 
+use crate::belief::{Belief, Believing};
 use crate::config::Alpn;
 
 /// Why services outside cannot be called by these files.
@@ -61,7 +62,8 @@ pub fn origin_client_config(
             .build()
             .map_err(OriginConfigError::Verifier)?
     } else {
-        Arc::new(ChainVerifier { roots, provider: Arc::clone(&provider) })
+        let algorithms = provider.signature_verification_algorithms.all;
+        Arc::new(Believing::new(Chained { roots, algorithms }, Arc::clone(&provider)))
     };
     let builder = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13, &TLS12])
@@ -87,46 +89,21 @@ pub fn origin_client_config(
 
 /// Believes whoever an authority vouches for, whatever the name: where users name none, there is none to be held against.
 #[derive(Debug)]
-struct ChainVerifier {
+struct Chained {
     roots: Arc<RootCertStore>,
-    provider: Arc<CryptoProvider>,
+    algorithms: &'static [&'static dyn SignatureVerificationAlgorithm],
 }
 
-impl ServerCertVerifier for ChainVerifier {
-    fn verify_server_cert(
+impl Belief for Chained {
+    fn believe(
         &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
+        certificate: &CertificateDer<'_>,
+        behind: &[CertificateDer<'_>],
         _name: &ServerName<'_>,
-        _ocsp: &[u8],
         now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let certificate = ParsedCertificate::try_from(end_entity)?;
-        let algorithms = self.provider.signature_verification_algorithms.all;
-        verify_server_cert_signed_by_trust_anchor(&certificate, &self.roots, intermediates, now, algorithms)?;
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+    ) -> Result<(), rustls::Error> {
+        let certificate = ParsedCertificate::try_from(certificate)?;
+        verify_server_cert_signed_by_trust_anchor(&certificate, &self.roots, behind, now, self.algorithms)
     }
 }
 

@@ -47,6 +47,8 @@ fn from_the_beginning<T>(value: T) -> Held<T> {
 pub(crate) struct AccessControl {
     pub(crate) tokens: OrdMap<Uuid, Held<AclToken>>,
     by_secret: OrdMap<[u8; 32], Uuid>,
+    /// How many of the tokens have come of a login, by its method.
+    logged_in: OrdMap<AclName, usize>,
     pub(crate) policies: OrdMap<Uuid, Held<AclPolicy>>,
     policy_names: OrdMap<AclName, Uuid>,
     pub(crate) roles: OrdMap<Uuid, Held<AclRole>>,
@@ -66,6 +68,9 @@ impl AccessControl {
                 // Who shows the anonymous token is known without.
                 if value.accessor != ANONYMOUS_TOKEN {
                     self.by_secret.insert(value.secret_hash.0, value.accessor);
+                }
+                if let Some(method) = &value.auth_method {
+                    *self.logged_in.entry(method.clone()).or_default() += 1;
                 }
                 self.tokens.insert(value.accessor, held(*value, created, modified));
             }
@@ -89,10 +94,12 @@ impl AccessControl {
     pub(crate) fn remove(&mut self, key: &AclKey) {
         match key {
             AclKey::Token(id) => {
-                if let Some(old) = self.tokens.remove(id)
-                    && self.by_secret.get(&old.value.secret_hash.0) == Some(id)
-                {
+                let Some(old) = self.tokens.remove(id) else { return };
+                if self.by_secret.get(&old.value.secret_hash.0) == Some(id) {
                     self.by_secret.remove(&old.value.secret_hash.0);
+                }
+                if let Some(method) = &old.value.auth_method {
+                    self.forget_login(method);
                 }
             }
             AclKey::Policy(id) => {
@@ -112,6 +119,18 @@ impl AccessControl {
                 self.binding_rules.remove(id);
             }
         }
+    }
+
+    fn forget_login(&mut self, method: &AclName) {
+        match self.logged_in.get(method).copied() {
+            Some(count) if count > 1 => drop(self.logged_in.insert(method.clone(), count - 1)),
+            Some(_) | None => drop(self.logged_in.remove(method)),
+        }
+    }
+
+    /// How many tokens have come of logins by a method, and by all.
+    pub(crate) fn logged_in(&self, method: &AclName) -> (usize, usize) {
+        (self.logged_in.get(method).copied().unwrap_or(0), self.logged_in.values().sum())
     }
 
     /// When a record was made and last changed.

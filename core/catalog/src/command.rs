@@ -32,7 +32,7 @@ mod prepared_query;
 mod transaction;
 mod virtual_address;
 
-pub use acl::{ACL_RECORDS_MAX, ACL_TOKENS_MAX, AclCommand, AclRefusal};
+pub use acl::{ACL_RECORDS_MAX, ACL_TOKENS_MAX, AclCommand, AclRefusal, LOGIN_TOKENS_MAX, METHOD_TOKENS_MAX};
 pub use authority::{AuthorityCommand, AuthorityRefusal, OVERLAP_MIN, RotationWaits, reports_as};
 pub use coordination::{
     CoordinationCommand, CoordinationRefusal, KvAnswer, KvFailure, KvOperation, KvWrite, SESSIONS_MAX,

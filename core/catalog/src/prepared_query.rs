@@ -28,6 +28,15 @@ pub struct StoredQuery {
     pub modified: Revision,
 }
 
+impl StoredQuery {
+    /// What an entry says, if it is one of a query.
+    #[must_use]
+    pub fn of_entry(entry: &ConfigEntry) -> Option<PreparedQuery> {
+        let ConfigEntry::Kept(kept) = entry else { return None };
+        (kept.kind == KeptKind::PreparedQuery).then(|| PreparedQuery::of_settings(&kept.settings))?
+    }
+}
+
 /// Reads a query as it is kept.
 pub(crate) fn stored(entry: &Versioned<ConfigEntry>) -> Option<StoredQuery> {
     let ConfigEntry::Kept(kept) = &entry.value else { return None };

@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use starling_catalog::{AclCommand, AclRefusal, Command, Refusal, Snapshot, decide};
+use starling_catalog::{
+    AclCommand, AclRefusal, Command, LOGIN_TOKENS_MAX, METHOD_TOKENS_MAX, Refusal, Snapshot, decide,
+};
 use starling_model::{
     ANONYMOUS_TOKEN, Access, AclAuthMethod, AclBindingRule, AclGrants, AclKey, AclName, AclPolicy, AclRecord, AclRole,
     AclRule, AclSecret, AclToken, Action, AuthMethodConfig, BuiltinPolicy, Change, Datacenter, Fence, Record,
@@ -232,4 +234,78 @@ fn records_survive_the_store() {
         let stored = Record::decode(&RecordKey::decode(&key.encode()).unwrap(), &record.value.encode()).unwrap();
         assert_eq!(stored, record.value);
     }
+}
+
+#[test]
+fn who_logs_in_fills_its_own_share_and_leaves_room_for_those_who_run_the_mesh() {
+    let mut mesh = Mesh(Snapshot::default());
+    let method = |name: &str| AclAuthMethod {
+        name: AclName::new(name).unwrap(),
+        kind: "jwt".to_owned(),
+        display_name: String::new(),
+        description: String::new(),
+        max_token_ttl_ns: 0,
+        token_locality: "local".to_owned(),
+        token_name_format: String::new(),
+        config: AuthMethodConfig(serde_json::Map::new()),
+    };
+    let methods = ["a", "b", "c", "d"];
+    for name in methods {
+        mesh.make(AclRecord::AuthMethod(Box::new(method(name)))).unwrap();
+    }
+    let mut number = 0_u64;
+    let mut made = |method: Option<&str>| {
+        number += 1;
+        let mut hash = [0; 32];
+        hash[..8].copy_from_slice(&number.to_be_bytes());
+        let method = method.map(|name| AclName::new(name).unwrap());
+        AclToken {
+            accessor: id(u128::from(number)),
+            secret_hash: SecretHash(hash),
+            auth_method: method,
+            ..token(1, AclGrants::default())
+        }
+    };
+    let login = |mesh: &mut Mesh, token: AclToken| {
+        let method_at = mesh.0.acl_auth_method(token.auth_method.as_ref().unwrap()).unwrap().modified;
+        mesh.run(AclCommand::Login { token: Box::new(token), method_at })
+    };
+    // In one step, as the limit and not the way to it is the matter.
+    let fill = |mesh: &mut Mesh, tokens: Vec<AclToken>| {
+        let changes: Vec<_> =
+            tokens.into_iter().map(|token| Change::Put(Record::Acl(AclRecord::Token(Box::new(token))))).collect();
+        mesh.0 = mesh.0.apply(Revision(mesh.0.revision().0 + 1), &changes).snapshot;
+    };
+    let tokens: Vec<_> = (1..METHOD_TOKENS_MAX).map(|_| made(Some("a"))).collect();
+    fill(&mut mesh, tokens);
+    login(&mut mesh, made(Some("a"))).unwrap();
+    let refused = login(&mut mesh, made(Some("a"))).unwrap_err();
+    assert!(
+        matches!(&refused, AclRefusal::TooManyLogins { whom, most } if whom.contains("\"a\"") && *most == METHOD_TOKENS_MAX),
+        "{refused}"
+    );
+    login(&mut mesh, made(Some("b"))).unwrap();
+    // One that is changed counts once, and one that goes makes room.
+    let changed = AclToken { description: "other".to_owned(), ..mesh.0.acl_token(id(1)).unwrap().value.clone() };
+    mesh.run(AclCommand::Put { record: AclRecord::Token(Box::new(changed)), is_new: false }).unwrap();
+    assert!(login(&mut mesh, made(Some("a"))).is_err());
+    mesh.run(AclCommand::Delete(AclKey::Token(id(1)))).unwrap();
+    login(&mut mesh, made(Some("a"))).unwrap();
+    assert!(login(&mut mesh, made(Some("a"))).is_err());
+    // All methods together leave the rest to others.
+    let tokens: Vec<_> = (1..METHOD_TOKENS_MAX).map(|_| made(Some("b"))).collect();
+    fill(&mut mesh, tokens);
+    let left = LOGIN_TOKENS_MAX - 2 * METHOD_TOKENS_MAX;
+    let tokens: Vec<_> = (0..left).map(|at| made(Some(methods[2 + at % 2]))).collect();
+    fill(&mut mesh, tokens);
+    let refused = login(&mut mesh, made(Some("d"))).unwrap_err();
+    assert!(
+        matches!(&refused, AclRefusal::TooManyLogins { whom, most } if whom.contains("all") && *most == LOGIN_TOKENS_MAX),
+        "{refused}"
+    );
+    mesh.make(AclRecord::Token(Box::new(made(None)))).unwrap();
+    // The method goes, and its tokens with it.
+    while !mesh.run(AclCommand::Delete(AclKey::AuthMethod(AclName::new("a").unwrap()))).unwrap_or_default().is_empty() {
+    }
+    login(&mut mesh, made(Some("d"))).unwrap();
 }

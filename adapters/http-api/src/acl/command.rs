@@ -2,11 +2,11 @@
 
 use starling_catalog::{
     AclCommand, CheckWrite, Command, CoordinationCommand, IntentionById, KvOperation, Operation, RecordOperation,
-    Snapshot,
+    Snapshot, StoredQuery,
 };
 use starling_model::{
-    Access, Check, CheckId, ConfigEntry, ConfigKind, InstanceKey, IntentionSubject, KeptKind, Node, NodeName, Resource,
-    ServiceInstance, ServiceRegistration, Uuid,
+    Access, Check, CheckId, ConfigEntry, ConfigKind, InstanceKey, IntentionSubject, KeptKind, Node, NodeName,
+    PreparedQuery, Resource, ServiceInstance, ServiceRegistration, Uuid,
 };
 
 use super::{Bearer, Denied};
@@ -31,9 +31,12 @@ impl Bearer {
             Command::DeregisterNode(name) => self.write(Resource::Node, name.as_str()),
             Command::PutConfig { entry, .. } => {
                 let key = entry.key();
-                self.may_write_config(key.kind, &key.name)
+                if let Some(query) = StoredQuery::of_entry(entry) {
+                    self.may_query(&query, Access::Write)?;
+                }
+                self.may_write_config(key.kind, &key.name, snapshot)
             }
-            Command::DeleteConfig { key, .. } => self.may_write_config(key.kind, &key.name),
+            Command::DeleteConfig { key, .. } => self.may_write_config(key.kind, &key.name, snapshot),
             Command::PutIntention { destination, .. } | Command::DeleteIntention { destination, .. } => {
                 self.may_write_intentions(destination)
             }
@@ -48,6 +51,16 @@ impl Bearer {
             Command::Acl(AclCommand::Bootstrap(_) | AclCommand::Login { .. } | AclCommand::Sweep { .. })
             | Command::Node { .. }
             | Command::Liveness(_) => self.require_everything(),
+        }
+    }
+
+    /// Refuses a query that may not be read, or written: it is known by its name, a template by what its names begin with. One without a name
+    /// needs the right to all.
+    pub(crate) fn may_query(&self, query: &PreparedQuery, access: Access) -> Result<(), Denied> {
+        if query.template.is_some() || query.name.is_empty() {
+            self.require_under(Resource::Query, &query.name, access)
+        } else {
+            self.require(Resource::Query, &query.name, access)
         }
     }
 
@@ -166,7 +179,7 @@ impl Bearer {
         self.may_write_service(instance)
     }
 
-    fn may_write_config(&self, kind: ConfigKind, name: &str) -> Result<(), Denied> {
+    fn may_write_config(&self, kind: ConfigKind, name: &str, snapshot: &Snapshot) -> Result<(), Denied> {
         match kind {
             ConfigKind::ServiceDefaults
             | ConfigKind::ServiceResolver
@@ -179,7 +192,11 @@ impl Bearer {
             | ConfigKind::TerminatingGateway
             | ConfigKind::ProxyDefaults
             | ConfigKind::Mesh => self.write(Resource::Mesh, ""),
-            ConfigKind::Kept(KeptKind::PreparedQuery) => self.require_under(Resource::Query, "", Access::Write),
+            // What it was before counts as what it gets; one that is not there is nobody's.
+            ConfigKind::Kept(KeptKind::PreparedQuery) => {
+                let before = snapshot.prepared_queries().find(|query| query.id.to_string() == name);
+                before.map_or(Ok(()), |before| self.may_query(&before.query, Access::Write))
+            }
             ConfigKind::Kept(_) => self.write(Resource::Mesh, ""),
         }
     }

@@ -22,8 +22,6 @@ pub(crate) enum Scope {
     Param(Resource, Access, &'static str),
     /// This, with what a parameter behind the question mark names.
     Query(Resource, Access, &'static str),
-    /// This, with everything of the resource.
-    All(Resource, Access),
     /// This, with the node of the agent that is asked.
     OwnNode(Resource, Access),
     /// This, with the key in the path, or with all that begin so.
@@ -53,7 +51,6 @@ impl Scope {
         match self {
             Self::Everything => bearer.require_everything(),
             Self::Public | Self::Anyone | Self::Narrowed(_) => Ok(()),
-            Self::All(resource, access) => bearer.require_under(resource, "", access),
             Self::Whole(resource, access) => bearer.require(resource, "", access),
             Self::Param(resource, access, name) => bearer.require(resource, asked.param(name), access),
             Self::Query(resource, access, name) => asked
@@ -223,12 +220,12 @@ fn is_of_agent(path: &str) -> bool {
     matches!(path, "/v1/agent/self" | "/v1/agent/metrics" | "/v1/agent/version" | "/v1/agent/monitor")
 }
 
-/// A query is known by an identifier, behind which any name may stand.
+/// A query is known by an identifier, behind which any name may stand: the handler sees which.
 fn in_queries(method: &str, path: &str) -> Scope {
     match (method, path) {
         ("GET", "/v1/query") => Scope::Narrowed(Visible::Queries),
-        ("GET", _) => Scope::All(Resource::Query, Access::Read),
-        (_, _) => Scope::All(Resource::Query, Access::Write),
+        ("GET", _) => Scope::Judged(&[(Resource::Query, Access::Read)]),
+        (_, _) => Scope::Judged(&[(Resource::Query, Access::Write)]),
     }
 }
 

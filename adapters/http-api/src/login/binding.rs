@@ -1,15 +1,18 @@
 //! Binding rules: what those have who come by an auth method.
 
+use std::borrow::Cow;
+use std::cell::RefCell;
+
 use serde_json::Value;
 use starling_catalog::Snapshot;
 use starling_model::{
     AclAuthMethod, AclBindingRule, AclGrants, Datacenter, NodeIdentity, NodeName, ServiceIdentity, ServiceName,
-    TemplatedPolicy,
+    TemplatedPolicy, WrittenTest, parse_expression,
 };
 
 use starling_model::acl::TEMPLATES;
 
-use super::LoginRefusal;
+use super::{JwtSettings, LoginRefusal};
 use crate::filter::{ListFilter, Shape};
 use crate::parse::FieldError;
 use crate::parse::acl::fill;
@@ -17,21 +20,48 @@ use crate::parse::acl::fill;
 /// Bytes of a name that a rule makes.
 const NAME_BYTES_MAX: usize = 256;
 
-/// Refuses a rule of which nothing could come.
-pub(crate) fn check_rule(selector: &str, names: &[(&str, &str)]) -> Result<(), FieldError> {
+/// Refuses a rule of which nothing could come: one that cannot be read, or speaks of what no caller of its method has. Without settings that
+/// can be read, what callers have is not known.
+pub(crate) fn check_rule(
+    selector: &str,
+    names: &[(&str, &str)],
+    settings: Option<&JwtSettings>,
+) -> Result<(), FieldError> {
+    let has = |kind: &str, name: &str| settings.is_none_or(|settings| settings.has_variable(kind, name));
     if !selector.is_empty() {
         ListFilter::parse(selector, Shape::CLAIMS).map_err(|error| FieldError::new("Selector", error.text()))?;
+        for path in selectors(selector) {
+            let [kind, name @ ..] = path.as_slice() else { continue };
+            // A name may have points in it.
+            if !name.is_empty() && !has(kind, &name[0]) && !has(kind, &name.join(".")) {
+                let of = if kind == "list" { "ListClaimMappings" } else { "ClaimMappings" };
+                let reason = format!("{} is no {kind}.NAME of {of} of the auth method", path.join("."));
+                return Err(FieldError::new("Selector", reason));
+            }
+        }
     }
     for (field, name) in names {
         for part in parts(name).map_err(|reason| FieldError::new(*field, reason))? {
             if let Part::Variable(variable) = part
-                && !variable.starts_with("value.")
+                && !variable.strip_prefix("value.").is_some_and(|name| has("value", name))
             {
-                return Err(FieldError::new(*field, format!("${{{variable}}} is no ${{value.NAME}} of ClaimMappings")));
+                let reason = format!("${{{variable}}} is no ${{value.NAME}} of ClaimMappings of the auth method");
+                return Err(FieldError::new(*field, reason));
             }
         }
     }
     Ok(())
+}
+
+/// What a selector that can be read is about.
+fn selectors(selector: &str) -> Vec<Vec<String>> {
+    let found = RefCell::new(Vec::new());
+    let read = parse_expression(selector, |WrittenTest { selector, .. }| {
+        found.borrow_mut().push(selector);
+        Ok::<(), Cow<'static, str>>(())
+    });
+    drop(read);
+    found.into_inner()
 }
 
 /// What the rules of `method` come to.

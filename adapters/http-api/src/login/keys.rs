@@ -1,79 +1,124 @@
 //! Keys by which tokens are verified: of the method's own settings, or fetched, and kept for a while.
+//!
+//! Of those who want the same set at once one fetches it, and the others wait for it. A set that cannot be fetched is not asked for again at
+//! once; one that could be before is used for a while longer, so that who signs may restart without keeping everybody out.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper_rustls::HttpsConnectorBuilder;
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
 use jsonwebtoken::DecodingKey;
 use jsonwebtoken::jwk::JwkSet;
-use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
-
 use tokio::time::Instant;
 
 use super::LoginRefusal;
+use super::fetch::{Place, fetch};
 use super::settings::{KeySource, keys_of};
 
-/// Bytes of a set of keys; those of the large clouds have some ten thousand.
-const SET_BYTES_MAX: usize = 256 * 1024;
-
-/// Time for a set to come.
+/// Time for a set to come, with what is asked to find it.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// For how long a set is believed to be what it was.
 const KEPT: Duration = Duration::from_secs(5 * 60);
 
+/// For how long it is used where no newer one is to be had: a key that was withdrawn meanwhile is believed no longer than this.
+const USED: Duration = Duration::from_secs(60 * 60);
+
 /// Least time between two looks at a set for a key that was not in it: strangers name keys that there are not.
 const LOOKED_AGAIN: Duration = Duration::from_secs(10);
+
+/// For how long a set that cannot be fetched is not asked for again.
+const LET_BE: Duration = Duration::from_secs(3);
 
 /// Sets that are kept.
 const SETS_MAX: usize = 64;
 
-/// Where a set is, and the CA of whoever serves it.
-type Place = (String, Option<String>);
-
 /// Sets of keys that were fetched, and when.
 #[derive(Default)]
 pub(crate) struct KeyCache {
-    sets: Mutex<BTreeMap<Place, (Instant, Arc<JwkSet>)>>,
+    sets: Mutex<BTreeMap<Place, Arc<Slot>>>,
+}
+
+/// One set.
+#[derive(Default)]
+struct Slot {
+    known: Mutex<Known>,
+    /// Held by whoever fetches.
+    fetching: tokio::sync::Mutex<()>,
+}
+
+/// What is known of it.
+#[derive(Default)]
+struct Known {
+    set: Option<(Instant, Arc<JwkSet>)>,
+    /// When fetching it failed last, since it was fetched, and why.
+    failed: Option<(Instant, String)>,
+}
+
+impl Known {
+    /// The keys for `kid`, or why there are none; `None` if the set is to be fetched first.
+    fn keys(&self, kid: Option<&str>) -> Option<Result<Vec<DecodingKey>, LoginRefusal>> {
+        let set = self.set.as_ref().map(|(since, set)| (since.elapsed(), set));
+        if let Some((age, set)) = set
+            && age < KEPT
+        {
+            let keys = of_set(set, kid);
+            if !keys.is_empty() || age < LOOKED_AGAIN {
+                return Some(Ok(keys));
+            }
+        }
+        let (_, reason) = self.failed.as_ref().filter(|(since, _)| since.elapsed() < LET_BE)?;
+        Some(match set {
+            Some((age, set)) if age < USED => Ok(of_set(set, kid)),
+            Some(_) | None => Err(LoginRefusal::Keys(reason.clone())),
+        })
+    }
 }
 
 impl KeyCache {
     /// The keys that a token with this key identifier may be signed by.
     pub(super) async fn keys(&self, source: &KeySource, kid: Option<&str>) -> Result<Vec<DecodingKey>, LoginRefusal> {
-        let (url, ca) = match source {
+        let place = match source {
             KeySource::Pem(pems) => return Ok(pems.iter().flat_map(|pem| keys_of(pem)).collect()),
-            KeySource::Url { url, ca } => (url, ca),
+            KeySource::At(place) => place,
         };
-        let place = (url.clone(), ca.clone());
-        let kept = self.sets.lock().unwrap_or_else(PoisonError::into_inner).get(&place).cloned();
-        if let Some((since, set)) = kept
-            && since.elapsed() < KEPT
+        let slot = self.slot(place);
+        if let Some(keys) = slot.known(kid) {
+            return keys;
+        }
+        let _alone = slot.fetching.lock().await;
+        // Who held it before has looked as well.
+        if let Some(keys) = slot.known(kid) {
+            return keys;
+        }
+        let fetched = tokio::time::timeout(FETCH_TIMEOUT, fetch(place)).await;
+        let fetched = fetched.unwrap_or_else(|_| Err("they took too long".to_owned()));
         {
-            let keys = of_set(&set, kid);
-            if !keys.is_empty() || since.elapsed() < LOOKED_AGAIN {
-                return Ok(keys);
+            let mut known = slot.known.lock().unwrap_or_else(PoisonError::into_inner);
+            match fetched {
+                Ok(set) => *known = Known { set: Some((Instant::now(), Arc::new(set))), failed: None },
+                Err(reason) => {
+                    tracing::warn!(url = place.url, reason, "the keys of an auth method cannot be fetched");
+                    known.failed = Some((Instant::now(), reason));
+                }
             }
         }
-        let fetched = tokio::time::timeout(FETCH_TIMEOUT, fetch(url, ca.as_deref())).await;
-        let fetched = fetched.unwrap_or_else(|_| Err("they took too long".to_owned()));
-        let set = Arc::new(fetched.map_err(|reason| {
-            tracing::warn!(url, reason, "the keys of an auth method cannot be fetched");
-            LoginRefusal::Keys(reason)
-        })?);
+        slot.known(kid).unwrap_or_else(|| Err(LoginRefusal::Keys("they are too old already".to_owned())))
+    }
+
+    fn slot(&self, place: &Place) -> Arc<Slot> {
         let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
-        if sets.len() >= SETS_MAX {
-            sets.clear();
+        if sets.len() >= SETS_MAX && !sets.contains_key(place) {
+            // Those of methods that are no more, mostly.
+            sets.retain(|_, slot| Arc::strong_count(slot) > 1);
         }
-        sets.insert(place, (Instant::now(), Arc::clone(&set)));
-        Ok(of_set(&set, kid))
+        Arc::clone(sets.entry(place.clone()).or_default())
+    }
+}
+
+impl Slot {
+    fn known(&self, kid: Option<&str>) -> Option<Result<Vec<DecodingKey>, LoginRefusal>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).keys(kid)
     }
 }
 
@@ -83,34 +128,35 @@ fn of_set(set: &JwkSet, kid: Option<&str>) -> Vec<DecodingKey> {
     named.filter_map(|key| DecodingKey::from_jwk(key).ok()).collect()
 }
 
-async fn fetch(url: &str, ca: Option<&str>) -> Result<JwkSet, String> {
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(ca.unwrap_or_default().as_bytes()) {
-        let certificate = certificate.map_err(|_| "JWKSCACert is no PEM")?;
-        roots.add(certificate).map_err(|_| "JWKSCACert holds no CA that can be used")?;
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
-    let config = config.with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
-    let config = config.with_root_certificates(roots).with_no_client_auth();
-    let connector = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http().enable_http1().build();
-    let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build(connector);
-    let url: http::Uri = url.parse().map_err(|_| "JWKSURL is no URL")?;
-    let answer = client.get(url).await.map_err(|error| chain(&error))?;
-    if answer.status() != http::StatusCode::OK {
-        return Err(format!("the answer is {}", answer.status()));
-    }
-    let body = Limited::new(answer.into_body(), SET_BYTES_MAX).collect().await;
-    let body = body.map_err(|error| format!("the answer cannot be read: {error}"))?.to_bytes();
-    serde_json::from_slice(&body).map_err(|_| "the answer is no set of keys".to_owned())
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
-        source = inner.source();
+    fn aged(set_s: Option<u64>, failed_s: Option<u64>) -> Known {
+        let ago = |seconds| Instant::now() - Duration::from_secs(seconds);
+        let set = JwkSet { keys: Vec::new() };
+        Known {
+            set: set_s.map(|seconds| (ago(seconds), Arc::new(set))),
+            failed: failed_s.map(|seconds| (ago(seconds), "down".to_owned())),
+        }
     }
-    text
+
+    #[test]
+    fn a_set_is_fetched_when_it_is_due_and_not_again_at_once_when_that_failed() {
+        let age = |set_s, failed_s| aged(set_s, failed_s).keys(None).map(|keys| keys.is_ok());
+        for (set_s, failed_s, expected) in [
+            (None, None, None),
+            (Some(1), None, Some(true)),
+            // It has no such key, and was looked at a while ago.
+            (Some(11), None, None),
+            (Some(11), Some(1), Some(true)),
+            (Some(11), Some(4), None),
+            (None, Some(1), Some(false)),
+            (None, Some(4), None),
+            (Some(3_599), Some(1), Some(true)),
+            (Some(3_601), Some(1), Some(false)),
+        ] {
+            assert_eq!(age(set_s, failed_s), expected, "{set_s:?} {failed_s:?}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use starling_model::AuthMethodConfig;
 
 use super::claim;
+use super::fetch::{Place, unfit};
 use crate::parse::{Context, FieldError, Fields, parse_duration};
 
 /// Time for which a token without an end is good, or before which one without a beginning is; Consul's.
@@ -37,13 +38,8 @@ const KEYS_MAX: usize = 64;
 pub(super) enum KeySource {
     /// Here, in PEM.
     Pem(Vec<String>),
-    /// A set of keys, at an address.
-    Url {
-        /// Of the set.
-        url: String,
-        /// The CA of whoever serves it, in PEM.
-        ca: Option<String>,
-    },
+    /// In a set elsewhere.
+    At(Place),
 }
 
 /// What an auth method asks of a token, and what it takes from it.
@@ -64,8 +60,7 @@ impl JwtSettings {
     /// Reads them.
     pub(crate) fn parse(config: &AuthMethodConfig, context: &Context) -> Result<Self, FieldError> {
         let mut fields = Fields::of(context, "Config", Value::Object(config.0.clone()))?;
-        fields.unsupported("OIDCDiscoveryURL")?;
-        for name in ["OIDCDiscoveryCACert", "OIDCClientID", "OIDCClientSecret", "OIDCScopes", "OIDCACRValues"] {
+        for name in ["OIDCClientID", "OIDCClientSecret", "OIDCScopes", "OIDCACRValues"] {
             fields.unsupported(name)?;
         }
         fields.ignored(&["VerboseOIDCLogging", "AllowedRedirectURIs", "OIDCClientUsePKCE", "OIDCClientAssertion"]);
@@ -80,10 +75,13 @@ impl JwtSettings {
             none if none.is_empty() => vec![Algorithm::RS256],
             named => named,
         };
+        // Who is asked for keys signs its own tokens (OpenID Connect Discovery 1.0, section 4.3).
+        let discovered =
+            if let KeySource::At(Place { url, is_issuer: true, .. }) = &keys { Some(url.clone()) } else { None };
         let settings = Self {
+            issuer: fields.text("BoundIssuer")?.or(discovered),
             keys,
             algorithms,
-            issuer: fields.text("BoundIssuer")?,
             audiences: fields.texts("BoundAudiences")?,
             claims: fields.text_map("ClaimMappings")?,
             lists: fields.text_map("ListClaimMappings")?,
@@ -93,6 +91,16 @@ impl JwtSettings {
         };
         fields.finish()?;
         Ok(settings)
+    }
+
+    /// Whether callers can have what a binding rule names so.
+    pub(super) fn has_variable(&self, kind: &str, name: &str) -> bool {
+        let names = match kind {
+            "value" => &self.claims,
+            "list" => &self.lists,
+            _ => return false,
+        };
+        names.values().any(|own| own == name)
     }
 
     /// What binding rules speak of: `value.NAME` and `list.NAME`, by the names that the method gives to claims.
@@ -122,31 +130,34 @@ fn text(claim: &Value) -> Option<String> {
 }
 
 fn key_source(fields: &mut Fields<'_>) -> Result<KeySource, FieldError> {
-    let (pems, url) = (fields.texts("JWTValidationPubKeys")?, fields.text("JWKSURL")?);
-    let ca = fields.text("JWKSCACert")?;
-    match url {
-        Some(_) if !pems.is_empty() => {
-            Err(fields.error("JWKSURL", "contradicts JWTValidationPubKeys; give one of them"))
+    const AT: [(&str, &str, bool); 2] =
+        [("JWKSURL", "JWKSCACert", false), ("OIDCDiscoveryURL", "OIDCDiscoveryCACert", true)];
+    let pems = fields.texts("JWTValidationPubKeys")?;
+    let mut place = None;
+    for (name, of_ca, is_issuer) in AT {
+        let ca = fields.text(of_ca)?;
+        let Some(url) = fields.text(name)? else { continue };
+        if !pems.is_empty() {
+            return Err(fields.error(name, "contradicts JWTValidationPubKeys; give one of them"));
         }
-        None if pems.is_empty() => Err(fields.missing("JWTValidationPubKeys", "must be given, or JWKSURL")),
+        if place.is_some() {
+            return Err(fields.error(name, "contradicts JWKSURL; give one of them"));
+        }
+        if let Some(reason) = unfit(&url) {
+            return Err(fields.error(name, reason));
+        }
+        place = Some(Place { url, ca, is_issuer });
+    }
+    match place {
+        Some(place) => Ok(KeySource::At(place)),
+        None if pems.is_empty() => {
+            Err(fields.missing("JWTValidationPubKeys", "must be given, or JWKSURL, or OIDCDiscoveryURL"))
+        }
         None if pems.len() > KEYS_MAX => Err(fields.error("JWTValidationPubKeys", format!("are more than {KEYS_MAX}"))),
         None => match pems.iter().position(|pem| keys_of(pem).is_empty()) {
             Some(place) => Err(fields.error("JWTValidationPubKeys", format!("[{place}] is no public key in PEM"))),
             None => Ok(KeySource::Pem(pems)),
         },
-        Some(url) => {
-            let parsed: Option<http::Uri> = url.parse().ok();
-            let host = parsed.as_ref().and_then(http::Uri::host).unwrap_or_default();
-            let is_here = host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
-            match parsed.as_ref().and_then(http::Uri::scheme_str) {
-                Some("https") if ca.is_none() => {
-                    Err(fields.missing("JWKSCACert", "must be given: the CA of the server, in PEM"))
-                }
-                Some("https") => Ok(KeySource::Url { url, ca }),
-                Some("http") if is_here => Ok(KeySource::Url { url, ca }),
-                _ => Err(fields.error("JWKSURL", "must be an https URL; http is for an address of this machine alone")),
-            }
-        }
     }
 }
 

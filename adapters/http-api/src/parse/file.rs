@@ -242,7 +242,20 @@ pub enum FileError {
 /// # Errors
 /// [`FileError`] with the file's name, and the field's path or the line.
 pub fn parse_definitions(file: &str, text: &[u8], context: &Context) -> Result<Definitions, FileError> {
-    let value = read(file, text)?;
+    parse_definitions_as(file, text, None, context)
+}
+
+/// The same of a file whose form is said, whatever it is called.
+///
+/// # Errors
+/// [`FileError`], as for [`parse_definitions`].
+pub fn parse_definitions_as(
+    file: &str,
+    text: &[u8],
+    format: Option<FileFormat>,
+    context: &Context,
+) -> Result<Definitions, FileError> {
+    let value = read(file, text, format)?;
     let field = |error| FileError::Field { file: file.to_owned(), error };
     let mut definitions = parse_file(value, context).map_err(field)?;
     definitions.notices = context.take_notices();
@@ -253,8 +266,13 @@ pub fn parse_definitions(file: &str, text: &[u8], context: &Context) -> Result<D
 ///
 /// # Errors
 /// [`FileError`] with the file's name, and the field's path or the line.
-pub fn agent_fields<'c>(file: &str, text: &[u8], context: &'c Context) -> Result<Fields<'c>, FileError> {
-    let value = read(file, text)?;
+pub fn agent_fields<'c>(
+    file: &str,
+    text: &[u8],
+    format: Option<FileFormat>,
+    context: &'c Context,
+) -> Result<Fields<'c>, FileError> {
+    let value = read(file, text, format)?;
     let field = |error| FileError::Field { file: file.to_owned(), error };
     let settings = |value: Value| {
         let mut all = Fields::of(context, "", value.clone())?;
@@ -274,17 +292,17 @@ pub fn agent_fields<'c>(file: &str, text: &[u8], context: &'c Context) -> Result
 /// # Errors
 /// [`FileError`] with the file's name, and the field's path or the line.
 pub fn parse_config_entry_file(file: &str, text: &[u8], context: &Context) -> Result<ConfigEntry, FileError> {
-    let value = read(file, text)?;
+    let value = read(file, text, None)?;
     let field = |error| FileError::Field { file: file.to_owned(), error };
     Fields::of(context, "", value).and_then(parse_config_entry).map_err(field)
 }
 
-fn read(file: &str, text: &[u8]) -> Result<Value, FileError> {
+fn read(file: &str, text: &[u8], format: Option<FileFormat>) -> Result<Value, FileError> {
     if text.len() > FILE_BYTES_MAX {
         return Err(FileError::Size { file: file.to_owned(), bytes: text.len() });
     }
     let syntax = |reason: String| FileError::Syntax { file: file.to_owned(), reason };
-    match FileFormat::guess(file, text) {
+    match format.unwrap_or_else(|| FileFormat::guess(file, text)) {
         FileFormat::Json => parse_json(text).map_err(|error| syntax(error.reason)),
         FileFormat::Hcl => {
             let text = std::str::from_utf8(text).map_err(|_| syntax("is no UTF-8 text".to_owned()))?;

@@ -47,7 +47,7 @@ pub(super) async fn own(api: Arc<Api>, _: Call) -> Outcome {
         },
         "Coord": null,
         "Member": member(&api),
-        "Stats": {"starling": {"version": facts.version}},
+        "Stats": super::stats::stats(&api),
         "Meta": {},
         "xDS": {
             "SupportedProxies": {"envoy": facts.envoy_versions},

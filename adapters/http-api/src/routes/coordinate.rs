@@ -1,5 +1,6 @@
 //! Network coordinates: <https://developer.hashicorp.com/consul/api-docs/coordinate>. Agents here measure none; whoever does may tell them.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -12,6 +13,9 @@ use crate::parse::{FieldError, Fields};
 use crate::relay::ASKING_NODE;
 use crate::router::{Api, Outcome};
 use crate::volatile::{COORDINATES_MAX, Coordinate, DIMENSIONS};
+
+/// Whom others ask for, the first of them first.
+const FORWARDED_FOR: &str = "x-forwarded-for";
 
 pub(super) async fn datacenters(api: Arc<Api>, _: Call) -> Outcome {
     let datacenter = api.catalog.authority().datacenter;
@@ -90,24 +94,38 @@ pub(crate) fn near(api: &Api, query: &crate::call::Query, headers: &http::Header
 /// The same of a text that stands elsewhere.
 pub(crate) fn near_of(api: &Api, text: &str, headers: &http::HeaderMap) -> Option<NodeName> {
     match text {
-        "_agent" => {
-            let asking = headers.get(ASKING_NODE).and_then(|node| node.to_str().ok());
-            Some(asking.and_then(|node| node.parse().ok()).unwrap_or_else(|| api.catalog.authority().node_name))
+        "_agent" => Some(asked_agent(api, headers)),
+        "_ip" => {
+            // Who asks through nobody is at the agent's own machine, or calls for what is near there.
+            let Some(forwarded) = headers.get(FORWARDED_FOR) else { return Some(asked_agent(api, headers)) };
+            let first = forwarded.to_str().ok()?.split(',').next()?.trim();
+            let caller: IpAddr = first.parse().ok()?;
+            let snapshot = api.catalog.snapshot();
+            let mut nodes = snapshot.nodes().map(|node| &node.value);
+            nodes.find(|node| node.address.parse() == Ok(caller)).map(|node| node.name.clone())
         }
         name => name.parse().ok(),
     }
 }
 
-/// Sorts rows by how near their nodes are to `node`; those of which that is not known come last, as they were.
+/// The node of the agent that somebody has asked.
+fn asked_agent(api: &Api, headers: &http::HeaderMap) -> NodeName {
+    let asking = headers.get(ASKING_NODE).and_then(|node| node.to_str().ok()).and_then(|node| node.parse().ok());
+    asking.unwrap_or_else(|| api.catalog.authority().node_name)
+}
+
+/// Sorts rows by how near their nodes are to `node`, its own first; those of which that is not known come last, as they were.
 pub(crate) fn sort(api: &Api, node: &NodeName, rows: &mut [Value]) {
-    let Some((_, here)) = api.coordinates.of(node) else { return };
+    let here = api.coordinates.of(node).map(|(_, here)| here);
     let name = |row: &Value| -> Option<NodeName> {
         let node = row["Node"].as_str().or_else(|| row["Node"]["Node"].as_str());
         node?.parse().ok()
     };
     rows.sort_by_cached_key(|row| {
-        let distance = name(row).and_then(|node| api.coordinates.of(&node)).map(|(_, there)| here.distance_to(&there));
+        let own = name(row);
+        let there = own.as_ref().and_then(|own| api.coordinates.of(own)).map(|(_, there)| there);
+        let distance = here.as_ref().zip(there).map(|(here, there)| here.distance_to(&there));
         // Not below zero, so that their bits are in the order of the numbers.
-        distance.map_or(u64::MAX, |distance| distance.max(0.0).to_bits())
+        (own.as_ref() != Some(node), distance.map_or(u64::MAX, |distance| distance.max(0.0).to_bits()))
     });
 }

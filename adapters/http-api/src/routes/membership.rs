@@ -71,10 +71,13 @@ pub(super) async fn token(api: Arc<Api>, call: Call) -> Outcome {
         fields.finish()?;
         token
     };
-    if *kind == "default" {
-        let wrong = || ApiError::bad_request("Token: is none");
-        let secret = (!token.is_empty()).then(|| AclSecret::new(&token).ok_or_else(wrong)).transpose()?;
-        api.agent()?.set_default_token(secret);
+    let wrong = || ApiError::bad_request("Token: is none");
+    let secret = || (!token.is_empty()).then(|| AclSecret::new(&token).ok_or_else(wrong)).transpose();
+    match *kind {
+        "default" => api.agent()?.set_default_token(secret()?),
+        "dns" => api.agent()?.set_dns_token(secret()?),
+        // An agent proves itself by its certificate.
+        _ => {}
     }
     Ok(Answer::empty())
 }

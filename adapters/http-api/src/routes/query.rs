@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use starling_catalog::{Command, QUERY_KIND, Snapshot, StoredQuery, Subject};
-use starling_model::{ConfigEntry, ConfigEntryKey, KeptEntry, KeptKind, ServiceName, Uuid};
+use starling_model::{Access, ConfigEntry, ConfigEntryKey, KeptEntry, KeptKind, ServiceName, Uuid};
 
 use super::{coordinate, health};
 use crate::acl::Visible;
@@ -48,7 +48,10 @@ pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
     let id = id_of(&call)?;
     let view = of_all(&api, &call).await?;
     match view.snapshot.prepared_queries().find(|query| query.id == id) {
-        Some(query) => Ok(Answer::json(json!([form(&query)])).read_at(view.index)),
+        Some(query) => {
+            call.bearer.may_query(&query.query, Access::Read)?;
+            Ok(Answer::json(json!([form(&query)])).read_at(view.index))
+        }
         None => Err(not_found().at(view.index)),
     }
 }
@@ -86,22 +89,26 @@ pub(super) async fn delete(api: Arc<Api>, call: Call) -> Outcome {
     Ok(Answer::empty().written_at(revision))
 }
 
-fn rendered(snapshot: &Snapshot, text: &str) -> Result<StoredQuery, ApiError> {
+/// The query that is meant, as it is carried out, if the caller may read it.
+fn rendered(snapshot: &Snapshot, call: &Call) -> Result<StoredQuery, ApiError> {
+    let text = call.param("query");
     let mut found = snapshot.prepared_query(text, false).ok_or_else(not_found)?;
-    let name = if text.parse::<Uuid>().is_ok() { "" } else { text };
-    found.query = found.query.rendered(name).map_err(ApiError::bad_request)?;
+    call.bearer.may_query(&found.query, Access::Read)?;
+    // A template that is asked for by its identifier is for what its own name makes of it: libraries do so (py-consul).
+    let name = if text.parse() == Ok(found.id) { found.query.name.clone() } else { text.to_owned() };
+    found.query = found.query.rendered(&name).map_err(ApiError::bad_request)?;
     Ok(found)
 }
 
 pub(super) async fn explain(api: Arc<Api>, call: Call) -> Outcome {
-    let query = rendered(&api.catalog.snapshot(), call.param("query"))?;
+    let query = rendered(&api.catalog.snapshot(), &call)?;
     Ok(Answer::json(json!({"Query": form(&query)})))
 }
 
 pub(super) async fn execute(api: Arc<Api>, call: Call) -> Outcome {
     let snapshot = api.catalog.snapshot();
     let facts = api.catalog.authority();
-    let definition = rendered(&snapshot, call.param("query"))?.query;
+    let definition = rendered(&snapshot, &call)?.query;
     let service = &definition.service;
     let name =
         ServiceName::new(&service.service).map_err(|error| ApiError::bad_request(format!("Service: {error}")))?;

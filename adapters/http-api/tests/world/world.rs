@@ -40,6 +40,7 @@ pub struct World {
     snapshot: watch::Sender<Arc<Snapshot>>,
     default_action: Mutex<Action>,
     pub connect_off: std::sync::atomic::AtomicBool,
+    pub translates_addresses: std::sync::atomic::AtomicBool,
     acl_default: Mutex<Option<Action>>,
     default_token: Mutex<Option<AclSecret>>,
     receipts: Mutex<Receipts>,
@@ -72,6 +73,7 @@ impl World {
             snapshot: watch::Sender::new(Arc::new(Snapshot::default())),
             default_action: Mutex::new(Action::Allow),
             connect_off: std::sync::atomic::AtomicBool::new(false),
+            translates_addresses: std::sync::atomic::AtomicBool::new(false),
             acl_default: Mutex::default(),
             default_token: Mutex::default(),
             receipts: Mutex::new(Receipts::default()),
@@ -342,6 +344,7 @@ impl CatalogPort for World {
             dns_port: Some(8600),
             envoy_versions: vec!["1.40.0".to_owned()],
             connect_off: self.connect_off.load(std::sync::atomic::Ordering::Relaxed),
+            translates_addresses: self.translates_addresses.load(std::sync::atomic::Ordering::Relaxed),
         }
     }
 

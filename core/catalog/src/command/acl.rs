@@ -1,8 +1,8 @@
 //! Commands about access control.
 
 use starling_model::{
-    ANONYMOUS_TOKEN, AclAuthMethod, AclBindingRule, AclGrants, AclKey, AclPolicy, AclRecord, AclRole, AclToken,
-    BuiltinPolicy, Change, Fence, Record, RecordKey, Revision, ServerId, UnixSeconds, Uuid,
+    ANONYMOUS_TOKEN, AclAuthMethod, AclBindingRule, AclGrants, AclKey, AclName, AclPolicy, AclRecord, AclRole,
+    AclToken, BuiltinPolicy, Change, Fence, Record, RecordKey, Revision, ServerId, UnixSeconds, Uuid,
 };
 
 use super::{Decision, GUARDED_CHANGES_MAX};
@@ -10,6 +10,12 @@ use crate::snapshot::Snapshot;
 
 /// Tokens at a time; each takes some 500 bytes.
 pub const ACL_TOKENS_MAX: usize = 65_536;
+
+/// Of these, what all who log in have together: the rest is for those who run the mesh, who would be kept out of it otherwise.
+pub const LOGIN_TOKENS_MAX: usize = 49_152;
+
+/// Tokens that have come of one auth method at a time: a caller who logs in again and again stops those of its own method, and nobody else.
+pub const METHOD_TOKENS_MAX: usize = 16_384;
 
 /// Policies, and of everything else as many; a policy takes what its rules do.
 pub const ACL_RECORDS_MAX: usize = 16_384;
@@ -94,6 +100,16 @@ pub enum AclRefusal {
     /// The limit is reached.
     #[error("there are {0} of them, and no more may be; remove some")]
     TooMany(usize),
+    /// The limit of those who have logged in is reached.
+    #[error(
+        "{most} tokens of {whom} live, and no more may: have callers log out, have tokens end by MaxTokenTTL, or remove some"
+    )]
+    TooManyLogins {
+        /// Whose.
+        whom: String,
+        /// How many.
+        most: usize,
+    },
 }
 
 pub(super) fn decide(snapshot: &Snapshot, command: &AclCommand, decision: &mut Decision) -> Result<(), AclRefusal> {
@@ -121,6 +137,7 @@ pub(super) fn decide(snapshot: &Snapshot, command: &AclCommand, decision: &mut D
             let method = token.auth_method.as_ref().and_then(|name| snapshot.acl_auth_method(name));
             let method = method.filter(|method| method.modified == *method_at).ok_or_else(unknown)?;
             decision.see(snapshot, RecordKey::Acl(AclKey::AuthMethod(method.value.name.clone())));
+            limit_logins(snapshot, &method.value.name)?;
             decide_token(snapshot, token, true, decision)
         }
         AclCommand::Delete(key) => decide_delete(snapshot, key, decision),
@@ -129,6 +146,17 @@ pub(super) fn decide(snapshot: &Snapshot, command: &AclCommand, decision: &mut D
             Ok(())
         }
     }
+}
+
+/// Refuses who logs in where too many have. Of those who do so at once a few may be more.
+fn limit_logins(snapshot: &Snapshot, method: &AclName) -> Result<(), AclRefusal> {
+    let (of_method, of_all) = snapshot.access.logged_in(method);
+    let whom = match (of_method >= METHOD_TOKENS_MAX, of_all >= LOGIN_TOKENS_MAX) {
+        (true, _) => (format!("auth method {:?}", method.as_str()), METHOD_TOKENS_MAX),
+        (false, true) => ("all auth methods".to_owned(), LOGIN_TOKENS_MAX),
+        (false, false) => return Ok(()),
+    };
+    Err(AclRefusal::TooManyLogins { whom: whom.0, most: whom.1 })
 }
 
 /// Sees a record that has to be there, or must not, and writes it.

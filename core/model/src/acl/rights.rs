@@ -222,7 +222,7 @@ impl AclRights {
     /// Whether `wanted` may be done with `name`; of a resource without names it is empty.
     #[must_use]
     pub fn allows(&self, resource: Resource, name: &str, wanted: Access) -> bool {
-        self.judged(self.rule_for(resource, name), wanted)
+        self.judged(resource, self.rule_for(resource, name), wanted)
     }
 
     /// Whether it may be done with everything that begins with `prefix`, whatever there may come to be.
@@ -234,7 +234,7 @@ impl AclRights {
             names.take_while(|(name, _)| name.starts_with(prefix)).all(|(_, access)| access.covers(wanted))
         };
         let around = self.longest_prefix(resource, prefix).or_else(|| self.by_operator(resource));
-        self.judged(around, wanted) && beneath(&self.exact) && beneath(&self.prefix)
+        self.judged(resource, around, wanted) && beneath(&self.exact) && beneath(&self.prefix)
     }
 
     /// Whether it may be done with anything at all.
@@ -244,7 +244,9 @@ impl AclRights {
             rules.get(&resource).is_some_and(|names| names.values().any(|access| access.covers(wanted)))
         };
         let of_operator = self.by_operator(resource).is_some_and(|access| access.covers(wanted));
-        self.default == Action::Allow || some(&self.exact) || some(&self.prefix) || of_operator
+        // What a rule says of all of them leaves nothing that no rule speaks of.
+        let left_open = self.is_open(resource) && self.longest_prefix(resource, "").is_none();
+        left_open || some(&self.exact) || some(&self.prefix) || of_operator
     }
 
     /// Whether everything may be done.
@@ -253,8 +255,13 @@ impl AclRights {
         Resource::ALL.into_iter().all(|resource| self.allows_under(resource, "", Access::Write))
     }
 
-    fn judged(&self, rule: Option<Access>, wanted: Access) -> bool {
-        rule.map_or(self.default == Action::Allow, |access| access.covers(wanted))
+    fn judged(&self, resource: Resource, rule: Option<Access>, wanted: Access) -> bool {
+        rule.map_or_else(|| self.is_open(resource), |access| access.covers(wanted))
+    }
+
+    /// Whether everything may be done of which no rule speaks. Never with access control itself: whoever makes tokens may everything.
+    fn is_open(&self, resource: Resource) -> bool {
+        self.default == Action::Allow && resource != Resource::Acl
     }
 
     fn rule_for(&self, resource: Resource, name: &str) -> Option<Access> {
@@ -370,9 +377,17 @@ mod tests {
             let rights = rights(default, &[("a*", Access::Read)]);
             assert_eq!(rights.allows(Resource::Key, "b", Access::Write), default == Action::Allow);
             assert!(!rights.allows(Resource::Key, "a", Access::Write));
-            assert!(!rights.is_management() || default == Action::Allow);
+            assert!(!rights.is_management());
+            for wanted in [Access::Read, Access::Write] {
+                assert!(!rights.allows(Resource::Acl, "", wanted) && !rights.allows_something(Resource::Acl, wanted));
+                assert_eq!(rights.allows(Resource::Operator, "", wanted), default == Action::Allow);
+            }
         }
         assert!(AclRights::everything().is_management());
+        let nothing = rights(Action::Allow, &[("*", Access::Deny)]);
+        assert!(!nothing.allows_something(Resource::Key, Access::Read));
+        assert!(nothing.allows_something(Resource::Node, Access::Read));
+        assert!(rights(Action::Allow, &[("a", Access::Deny)]).allows_something(Resource::Key, Access::Read));
     }
 
     #[test]

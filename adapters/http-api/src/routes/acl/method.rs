@@ -97,10 +97,13 @@ pub(super) async fn update_rule(api: Arc<Api>, call: Call) -> Outcome {
 
 async fn put_rule(api: &Api, call: &Call, rule: AclBindingRule, is_new: bool) -> Outcome {
     let snapshot = api.catalog.snapshot();
-    if snapshot.acl_auth_method(&rule.method).is_some_and(|method| method.value.kind == JWT) {
+    if let Some(method) = snapshot.acl_auth_method(&rule.method)
+        && method.value.kind == JWT
+    {
+        let settings = JwtSettings::parse(&method.value.config, &Call::context(&api.catalog.authority())).ok();
         let named =
             [("BindName", rule.bind_name.as_str()), ("BindVars.Name", rule.bind_vars.as_deref().unwrap_or_default())];
-        check_rule(&rule.selector, &named)?;
+        check_rule(&rule.selector, &named, settings.as_ref())?;
     }
     let id = rule.id;
     let record = AclRecord::BindingRule(Box::new(rule));
