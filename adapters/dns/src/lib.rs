@@ -10,6 +10,7 @@ mod records;
 pub mod relay;
 pub mod responder;
 pub mod serve;
+pub mod settings;
 mod sizing;
 pub mod view;
 pub mod zone;
@@ -17,22 +18,45 @@ pub mod zone;
 use std::sync::Arc;
 
 use starling_catalog::Snapshot;
-use starling_model::{AclRights, Datacenter, TrustDomain};
+use starling_model::{AclRights, Datacenter, NodeName, TrustDomain};
 
 pub use relay::{Unreached, Upstream, relay};
 pub use responder::{Responder, Transport};
 pub use serve::serve;
+pub use settings::Settings;
 pub use view::View;
 pub use zone::Zone;
+
+/// What of a catalog is answered.
+#[derive(Debug, Clone, Default)]
+pub enum Sight {
+    /// All of it.
+    #[default]
+    Everything,
+    /// What these rights let read.
+    Only(AclRights),
+    /// Nothing, and every question is refused: it is not known who asks.
+    Nothing,
+}
 
 /// Where answers come from.
 pub trait CatalogReader: Send + Sync + 'static {
     /// The newest catalog.
     fn snapshot(&self) -> Arc<Snapshot>;
 
-    /// What whoever asks may see of a catalog; `None` for all of it. DNS knows no tokens.
-    fn rights(&self, snapshot: &Snapshot) -> Option<AclRights> {
+    /// What whoever asks may see of a catalog. DNS knows no tokens, so this holds for all who ask.
+    fn sight(&self, snapshot: &Snapshot) -> Sight {
         let _ = snapshot;
+        Sight::Everything
+    }
+
+    /// Changes whenever [`Self::sight`] may for another reason than a change of the catalog.
+    fn sight_version(&self) -> u64 {
+        0
+    }
+
+    /// The node of the agent that answers, if there is one.
+    fn node(&self) -> Option<&NodeName> {
         None
     }
 
@@ -48,8 +72,16 @@ impl<R: CatalogReader + ?Sized> CatalogReader for Arc<R> {
         R::snapshot(self)
     }
 
-    fn rights(&self, snapshot: &Snapshot) -> Option<AclRights> {
-        R::rights(self, snapshot)
+    fn sight(&self, snapshot: &Snapshot) -> Sight {
+        R::sight(self, snapshot)
+    }
+
+    fn sight_version(&self) -> u64 {
+        R::sight_version(self)
+    }
+
+    fn node(&self) -> Option<&NodeName> {
+        R::node(self)
     }
 
     fn datacenter(&self) -> &Datacenter {

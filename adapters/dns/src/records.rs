@@ -8,21 +8,10 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use starling_model::{Datacenter, Revision};
 
 use crate::asked::{DOMAIN, NAME_SERVER};
+use crate::settings::Soa;
 
-/// Seconds that answers may be cached; Consul's default: not at all, so that a change is seen at once.
+/// Seconds that a record may be cached of which nothing else is said: not at all, so that a change is seen at once.
 const TTL_S: u32 = 0;
-
-/// Seconds between a secondary's visits (SOA); Consul's default, and without effect as zones are not transferred.
-const REFRESH_S: i32 = 3600;
-
-/// Seconds before a secondary tries again (SOA).
-const RETRY_S: i32 = 600;
-
-/// Seconds before a secondary gives up (SOA).
-const EXPIRE_S: i32 = 86_400;
-
-/// Seconds that the absence of a name may be cached (RFC 2308); as [`TTL_S`].
-const NEGATIVE_TTL_S: u32 = 0;
 
 /// RFC 2782 priority of every instance, as in Consul: weights alone decide.
 const PRIORITY: u16 = 1;
@@ -100,20 +89,21 @@ pub(crate) fn name_server(owner: &Name, host: Name) -> Record {
     record(owner, RData::NS(NS(host)))
 }
 
-/// The SOA record; the serial is the revision, which rises with every change.
-pub(crate) fn authority(revision: Revision) -> Record {
+/// The SOA record; the serial is the revision, which rises with every change. It may be cached as long as what it says of
+/// the absence of names, which is the lesser of the two (RFC 2308 section 5).
+pub(crate) fn authority(revision: Revision, numbers: Soa) -> Record {
     #[expect(clippy::cast_possible_truncation, reason = "serials wrap (RFC 1982)")]
     let serial = revision.0 as u32;
     let soa = SOA::new(
         name_server_name(),
         fixed(&["hostmaster", DOMAIN]),
         serial,
-        REFRESH_S,
-        RETRY_S,
-        EXPIRE_S,
-        NEGATIVE_TTL_S,
+        numbers.refresh_s,
+        numbers.retry_s,
+        numbers.expire_s,
+        numbers.negative_ttl_s,
     );
-    record(&apex(), RData::SOA(soa))
+    Record::from_rdata(apex(), numbers.negative_ttl_s, RData::SOA(soa))
 }
 
 /// A TXT record for one piece of metadata, `key=value` with the key quoted as in RFC 1464.

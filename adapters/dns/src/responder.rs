@@ -9,7 +9,8 @@ use starling_telemetry::Registry;
 
 use crate::CatalogReader;
 use crate::metrics::Metrics;
-use crate::sizing;
+use crate::settings::Settings;
+use crate::sizing::{self, Fit};
 use crate::view::View;
 use crate::zone::{Draw, Zone};
 
@@ -51,8 +52,8 @@ pub enum Transport {
 pub struct Responder<R> {
     reader: R,
     zone: Zone,
-    /// The view of the newest revision asked about.
-    view: Mutex<Option<Arc<View>>>,
+    /// The view of the newest revision asked about, and the version of what is seen.
+    view: Mutex<Option<(u64, Arc<View>)>>,
     rotation: AtomicU64,
     metrics: Option<Metrics>,
 }
@@ -62,8 +63,14 @@ impl<R: CatalogReader> Responder<R> {
     /// name the same instance first.
     #[must_use]
     pub fn new(reader: R) -> Self {
-        let zone = Zone::new(reader.datacenter().clone(), reader.trust_domain().clone());
+        let zone = Zone::new(reader.datacenter().clone(), reader.trust_domain().clone()).at(reader.node().cloned());
         Self { reader, zone, view: Mutex::new(None), rotation: AtomicU64::new(fastrand::u64(..)), metrics: None }
+    }
+
+    /// The same with other settings.
+    #[must_use]
+    pub fn configured(self, settings: Settings) -> Self {
+        Self { zone: self.zone.with(settings), ..self }
     }
 
     /// The same, counted in `registry` as `starling_dns_queries_total{rcode}` and `starling_dns_packets_dropped_total`.
@@ -98,18 +105,38 @@ impl<R: CatalogReader> Responder<R> {
         match read(packet, &header) {
             Err(code) => {
                 let message = refusal(&header.metadata, code);
-                sizing::encode(&message, bytes_max).map(|bytes| (code, bytes))
+                sizing::encode(&message, Fit::plain(bytes_max)).map(|bytes| (code, bytes))
             }
             Ok(request) => {
-                let bytes_max = bytes_max.min(offered(&request, transport));
-                let message = self.reply(&request, bytes_max);
+                let offered = offered(&request, transport);
+                let fit = self.fit(transport, bytes_max.min(offered));
+                let mut message = self.reply(&request, fit.bytes_max);
+                if offered == PLAIN_UDP_BYTES {
+                    self.cut(&mut message);
+                }
                 let code = message.metadata.response_code;
-                let encoded = sizing::encode(&message, bytes_max).map(|bytes| (code, bytes));
+                let encoded = sizing::encode(&message, fit).map(|bytes| (code, bytes));
                 encoded.or_else(|| {
                     let code = ResponseCode::ServFail;
-                    sizing::encode(&refusal(&header.metadata, code), bytes_max).map(|bytes| (code, bytes))
+                    sizing::encode(&refusal(&header.metadata, code), fit).map(|bytes| (code, bytes))
                 })
             }
+        }
+    }
+
+    fn fit(&self, transport: Transport, bytes_max: usize) -> Fit {
+        let settings = self.zone.settings();
+        let says_truncated = transport == Transport::Tcp || settings.says_truncated.unwrap_or(true);
+        Fit { bytes_max, says_truncated, compressed: settings.compressed }
+    }
+
+    /// Leaves as many answers as clients of 512 bytes are to have.
+    fn cut(&self, message: &mut Message) {
+        let settings = self.zone.settings();
+        if let Some(most) = settings.udp_answers_max
+            && sizing::cut(message, most)
+        {
+            message.metadata.truncation |= settings.says_truncated.unwrap_or(false);
         }
     }
 
@@ -135,15 +162,17 @@ impl<R: CatalogReader> Responder<R> {
         message
     }
 
-    /// The view of the newest catalog, made anew only when the revision has changed.
+    /// The view of the newest catalog, made anew only when the revision, or what is seen, has changed.
     fn view(&self) -> Arc<View> {
-        let snapshot = self.reader.snapshot();
+        let (version, snapshot) = (self.reader.sight_version(), self.reader.snapshot());
         let mut kept = self.view.lock().unwrap_or_else(PoisonError::into_inner);
         match kept.as_ref() {
-            Some(view) if view.revision() == snapshot.revision() => Arc::clone(view),
+            Some((seen, view)) if *seen == version && view.revision() == snapshot.revision() => Arc::clone(view),
             Some(_) | None => {
-                let rights = self.reader.rights(&snapshot);
-                Arc::clone(kept.insert(Arc::new(View::of(snapshot).seen_by(rights))))
+                let sight = self.reader.sight(&snapshot);
+                let view = Arc::new(View::of(snapshot).seen_by(sight));
+                *kept = Some((version, Arc::clone(&view)));
+                view
             }
         }
     }

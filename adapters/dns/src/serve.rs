@@ -38,10 +38,10 @@ const LENGTH_BYTES: usize = 2;
 pub async fn serve<R: CatalogReader>(
     udp: UdpSocket,
     tcp: TcpListener,
-    responder: Responder<R>,
+    responder: impl Into<Arc<Responder<R>>>,
     shutdown: impl Future<Output = ()>,
 ) {
-    let responder = Arc::new(responder);
+    let responder = responder.into();
     tokio::select! {
         () = shutdown => {}
         never = datagrams(&udp, &responder) => match never {},

@@ -6,9 +6,11 @@ use std::sync::{Arc, OnceLock};
 
 use starling_catalog::Snapshot;
 use starling_model::{
-    Access, AclRights, CheckStatus, ConfigEntry, ConfigKind, IngressGateway, IngressRoute, Node, NodeName, Resource,
-    Revision, ServiceInstance, ServiceName,
+    Access, CheckStatus, ConfigEntry, ConfigKind, IngressGateway, IngressRoute, Node, NodeName, Resource, Revision,
+    ServiceInstance, ServiceName,
 };
+
+use crate::Sight;
 
 /// A snapshot, and which of its names are spelled with upper case.
 ///
@@ -21,8 +23,8 @@ pub struct View {
     nodes: BTreeMap<String, Vec<NodeName>>,
     /// Made when the first reverse name is asked for: a pass over all addresses.
     by_address: OnceLock<BTreeMap<IpAddr, Vec<Named>>>,
-    /// What may be seen; `None` for everything.
-    rights: Option<AclRights>,
+    /// What may be seen.
+    sight: Sight,
 }
 
 /// Whom an address belongs to.
@@ -34,23 +36,44 @@ pub(crate) enum Named {
     Service(ServiceName),
 }
 
+/// What a prepared query finds.
+pub(crate) struct Meant<'v> {
+    /// With the health that counts for the query.
+    pub(crate) instances: Vec<(&'v ServiceInstance, CheckStatus)>,
+    /// The service, in lower case.
+    pub(crate) service: ServiceName,
+    /// The node next to which they are to be; empty for none.
+    pub(crate) near: String,
+    /// Seconds that the query lets this be cached, if it says so.
+    pub(crate) ttl_s: Option<u32>,
+}
+
 impl View {
     /// The view of `snapshot`.
     #[must_use]
     pub fn of(snapshot: Arc<Snapshot>) -> Self {
         let services = fold(snapshot.service_names());
         let nodes = fold(snapshot.nodes().map(|node| &node.value.name));
-        Self { snapshot, services, nodes, by_address: OnceLock::new(), rights: None }
+        Self { snapshot, services, nodes, by_address: OnceLock::new(), sight: Sight::Everything }
     }
 
-    /// The same for who has these rights alone.
+    /// The same for who sees no more than that.
     #[must_use]
-    pub fn seen_by(self, rights: Option<AclRights>) -> Self {
-        Self { rights, ..self }
+    pub fn seen_by(self, sight: Sight) -> Self {
+        Self { sight, ..self }
+    }
+
+    /// Whether nobody is answered.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self.sight, Sight::Nothing)
     }
 
     fn is_seen(&self, resource: Resource, name: &str) -> bool {
-        self.rights.as_ref().is_none_or(|rights| rights.allows(resource, name, Access::Read))
+        match &self.sight {
+            Sight::Everything => true,
+            Sight::Only(rights) => rights.allows(resource, name, Access::Read),
+            Sight::Nothing => false,
+        }
     }
 
     fn is_instance_seen(&self, instance: &ServiceInstance) -> bool {
@@ -95,18 +118,25 @@ impl View {
         instances.filter(|instance| self.is_instance_seen(instance)).collect()
     }
 
-    /// What the query called `name`, which is in lower case, finds, with the health that counts for it, and for how many seconds that may be
-    /// cached; `None` if there is no such query, or it may not be seen.
-    pub(crate) fn query(&self, name: &str) -> Option<(Vec<(&ServiceInstance, CheckStatus)>, u32)> {
+    /// What the query called `name`, which is in lower case, finds; `None` if there is no such query, or it may not be seen.
+    pub(crate) fn query(&self, name: &str) -> Option<Meant<'_>> {
         let found = self.snapshot.prepared_query(name, true)?;
         if !self.is_seen(Resource::Query, &found.query.name) {
             return None;
         }
+        let is_template = found.query.template.is_some();
         let query = found.query.rendered(name).ok()?;
         let service: ServiceName = query.service.service.parse().ok()?;
-        let meant = self.snapshot.instances_meant(&query, &service, query.service.connect);
-        let meant = meant.into_iter().map(|(entry, health)| (&entry.value, health));
-        Some((meant.filter(|(instance, _)| self.is_instance_seen(instance)).collect(), query.dns_ttl_s))
+        // A template makes names of the question, of which case is not kept.
+        let folded: ServiceName = service.as_str().to_ascii_lowercase().parse().ok()?;
+        let others = self.services.get(folded.as_str()).filter(|_| is_template).into_iter().flatten();
+        let spellings = std::iter::once(&service).chain(others.filter(|other| **other != service));
+        let meant = spellings.flat_map(|service| self.snapshot.instances_meant(&query, service, query.service.connect));
+        let meant = meant.map(|(entry, health)| (&entry.value, health));
+        let instances = meant.filter(|(instance, _)| self.is_instance_seen(instance)).collect();
+        let near = query.service.near;
+        let says_ttl = query.dns_ttl_s > 0 || !query.dns_ttl.is_empty();
+        Some(Meant { instances, service: folded, near, ttl_s: says_ttl.then_some(query.dns_ttl_s) })
     }
 
     /// Whom an address belongs to: nodes first, each service once.

@@ -1,7 +1,7 @@
 //! The zone `consul.`: the answer to one question, from one view of the catalog.
 //!
-//! Owns no sockets and no sizes. Instances whose worst check is critical are never answered; a service of which none is
-//! left does not exist (NXDOMAIN), as in Consul.
+//! Owns no sockets and no sizes. Instances whose worst check is critical are never answered, nor, if the settings say so,
+//! those that warn; a service of which none is left does not exist (NXDOMAIN), as in Consul.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,10 +12,14 @@ use starling_model::{CheckStatus, Datacenter, Node, NodeName, ServiceInstance, S
 
 use crate::asked::Asked;
 use crate::records::{self, Host};
-use crate::view::{Named, View};
+use crate::settings::Settings;
+use crate::view::{Meant, Named, View};
 
 /// The service under which control-plane servers are registered; they are the zone's name servers.
 const SERVERS: &str = "consul";
+
+/// How a query names the node of the agent that is asked.
+const ASKED_AGENT: &str = "_agent";
 
 /// The zone of one datacentre.
 #[derive(Debug, Clone)]
@@ -23,6 +27,9 @@ pub struct Zone {
     datacenter: Datacenter,
     trust_domain: TrustDomain,
     servers: ServiceName,
+    settings: Settings,
+    /// The node of the agent that is asked, if there is one.
+    own_node: Option<NodeName>,
 }
 
 /// How far an answer goes.
@@ -39,11 +46,18 @@ pub struct Draw {
 struct Found {
     answers: Vec<Record>,
     additionals: Vec<Record>,
+    /// Seconds that they may be cached; `None` where each says so itself.
+    ttl_s: Option<u32>,
 }
 
 impl Found {
     fn answers(answers: Vec<Record>) -> Self {
-        Self { answers, additionals: Vec::new() }
+        Self { answers, ..Self::default() }
+    }
+
+    /// The same, to be cached so many seconds.
+    fn cached(self, ttl_s: u32) -> Self {
+        Self { ttl_s: Some(ttl_s), ..self }
     }
 }
 
@@ -52,12 +66,28 @@ impl Zone {
     #[must_use]
     pub fn new(datacenter: Datacenter, trust_domain: TrustDomain) -> Self {
         let servers = SERVERS.parse().expect("invariant: a valid service name");
-        Self { datacenter, trust_domain, servers }
+        Self { datacenter, trust_domain, servers, settings: Settings::default(), own_node: None }
+    }
+
+    /// The same with other settings.
+    #[must_use]
+    pub fn with(self, settings: Settings) -> Self {
+        Self { settings, ..self }
+    }
+
+    /// The same, asked at this node.
+    #[must_use]
+    pub fn at(self, own_node: Option<NodeName>) -> Self {
+        Self { own_node, ..self }
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// The answer to `query`, with identifier 0. The question is repeated as it was spelled.
     ///
-    /// Outside `consul.`, for classes other than IN and for zone transfers it is REFUSED. A name that does not exist is
+    /// Outside `consul.`, for classes other than IN, for zone transfers and where nobody may see anything it is REFUSED. A name that does not exist is
     /// NXDOMAIN, one without records of the type is empty, both with the SOA (RFC 2308).
     #[must_use]
     pub fn answer(&self, view: &View, query: &Query, draw: Draw) -> Message {
@@ -65,13 +95,16 @@ impl Zone {
         message.add_query(query.clone());
         let asked = Asked::parse(query.name(), &self.datacenter);
         let transfer = [RecordType::AXFR, RecordType::IXFR].contains(&query.query_type());
-        if asked == Asked::Outside || transfer || query.query_class() != DNSClass::IN {
+        if asked == Asked::Outside || transfer || query.query_class() != DNSClass::IN || view.is_closed() {
             message.metadata.response_code = ResponseCode::Refused;
             return message;
         }
         message.metadata.authoritative = true;
-        match self.find(view, &asked, query, draw) {
-            Some(found) => {
+        match self.find(view, &asked, query, self.drawn(query, draw)) {
+            Some(mut found) => {
+                if let Some(ttl_s) = found.ttl_s.filter(|ttl_s| *ttl_s > 0) {
+                    found.answers.iter_mut().chain(&mut found.additionals).for_each(|record| record.ttl = ttl_s);
+                }
                 message.answers = found.answers;
                 message.additionals = found.additionals;
             }
@@ -79,9 +112,16 @@ impl Zone {
         }
         // A reverse name is not of this zone, of which alone the SOA speaks.
         if message.answers.is_empty() && !matches!(asked, Asked::Reverse(_)) {
-            message.add_authority(records::authority(view.revision()));
+            message.add_authority(records::authority(view.revision(), self.settings.soa));
         }
         message
+    }
+
+    /// The same draw, with no more addresses than the settings let an answer have.
+    fn drawn(&self, query: &Query, draw: Draw) -> Draw {
+        let counts = [RecordType::A, RecordType::AAAA, RecordType::ANY].contains(&query.query_type());
+        let most = self.settings.addresses_max.filter(|_| counts).unwrap_or(usize::MAX);
+        Draw { records_max: draw.records_max.min(most), ..draw }
     }
 
     /// The records of a name; `None` if it does not exist.
@@ -100,26 +140,25 @@ impl Zone {
                 if let Some(tag) = tag {
                     instances.retain(|instance| instance.tags.iter().any(|own| own.eq_ignore_ascii_case(tag)));
                 }
-                self.instances(view, instances, query, draw)
+                self.instances(view, (service, instances), query, draw)
             }
-            Asked::Connect(service) => self.instances(view, view.mesh_instances(service), query, draw),
-            Asked::Ingress(service) => self.instances(view, view.ingress_instances(service), query, draw),
+            Asked::Connect(service) => self.instances(view, (service, view.mesh_instances(service)), query, draw),
+            Asked::Ingress(service) => self.instances(view, (service, view.ingress_instances(service)), query, draw),
             Asked::Query(name) => {
-                let (found, ttl_s) = view.query(name)?;
-                let mut found = self.records(view, rotated(found, draw), query, draw)?;
-                for record in found.answers.iter_mut().chain(&mut found.additionals) {
-                    record.ttl = ttl_s;
-                }
-                Some(found)
+                let meant = view.query(name)?;
+                let ttl_s = meant.ttl_s.unwrap_or_else(|| self.settings.service_ttl.of(meant.service.as_str()));
+                let found = self.records(view, self.nearest(meant, draw), query, draw)?;
+                Some(found.cached(ttl_s))
             }
             Asked::Reverse(ip) => self.reverse(view, *ip, query, draw),
             // Whether an instance is there or not, as callers may keep the address.
             Asked::Virtual(service) => {
                 let v4 = view.virtual_address(service)?;
                 let both = [IpAddr::V4(v4), IpAddr::V6(virtual_v6(&self.trust_domain, v4))];
-                Some(Found::answers(addresses(owner, wanted, both.into_iter().map(Host::Ip), draw)))
+                let found = Found::answers(addresses(owner, wanted, both.into_iter().map(Host::Ip), draw));
+                Some(found.cached(self.settings.service_ttl.of(service.as_str())))
             }
-            Asked::Node(name) => node(view, name, owner, wanted, draw),
+            Asked::Node(name) => Some(node(view, name, owner, wanted, draw)?.cached(self.settings.node_ttl_s)),
             Asked::Address(ip) => Some(Found::answers(addresses(owner, wanted, std::iter::once(Host::Ip(*ip)), draw))),
         }
     }
@@ -143,7 +182,7 @@ impl Zone {
         let mut found = Found::default();
         let any = wanted == RecordType::ANY;
         if any || wanted == RecordType::SOA {
-            found.answers.push(records::authority(view.revision()));
+            found.answers.push(records::authority(view.revision(), self.settings.soa));
         }
         if any || wanted == RecordType::NS {
             for server in self.server_nodes(view, draw).into_iter().take(draw.records_max) {
@@ -163,14 +202,38 @@ impl Zone {
     /// The nodes on which servers are registered and not critical, each once.
     fn server_nodes<'a>(&self, view: &'a View, draw: Draw) -> Vec<&'a Node> {
         let mut seen = BTreeSet::new();
-        let instances = serving(view, view.instances(&self.servers), draw);
+        let instances = serving(view, view.instances(&self.servers), CheckStatus::Warning, draw);
         let names = instances.map(|(instance, _)| &instance.key.node).filter(|name| seen.insert(*name));
         names.filter_map(|name| view.snapshot().node(name)).map(|node| &node.value).collect()
     }
 
-    /// The records of those of `instances` that serve; `None` if none does.
-    fn instances(&self, view: &View, instances: Vec<&ServiceInstance>, query: &Query, draw: Draw) -> Option<Found> {
-        self.records(view, serving(view, instances, draw), query, draw)
+    /// The records of those instances of a service that serve; `None` if none does.
+    fn instances(
+        &self,
+        view: &View,
+        (service, instances): (&ServiceName, Vec<&ServiceInstance>),
+        query: &Query,
+        draw: Draw,
+    ) -> Option<Found> {
+        let worst = if self.settings.only_passing { CheckStatus::Passing } else { CheckStatus::Warning };
+        let found = self.records(view, serving(view, instances, worst, draw), query, draw)?;
+        Some(found.cached(self.settings.service_ttl.of(service.as_str())))
+    }
+
+    /// What a query finds, beginning where the draw says; those of the node next to which they are to be come first. How far others are is
+    /// not known here.
+    fn nearest<'v>(
+        &self,
+        meant: Meant<'v>,
+        draw: Draw,
+    ) -> impl Iterator<Item = (&'v ServiceInstance, CheckStatus)> + use<'v> {
+        let Meant { mut instances, near, .. } = meant;
+        rotate(&mut instances, draw.rotation);
+        let near = if near == ASKED_AGENT { self.own_node.as_ref().map_or("", NodeName::as_str) } else { &near };
+        if !near.is_empty() {
+            instances.sort_by_key(|(instance, _)| !instance.key.node.as_str().eq_ignore_ascii_case(near));
+        }
+        instances.into_iter()
     }
 
     /// The records of instances, with the health that counts; `None` if there are none.
@@ -244,21 +307,16 @@ impl Zone {
     }
 }
 
-/// Those of `instances` that are not critical, beginning where the draw says. Health is looked up as they are taken.
+/// Those of `instances` whose health is `worst` or better, beginning where the draw says. It is looked up as they are taken.
 fn serving<'a>(
     view: &'a View,
     mut instances: Vec<&'a ServiceInstance>,
+    worst: CheckStatus,
     draw: Draw,
 ) -> impl Iterator<Item = (&'a ServiceInstance, CheckStatus)> {
     rotate(&mut instances, draw.rotation);
     let with_health = instances.into_iter().map(|instance| (instance, view.snapshot().health(&instance.key)));
-    with_health.filter(|(_, health)| health.serves()).map(|(instance, health)| (instance, health.0))
-}
-
-/// The same list, beginning where the draw says.
-fn rotated<T>(mut list: Vec<T>, draw: Draw) -> impl Iterator<Item = T> {
-    rotate(&mut list, draw.rotation);
-    list.into_iter()
+    with_health.map(|(instance, health)| (instance, health.0)).filter(move |(_, health)| *health <= worst)
 }
 
 fn rotate<T>(list: &mut [T], rotation: u64) {

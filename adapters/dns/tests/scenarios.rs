@@ -1,7 +1,7 @@
 //! Transcripts of questions to the zone: `tests/scenarios/*.txt`.
 //!
-//! A line describes a record (`support/world.rs`), or asks: `? NAME TYPE rotation=N max=N`. What is indented is the
-//! answer. `STARLING_GOLDEN=rewrite` writes it anew.
+//! A line describes a record (`support/world.rs`), says what answers are like (`settings only_passing=true node_ttl=S
+//! service_ttl=NAME:S,… addresses_max=N negative_ttl=S`), or asks: `? NAME TYPE rotation=N max=N`. What is indented is the answer. `STARLING_GOLDEN=rewrite` writes it anew.
 
 #[path = "support/world.rs"]
 mod world;
@@ -13,22 +13,45 @@ use std::sync::Arc;
 use hickory_proto::op::{Message, Query};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use starling_catalog::Snapshot;
+use starling_dns::settings::ServiceTtls;
 use starling_dns::zone::Draw;
-use starling_dns::{View, Zone};
+use starling_dns::{Settings, View, Zone};
 
 fn play(script: &str) -> String {
-    let zone = Zone::new("dc1".parse().expect("a datacentre"), "mesh.test".parse().expect("a trust domain"));
+    let mut zone = Zone::new("dc1".parse().expect("a datacentre"), "mesh.test".parse().expect("a trust domain"));
+    zone = zone.at(Some("n2".parse().expect("a node")));
     let mut snapshot = Snapshot::default();
     let mut transcript = String::new();
     for line in script.lines().filter(|line| !line.starts_with("  ")) {
         writeln!(transcript, "{line}").expect("written");
         match line.strip_prefix("? ") {
             Some(question) => transcript.push_str(&ask(&zone, &snapshot, question)),
+            None if line.starts_with("settings") => zone = zone.with(settings(line)),
             None if line.is_empty() || line.starts_with('#') => {}
             None => snapshot = world::after(&snapshot, line),
         }
     }
     transcript
+}
+
+fn settings(line: &str) -> Settings {
+    let mut settings = Settings::default();
+    for word in line.split_whitespace().skip(1) {
+        let (key, value) = word.split_once('=').expect("a value");
+        match key {
+            "only_passing" => settings.only_passing = value == "true",
+            "node_ttl" => settings.node_ttl_s = value.parse().expect("seconds"),
+            "addresses_max" => settings.addresses_max = Some(value.parse().expect("a number")),
+            "negative_ttl" => settings.soa.negative_ttl_s = value.parse().expect("seconds"),
+            "service_ttl" => {
+                let named = value.split(',').map(|one| one.split_once(':').expect("NAME:S"));
+                let named = named.map(|(name, ttl_s)| (name.to_owned(), ttl_s.parse().expect("seconds")));
+                settings.service_ttl = ServiceTtls::new(named);
+            }
+            other => panic!("no such setting: {other:?}"),
+        }
+    }
+    settings
 }
 
 fn ask(zone: &Zone, snapshot: &Snapshot, question: &str) -> String {

@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use starling_catalog::Snapshot;
-use starling_dns::CatalogReader;
+use starling_dns::{CatalogReader, Sight};
 use starling_model::*;
 
 /// The parts of a line: words in their order, and `key=value` pairs.
@@ -28,7 +29,7 @@ impl<'a> Line<'a> {
 
 /// The record that a line describes: `node NAME ADDRESS key=value…`, `service NODE ID NAME port= address= tags=a,b
 /// weights=PASSING/WARNING native=true`, `sidecar …` (as service, with `of=SERVICE`), `check NODE ID STATUS service=ID`,
-/// `virtual SERVICE ADDRESS`, `ingress GATEWAY SERVICE`, `query NAME SERVICE tags= ttl=SECONDS ignore=CHECK passing=true connect=true`, and
+/// `virtual SERVICE ADDRESS`, `ingress GATEWAY SERVICE`, `query NAME SERVICE tags= ttl=SECONDS ignore=CHECK passing=true connect=true near=NODE`, and
 /// `template BEGINNING SERVICE regexp=`.
 pub fn record(line: &str) -> Record {
     let line = Line::parse(line);
@@ -122,6 +123,7 @@ fn query(line: &Line<'_>, is_template: bool, name: &str, service: &str) -> Recor
             ignore_check_ids: list("ignore"),
             only_passing: given("passing").is_some(),
             connect: given("connect").is_some(),
+            near: given("near").unwrap_or_default(),
             ..ServiceQuery::default()
         },
         dns_ttl: String::new(),
@@ -160,7 +162,8 @@ pub fn catalog<L: AsRef<str>>(lines: impl IntoIterator<Item = L>) -> Snapshot {
 #[derive(Debug)]
 pub struct Shelf {
     snapshot: Mutex<Arc<Snapshot>>,
-    rights: Mutex<Option<AclRights>>,
+    sight: Mutex<Sight>,
+    sight_version: AtomicU64,
     datacenter: Datacenter,
     trust_domain: TrustDomain,
 }
@@ -169,14 +172,20 @@ impl Shelf {
     pub fn new(snapshot: Snapshot) -> Arc<Self> {
         Arc::new(Self {
             snapshot: Mutex::new(Arc::new(snapshot)),
-            rights: Mutex::default(),
+            sight: Mutex::default(),
+            sight_version: AtomicU64::default(),
             datacenter: "dc1".parse().unwrap(),
             trust_domain: "mesh.test".parse().unwrap(),
         })
     }
 
     pub fn allow_only(&self, rights: AclRights) {
-        *self.rights.lock().unwrap() = Some(rights);
+        self.show(Sight::Only(rights));
+    }
+
+    pub fn show(&self, sight: Sight) {
+        *self.sight.lock().unwrap() = sight;
+        self.sight_version.fetch_add(1, Ordering::Relaxed);
     }
 
     pub fn add(&self, line: &str) {
@@ -190,8 +199,12 @@ impl CatalogReader for Shelf {
         Arc::clone(&self.snapshot.lock().unwrap())
     }
 
-    fn rights(&self, _: &Snapshot) -> Option<AclRights> {
-        self.rights.lock().unwrap().clone()
+    fn sight(&self, _: &Snapshot) -> Sight {
+        self.sight.lock().unwrap().clone()
+    }
+
+    fn sight_version(&self) -> u64 {
+        self.sight_version.load(Ordering::Relaxed)
     }
 
     fn datacenter(&self) -> &Datacenter {
