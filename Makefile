@@ -29,7 +29,7 @@ options_of_payload := --payload-endpoints 1000 --changes 10 --further 0
 REPORTS ?= $(TARGET)/bench
 
 # The fuzz targets, each a parser of outside bytes, and how long each is run.
-FUZZED := request response body first_bytes path proxy_protocol trace snapshot
+FUZZED := request response body first_bytes path proxy_protocol trace snapshot dns filter consul_text
 FUZZ_SECONDS ?= 60
 
 # What `make chaos` does, and from which seed; without one, a new one, which it tells.

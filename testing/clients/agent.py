@@ -37,7 +37,7 @@ class Agent:
         self.http, dns, grpc, grpc_tls = free_ports(4)
         self.command = [link, "agent", "-node", "n1", "-http-port", str(self.http), "-dns-port", str(dns)]
         self.command += ["-grpc-port", str(grpc), "-grpc-tls-port", str(grpc_tls)]
-        self.command += ["-data-dir", os.path.join(folder, "data")] if durable else ["-dev"]
+        self.command += ["-server", "-data-dir", os.path.join(folder, "data")] if durable else ["-dev"]
         self.name = os.path.basename(folder)
         self.child = None
         self.start()

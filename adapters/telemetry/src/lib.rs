@@ -70,6 +70,14 @@ pub fn start_log(filter: &str, format: LogFormat) -> Result<(), LogError> {
     started.map_err(|_| LogError::Running)
 }
 
+/// Whether logs can be filtered so.
+///
+/// # Errors
+/// [`LogError::Filter`] if not.
+pub fn judge_filter(filter: &str) -> Result<(), LogError> {
+    parse(filter).map(drop)
+}
+
 /// A filter, of which every part is a level or sets one. A word that is neither would be taken for a target to be shown
 /// in full, and hide all else.
 fn parse(filter: &str) -> Result<EnvFilter, LogError> {

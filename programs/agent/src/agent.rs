@@ -25,9 +25,11 @@ use crate::registrations::{ExistingChecks, Health, Registrations, Source, Touche
 use crate::sidecar::FieldError;
 
 mod error;
+mod rehearsal;
 mod shared;
 
 pub use error::{DeregisterError, RegisterError, StartError, UpdateCheckError, WriteError};
+pub use rehearsal::Rehearsal;
 use shared::Waiting;
 pub(crate) use shared::{Shared, State};
 
@@ -65,6 +67,8 @@ pub struct AgentConfig {
     /// The services that definition files name now. A service that was registered by [`Agent::register_service_of_file`]
     /// before the restart and is not among them is gone, as if it had been deregistered.
     pub services_of_files: BTreeSet<InstanceId>,
+    /// The checks that they name apart from services: the same holds for those.
+    pub checks_of_files: BTreeSet<CheckId>,
     /// The wall clock, usually [`system_clock`].
     pub clock: WallClock,
 }
@@ -79,6 +83,7 @@ impl fmt::Debug for AgentConfig {
             .field("enable_script_checks", &self.enable_script_checks)
             .field("sidecar_ports", &self.sidecar_ports)
             .field("services_of_files", &self.services_of_files)
+            .field("checks_of_files", &self.checks_of_files)
             .finish_non_exhaustive()
     }
 }
@@ -99,6 +104,19 @@ pub struct CheckRegistration {
     pub spec: CheckSpec,
     /// The instance it speaks of; `None` is the node.
     pub service: Option<InstanceId>,
+}
+
+impl CheckRegistration {
+    /// The check under its id, with a name.
+    fn named(self) -> Result<(CheckId, CheckSpec, Option<InstanceId>), FieldError> {
+        let Self { mut spec, service } = self;
+        let id = spec.id.clone().map_or_else(|| CheckId::new(&spec.name), Ok);
+        let id = id.map_err(|error| FieldError::new("CheckID", error.to_string()))?;
+        if spec.name.is_empty() {
+            spec.name = id.as_str().to_owned();
+        }
+        Ok((id, spec, service))
+    }
 }
 
 /// An instance as registered here.
@@ -150,7 +168,7 @@ impl Agent {
         registrations.run_at(config.locality.clone());
         let now = (config.clock)();
         let generation = former.as_ref().map(Contents::generation);
-        restore(&mut registrations, former.unwrap_or_default(), &config.services_of_files, now);
+        restore(&mut registrations, former.unwrap_or_default(), &config, now);
         let journal = Journal::begin(&directory, generation, &registrations.entries(now))?;
         let state = State::new(registrations);
         let shared = Arc::new(Shared {
@@ -213,10 +231,7 @@ impl Agent {
         source: Source,
         existing: ExistingChecks,
     ) -> Result<Registered, RegisterError> {
-        self.verify(&given.checks, "")?;
-        if let Some(sidecar) = &given.sidecar {
-            self.verify(&sidecar.checks, "Connect.SidecarService.")?;
-        }
+        rehearsal::verify_service(&given, self.enable_script_checks)?;
         let id = given.instance.key.id.clone();
         let (waiting, changed) = {
             let mut state = self.shared.lock();
@@ -247,19 +262,26 @@ impl Agent {
     /// # Errors
     /// [`RegisterError`], as for [`Agent::register_service`].
     pub async fn register_check(&self, given: CheckRegistration) -> Result<Registered, RegisterError> {
-        let CheckRegistration { mut spec, service } = given;
-        definition::verify(&spec, "", self.enable_script_checks)?;
-        let id = spec.id.clone().map_or_else(|| CheckId::new(&spec.name), Ok);
-        let id = id.map_err(|error| FieldError::new("CheckID", error.to_string()))?;
-        if spec.name.is_empty() {
-            spec.name = id.as_str().to_owned();
-        }
+        self.check(given, Source::Caller).await
+    }
+
+    /// Registers a check, as [`Agent::register_check`] does, for a definition file: for as long as [`AgentConfig::checks_of_files`]
+    /// names it at every start.
+    ///
+    /// # Errors
+    /// [`RegisterError`], as for [`Agent::register_service`].
+    pub async fn register_check_of_file(&self, given: CheckRegistration) -> Result<Registered, RegisterError> {
+        self.check(given, Source::File).await
+    }
+
+    async fn check(&self, given: CheckRegistration, source: Source) -> Result<Registered, RegisterError> {
+        definition::verify(&given.spec, "", self.enable_script_checks)?;
+        let (id, spec, service) = given.named()?;
         let (waiting, changed) = {
             let mut state = self.shared.lock();
-            if let Some(service) = service.as_ref().filter(|id| !state.registrations.services().contains_key(*id)) {
-                return Err(RegisterError::UnknownService(service.clone()));
-            }
-            let touched = state.registrations.register_check(id.clone(), service.as_ref(), spec, Instant::now())?;
+            rehearsal::verify_owner(&state.registrations, service.as_ref())?;
+            let touched =
+                state.registrations.register_check(id.clone(), service.as_ref(), spec, source, Instant::now())?;
             let changed = !touched.is_empty();
             let keys = vec![RecordKey::Check(self.node.name.clone(), id)];
             (self.shared.enlist(&mut state, touched, keys), changed)
@@ -354,6 +376,18 @@ impl Agent {
         &self.node
     }
 
+    /// Whether registrations may bring checks that run programs.
+    #[must_use]
+    pub fn runs_scripts(&self) -> bool {
+        self.enable_script_checks
+    }
+
+    /// Ports for sidecars that name none.
+    #[must_use]
+    pub fn sidecar_ports(&self) -> RangeInclusive<u16> {
+        self.shared.lock().registrations.sidecar_ports().clone()
+    }
+
     /// The datacentre.
     #[must_use]
     pub fn datacenter(&self) -> &Datacenter {
@@ -381,13 +415,6 @@ impl Agent {
     /// Changes whenever a service of this node does.
     pub(crate) fn service_changes(&self) -> watch::Receiver<()> {
         self.shared.service_changes.subscribe()
-    }
-
-    fn verify(&self, checks: &[CheckSpec], prefix: &str) -> Result<(), FieldError> {
-        for (index, spec) in checks.iter().enumerate() {
-            definition::verify(spec, &format!("{prefix}Checks[{index}]."), self.enable_script_checks)?;
-        }
-        Ok(())
     }
 }
 
@@ -426,10 +453,10 @@ fn keys_of_service(registrations: &Registrations, id: &InstanceId) -> Vec<Record
     keys
 }
 
-fn restore(registrations: &mut Registrations, contents: Contents, of_files: &BTreeSet<InstanceId>, at: UnixSeconds) {
+fn restore(registrations: &mut Registrations, contents: Contents, config: &AgentConfig, at: UnixSeconds) {
     let now = Instant::now();
     for (id, (source, given)) in contents.services {
-        if source == Source::File && !of_files.contains(&id) {
+        if source == Source::File && !config.services_of_files.contains(&id) {
             tracing::info!(service = %id, "removing a service that no definition file names any more");
             continue;
         }
@@ -437,9 +464,14 @@ fn restore(registrations: &mut Registrations, contents: Contents, of_files: &BTr
             tracing::error!(service = %id, %error, "left out a service that was registered earlier");
         }
     }
-    for (id, (service, spec)) in contents.checks {
+    for (id, (source, service, spec)) in contents.checks {
+        if source == Source::File && !config.checks_of_files.contains(&id) {
+            tracing::info!(check = %id, "removing a check that no definition file names any more");
+            continue;
+        }
         let known = service.as_ref().is_none_or(|service| registrations.services().contains_key(service));
-        if known && let Err(error) = registrations.register_check(id.clone(), service.as_ref(), *spec, now) {
+        let owner = service.as_ref();
+        if known && let Err(error) = registrations.register_check(id.clone(), owner, *spec, source, now) {
             tracing::error!(check = %id, %error, "left out a check that was registered earlier");
         }
     }

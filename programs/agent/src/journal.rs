@@ -52,6 +52,15 @@ pub(crate) enum Entry {
         /// The rest.
         spec: Box<CheckSpec>,
     },
+    /// A check is registered so by a definition file, apart from its service.
+    CheckOfFile {
+        /// Its id.
+        id: CheckId,
+        /// The instance it speaks of; `None` is the node.
+        service: Option<InstanceId>,
+        /// The rest.
+        spec: Box<CheckSpec>,
+    },
     /// A check is no longer registered apart.
     CheckGone(CheckId),
     /// A check said this.
@@ -142,7 +151,7 @@ pub enum LostState {
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
     pub(crate) services: BTreeMap<InstanceId, (Source, Box<ServiceRegistration>)>,
-    pub(crate) checks: BTreeMap<CheckId, (Option<InstanceId>, Box<CheckSpec>)>,
+    pub(crate) checks: BTreeMap<CheckId, (Source, Option<InstanceId>, Box<CheckSpec>)>,
     pub(crate) statuses: BTreeMap<CheckId, (CheckStatus, String, UnixSeconds)>,
     generation: u64,
 }
@@ -188,7 +197,10 @@ impl Contents {
                 self.services.remove(&id);
             }
             Entry::Check { id, service, spec } => {
-                self.checks.insert(id, (service, spec));
+                self.checks.insert(id, (Source::Caller, service, spec));
+            }
+            Entry::CheckOfFile { id, service, spec } => {
+                self.checks.insert(id, (Source::File, service, spec));
             }
             Entry::CheckGone(id) => {
                 self.checks.remove(&id);

@@ -23,7 +23,7 @@ mod sidecar;
 
 pub use agent::{
     Agent, AgentConfig, CheckRegistration, DeregisterError, LocalCheck, LocalService, RegisterError, Registered,
-    StartError, UpdateCheckError, WallClock, WriteError, has_journal, system_clock,
+    Rehearsal, StartError, UpdateCheckError, WallClock, WriteError, has_journal, system_clock,
 };
 pub use journal::{JournalError, LostState};
 pub use leaves::{Leaf, LeafError, Leaves};

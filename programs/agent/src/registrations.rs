@@ -90,8 +90,14 @@ pub(crate) enum Origin {
         /// Whether it is the agent's own look at a sidecar's listener.
         own_probe: bool,
     },
-    /// By a registration of its own.
-    Apart,
+    /// By a registration of its own, of this source.
+    Apart(Source),
+}
+
+impl Origin {
+    pub(crate) fn is_apart(self) -> bool {
+        matches!(self, Self::Apart(_))
+    }
 }
 
 impl CheckState {
@@ -230,6 +236,11 @@ impl Registrations {
         Ok(touched)
     }
 
+    /// Ports for sidecars that name none.
+    pub(crate) fn sidecar_ports(&self) -> &RangeInclusive<u16> {
+        &self.ports
+    }
+
     /// Removes a service, its sidecar and all their checks; `None` if it is not here.
     pub(crate) fn deregister(&mut self, id: &InstanceId, now: Instant) -> Option<Touched> {
         let service = self.services.get(id)?;
@@ -256,13 +267,18 @@ impl Registrations {
         id: CheckId,
         owner: Option<&InstanceId>,
         spec: CheckSpec,
+        source: Source,
         now: Instant,
     ) -> Result<Touched, FieldError> {
-        if self.checks.get(&id).is_some_and(|other| other.owner() != owner) {
-            return Err(FieldError::new("CheckID", format!("{id:?} is a check of another service")));
-        }
         let mut touched = Touched::default();
-        self.put_check(id, spec, owner, Origin::Apart, now, &mut touched);
+        if let Some(other) = self.checks.get(&id).filter(|other| other.owner() != owner) {
+            // What files say holds, whatever they said before, or anybody else.
+            if source != Source::File || !other.origin.is_apart() {
+                return Err(FieldError::new("CheckID", format!("{id:?} is a check of another service")));
+            }
+            self.drop_check(&id, &mut touched);
+        }
+        self.put_check(id, spec, owner, Origin::Apart(source), now, &mut touched);
         self.settle_aliases(&mut touched, now);
         Ok(touched)
     }
@@ -322,6 +338,13 @@ impl Registrations {
         touched
     }
 
+    fn is_of_file(&self, role: &Role) -> bool {
+        match role {
+            Role::Given(_, source) => *source == Source::File,
+            Role::SidecarOf(parent) => self.services.get(parent).is_some_and(|service| self.is_of_file(&service.role)),
+        }
+    }
+
     fn sidecars_of(&self, id: &InstanceId) -> impl Iterator<Item = InstanceId> {
         // At most one, and always under the name made from its parent's.
         let own = InstanceId::new(&format!("{id}-sidecar-proxy")).ok();
@@ -343,6 +366,8 @@ impl Registrations {
 
     fn put_part(&mut self, part: Part, role: Role, existing: ExistingChecks, now: Instant, touched: &mut Touched) {
         let id = part.instance.key.id.clone();
+        // What files say of a service beside it is taken back by whoever reads the files.
+        let of_file = self.is_of_file(&role);
         let old = self.services.get(&id);
         let same_instance = old.is_some_and(|old| old.instance == part.instance);
         let same_role = old.is_some_and(|old| old.role == role);
@@ -360,17 +385,19 @@ impl Registrations {
         let (mut gone, mut apart) = (Vec::new(), Vec::new());
         for check in self.checks_of(Some(&id)).filter(|check| !named.contains(check)) {
             match self.checks[check].origin {
-                Origin::Apart if existing == ExistingChecks::Keep => apart.push(check.clone()),
-                Origin::Apart | Origin::Service { .. } => gone.push(check.clone()),
+                Origin::Apart(of) if existing == ExistingChecks::Keep || (of_file && of == Source::File) => {
+                    apart.push((check.clone(), of));
+                }
+                Origin::Apart(_) | Origin::Service { .. } => gone.push(check.clone()),
             }
         }
         for check in &gone {
             self.drop_check(check, touched);
         }
-        for check in apart {
+        for (check, of) in apart {
             let spec = self.checks[&check].spec.clone();
             // The record carries the service's name and tags, which may have changed.
-            self.put_check(check, spec, Some(&id), Origin::Apart, now, touched);
+            self.put_check(check, spec, Some(&id), Origin::Apart(of), now, touched);
         }
         for (index, (check, spec)) in part.checks.into_iter().enumerate() {
             let origin = Origin::Service { own_probe: part.own_probe && index == 0 };
@@ -414,7 +441,7 @@ impl Registrations {
         if !same_record {
             touched.keys.insert(RecordKey::Check(self.node.name.clone(), id.clone()));
         }
-        if origin == Origin::Apart || old.is_some_and(|old| old.origin == Origin::Apart) {
+        if origin.is_apart() || old.is_some_and(|old| old.origin.is_apart()) {
             touched.kept.insert(Kept::Check(id.clone()));
         }
         if !same_definition {
@@ -467,7 +494,7 @@ impl Registrations {
 
     fn drop_check(&mut self, id: &CheckId, touched: &mut Touched) {
         self.remember_check(id, touched);
-        if self.checks[id].origin == Origin::Apart {
+        if self.checks[id].origin.is_apart() {
             touched.kept.insert(Kept::Check(id.clone()));
         }
         self.unlink_check(id);

@@ -6,6 +6,7 @@ mod policy;
 mod role;
 mod rule;
 mod shown;
+mod template;
 mod token;
 
 use anyhow::Context;
@@ -32,6 +33,7 @@ enum AclCommand {
     Role(role::RoleArgs),
     AuthMethod(method::MethodArgs),
     BindingRule(rule::RuleArgs),
+    TemplatedPolicy(template::TemplateArgs),
     SetAgentToken(AgentTokenArgs),
 }
 
@@ -115,6 +117,7 @@ pub(crate) async fn run(args: AclArgs, surroundings: &Surroundings) -> anyhow::R
         AclCommand::Role(args) => role::run(args, surroundings).await?,
         AclCommand::AuthMethod(args) => method::run(args, surroundings).await?,
         AclCommand::BindingRule(args) => rule::run(args, surroundings).await?,
+        AclCommand::TemplatedPolicy(args) => template::run(args, surroundings).await?,
         AclCommand::SetAgentToken(args) => {
             let call = Call::put("/v1/agent/token").segment(&args.kind).json(&json!({"Token": args.given}));
             surroundings.client(&args.api)?.send(call).await?;

@@ -14,41 +14,58 @@ use anyhow::{Context, ensure};
 use starling_agent::remote::{NodeConfig, RemoteNode};
 use starling_agent::{AgentConfig, data_plane};
 use starling_http_api::parse::Definitions;
-use starling_http_api::{AllowEverything, MeshFacts, Ports};
-use starling_model::Action;
+use starling_http_api::{AgentPort, AllowEverything, MeshFacts, Ports};
+use starling_model::{Action, TrustDomain};
 use starling_proxy::Engine;
 use starling_rpc::{LoopbackListener, ProxySource};
 use starling_telemetry::Registry;
+use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) use arguments::AgentArgs;
 use directory::Directory;
 use part::Part;
 use servers::Servers;
 
+use crate::consul::Guise;
 use crate::descriptors::Shares;
 use crate::environment::Environment;
 use crate::memory;
 use crate::outcome::usage;
 use crate::role::control::ENVOY_VERSIONS;
-use crate::role::definitions::{self, Unavailable};
+use crate::role::definitions::{self, Named, Unavailable};
 use crate::role::doors::DnsSockets;
 use crate::role::http_doors::HttpSockets;
 use crate::role::local_agent::LocalAgent;
+use crate::role::reload::Reload;
 use crate::role::{self, Interrupts, Role, Serving, doors, node};
 
 /// Runs until interrupted.
 pub(crate) async fn run(args: AgentArgs, environment: &Environment) -> anyhow::Result<()> {
-    let interrupts = Interrupts::listen()?;
+    run_as(args, environment, Vec::new(), Guise::default()).await
+}
+
+/// The same with definitions beyond those that the arguments name, and a node that shows itself otherwise.
+pub(crate) async fn run_as(
+    args: AgentArgs,
+    environment: &Environment,
+    more: Vec<Definitions>,
+    guise: Guise,
+) -> anyhow::Result<()> {
+    let reloads = guise.sources.has_settings;
+    let interrupts = if reloads { Interrupts::listen_but_for_hangup() } else { Interrupts::listen() }?;
     if args.grpc_tls_addr.is_some() {
         tracing::warn!("--grpc-tls-addr is of no effect: an agent serves xDS in plaintext to its own machine");
     }
     let servers = args.servers()?;
     let join_token = args.join_token(environment)?;
-    let definitions = read_definitions(&args)?;
-    let http = HttpSockets::bind(args.http_addr, &args.http_doors).await?;
+    let mut definitions = read_definitions(&args)?;
+    definitions.extend(more);
+    definitions::keep_last(&mut definitions);
+    judge(&args, &definitions, &guise)?;
+    let http = HttpSockets::bind(&args.http_addr, &args.http_doors).await?;
     let grpc = doors::grpc(args.grpc_addr).await?;
-    let dns = doors::dns(args.dns_addr).await?;
-    let given = Given { servers, join_token, definitions, sockets: Sockets { http, grpc, dns } };
+    let dns = doors::dns(&args.dns_addr).await?;
+    let given = Given { servers, join_token, definitions, guise, sockets: Sockets { http, grpc, dns } };
     role::run(interrupts, Running::start(args, given)).await
 }
 
@@ -57,23 +74,34 @@ struct Given {
     servers: Vec<String>,
     join_token: Option<String>,
     definitions: Vec<Definitions>,
+    guise: Guise,
     sockets: Sockets,
+}
+
+/// Whether it could be run so; nothing is opened, and nobody asked.
+///
+/// # Errors
+/// What running it would fail with, as far as that lies in what is said and not in the machine.
+pub(crate) fn judge(args: &AgentArgs, definitions: &[Definitions], guise: &Guise) -> anyhow::Result<()> {
+    args.log.judge()?;
+    args.http_doors.judge()?;
+    args.servers()?;
+    definitions::refuse_config_entries(definitions)?;
+    let node = node::unregistered(node::name(args.node_name.as_ref())?, args.advertise_addr);
+    definitions::rehearse(definitions, node, (&guise.sidecar_ports(), args.enable_script_checks))
 }
 
 struct Sockets {
     http: HttpSockets,
     grpc: LoopbackListener,
-    dns: DnsSockets,
+    dns: Vec<DnsSockets>,
 }
 
 fn read_definitions(args: &AgentArgs) -> anyhow::Result<Vec<Definitions>> {
     let Some(directory) = &args.config_dir else { return Ok(Vec::new()) };
     let context = definitions::context(node::name(args.node_name.as_ref())?, args.datacenter.clone());
     let all = definitions::read_dir(directory, &context)?;
-    if let Some(entry) = all.iter().flat_map(|definitions| &definitions.config_entries).next() {
-        let reason = "is the whole mesh's, not this node's: write it with `starling config write`";
-        return Err(usage(format!("--config-dir: {} {reason}", entry.key())));
-    }
+    definitions::refuse_config_entries(&all).context("--config-dir")?;
     Ok(all)
 }
 
@@ -90,8 +118,10 @@ struct Running {
 impl Running {
     async fn start(args: AgentArgs, given: Given) -> anyhow::Result<Self> {
         let directory = Directory::lock(role::data_dir(&args.data_dir)?)?;
-        let Given { servers, join_token, definitions, sockets } = given;
-        let node = start_node(&args, directory.path.clone(), servers, join_token, &definitions).await?;
+        let Given { servers, join_token, definitions, guise, sockets } = given;
+        let named = Named::of(&definitions);
+        let joining = (servers, join_token);
+        let node = start_node(&args, directory.path.clone(), joining, &definitions, &guise).await?;
         let (node, serving) = (Arc::new(node), Serving::new());
         definitions::register(definitions, &node.agent, Unavailable::IsWaitedFor).await?;
         let registry = registry(&node);
@@ -102,8 +132,8 @@ impl Running {
             plane.open_admin(&serving).await;
         }
         let engine = plane.map(|plane| plane.engine);
-        let http = sockets.http.address();
-        open(&node, &serving, sockets, registry).await?;
+        let http = sockets.http.places();
+        open(&node, &serving, sockets, registry, (guise, named)).await?;
         tracing::info!(data_dir = %directory.path.display(), %http, attached = node.is_attached(), "ready");
         Ok(Self { node, engine, serving, _directory: directory })
     }
@@ -128,19 +158,25 @@ impl Role for Running {
 async fn start_node(
     args: &AgentArgs,
     data_dir: PathBuf,
-    servers: Vec<String>,
-    join_token: Option<String>,
+    (servers, join_token): (Vec<String>, Option<String>),
     definitions: &[Definitions],
+    guise: &Guise,
 ) -> anyhow::Result<RemoteNode> {
-    let node = node::local(node::name(args.node_name.as_ref())?, args.advertise_addr, &data_dir)?;
+    let mut node = node::local(node::name(args.node_name.as_ref())?, args.advertise_addr, &data_dir)?;
+    if let Some(id) = guise.node_id {
+        node.id = id.to_string();
+    }
+    node.meta = guise.node_meta.clone();
+    let named = Named::of(definitions);
     let agent = AgentConfig {
         node,
         locality: definitions::locality(args.locality.as_ref(), definitions),
         datacenter: args.datacenter.clone(),
         data_dir,
         enable_script_checks: args.enable_script_checks,
-        sidecar_ports: starling_agent::DEFAULT_SIDECAR_PORTS,
-        services_of_files: definitions::services(definitions),
+        sidecar_ports: guise.sidecar_ports(),
+        services_of_files: named.services,
+        checks_of_files: named.checks,
         clock: starling_agent::system_clock(),
     };
     let node =
@@ -154,26 +190,61 @@ async fn start_node(
 }
 
 /// Opens the doors.
-async fn open(node: &Arc<RemoteNode>, serving: &Serving, sockets: Sockets, registry: Registry) -> anyhow::Result<()> {
+async fn open(
+    node: &Arc<RemoteNode>,
+    serving: &Serving,
+    sockets: Sockets,
+    registry: Registry,
+    (guise, known): (Guise, Named),
+) -> anyhow::Result<()> {
     let shares = Shares::here()?;
-    let facts = facts(node, &sockets)?;
+    let facts = facts(node, &sockets, guise.translates_addresses)?;
     let Sockets { http, grpc, dns } = sockets;
     let trust_domain = facts.trust_domain.clone();
     let servers = Servers(Arc::clone(&node.api));
+    let agent = local_agent(node, serving, trust_domain, guise, known).await?;
     let api = starling_http_api::router(Ports {
         catalog: Arc::new(Part::new(Arc::clone(node), servers.clone(), facts, registry)),
-        agent: Some(Arc::new(LocalAgent::new(Arc::clone(&node.agent), trust_domain, None))),
+        agent: Some(agent),
         servers: Some(Arc::new(servers.clone())),
         authoriser: Arc::new(AllowEverything),
     });
-    serving.spawn(starling_dns::relay(dns.udp, dns.tcp, servers, serving.stopped())).await;
+    for DnsSockets { udp, tcp } in dns {
+        serving.spawn(starling_dns::relay(udp, tcp, servers.clone(), serving.stopped())).await;
+    }
     http.serve(serving, api, shares.http).await;
     let source = Arc::new(node.proxies.clone()) as Arc<dyn ProxySource>;
     serving.spawn_door("xDS", starling_rpc::serve(grpc, source, shares.grpc, serving.stopped())).await;
     Ok(())
 }
 
-fn facts(node: &RemoteNode, sockets: &Sockets) -> anyhow::Result<MeshFacts> {
+async fn local_agent(
+    node: &Arc<RemoteNode>,
+    serving: &Serving,
+    trust_domain: TrustDomain,
+    guise: Guise,
+    known: Named,
+) -> anyhow::Result<Arc<LocalAgent>> {
+    let agent = Arc::clone(&node.agent);
+    let reload = guise.sources.has_settings.then(|| Reload {
+        sources: guise.sources,
+        datacenter: agent.datacenter().clone(),
+        server: None,
+        enable_script_checks: agent.runs_scripts(),
+        sidecar_ports: agent.sidecar_ports(),
+        known: known.into(),
+    });
+    let reloads = reload.is_some();
+    let agent = Arc::new(LocalAgent::new(agent, trust_domain, reload));
+    agent.set_default_token(guise.tokens.default);
+    if reloads {
+        let hangup = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
+        serving.spawn_endless(Arc::clone(&agent).reload_at(hangup)).await;
+    }
+    Ok(agent)
+}
+
+fn facts(node: &RemoteNode, sockets: &Sockets, translates_addresses: bool) -> anyhow::Result<MeshFacts> {
     let (own, welcome) = (node.agent.node(), &node.welcome);
     Ok(MeshFacts {
         datacenter: node.agent.datacenter().clone(),
@@ -193,9 +264,10 @@ fn facts(node: &RemoteNode, sockets: &Sockets) -> anyhow::Result<MeshFacts> {
         node_address: own.address.clone(),
         grpc_port: Some(sockets.grpc.local_addr()?.port()),
         grpc_tls_port: None,
-        dns_port: Some(sockets.dns.udp.local_addr()?.port()),
+        dns_port: doors::port(&sockets.dns),
         envoy_versions: ENVOY_VERSIONS.map(str::to_owned).to_vec(),
         connect_off: false,
+        translates_addresses,
     })
 }
 

@@ -10,7 +10,8 @@ use crate::outcome::EXIT_CODES;
 use crate::server::ServerArgs;
 use crate::{
     acl, apply, ca, can, catalog, changes, completion, config, connect, debug, figures, intention, kv, lock, login,
-    members, nodes, operate, proxy, redirect, relay, servers, services, snapshot, status, store, token, version, watch,
+    members, nodes, operate, operator, proxy, redirect, relay, servers, services, snapshot, status, store, token,
+    version, watch,
 };
 
 /// A service mesh that turns as one
@@ -55,7 +56,7 @@ pub(crate) enum Command {
     Debug(Box<debug::DebugArgs>),
     Info(figures::InfoArgs),
     Servers(servers::ServersArgs),
-    Operator(servers::OperatorArgs),
+    Operator(operator::OperatorArgs),
     Intention(intention::IntentionArgs),
     Can(can::CanArgs),
     Apply(apply::ApplyArgs),

@@ -1,9 +1,10 @@
-//! `starling connect envoy`: Envoy as the sidecar of a registered service, or as a gateway.
+//! `starling connect envoy`: Envoy as the sidecar of a registered service, or as a gateway. And `connect ca`, which has a file of its own.
 //!
 //! Looks it up at the local agent, writes Envoy's bootstrap, and becomes Envoy. Everything else Envoy learns
 //! over xDS.
 
 pub(crate) mod arguments;
+mod authority;
 mod binary;
 pub(crate) mod bootstrap;
 mod exposure;
@@ -33,7 +34,7 @@ use exposure::Exposure;
 use sidecar::Wanted;
 use xds::Xds;
 
-/// Run a data plane for a registered service
+/// Run a data plane for a registered service, and look after the CA as Consul has it
 #[derive(Debug, clap::Args)]
 pub(crate) struct ConnectArgs {
     #[command(subcommand)]
@@ -43,10 +44,14 @@ pub(crate) struct ConnectArgs {
 #[derive(Debug, clap::Subcommand)]
 enum ConnectCommand {
     Envoy(Box<EnvoyArgs>),
+    Ca(Box<authority::CaArgs>),
 }
 
 pub(crate) async fn run(args: ConnectArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
-    let ConnectCommand::Envoy(args) = args.command;
+    let args = match args.command {
+        ConnectCommand::Envoy(args) => args,
+        ConnectCommand::Ca(args) => return authority::run(*args, surroundings).await,
+    };
     let client = surroundings.client(&args.api)?;
     let bootstrap = compose(&args, &client, &surroundings.environment).await?;
     if args.bootstrap {

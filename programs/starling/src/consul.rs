@@ -1,43 +1,71 @@
-//! The name `consul`: started through a link of that name, the binary takes the command line of Consul's agent, and its configuration.
+//! The name `consul`: started through a link of that name, the binary takes the command line of Consul, and its agent's configuration.
 //!
-//! `consul agent` is a server with an agent of its own, as `starling dev` is, with Consul's defaults and in Consul's shape: its own node has
-//! the check `serfHealth` and the service `consul`. Settings that are documented and have no part in Starling are told, and passed over.
-//! What other commands there are, they are those of `starling`.
+//! `consul agent` is a server with an agent of its own, as `starling dev` is, or, where it is no server, an agent of those it joins, as
+//! `starling agent` is; with Consul's defaults and in Consul's shape: a server's own node has the check `serfHealth` and the service
+//! `consul`. Settings that are documented and have no part in Starling are told, and passed over. The other commands are those of `starling`.
 
+mod agent;
 mod passed_over;
+mod refused;
 mod seal;
 mod settings;
 mod tokens;
+mod validate;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::ops::RangeInclusive;
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context;
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args, Command as CommandLine, CommandFactory, FromArgMatches};
 use serde_json::json;
 use starling_catalog::Command;
 use starling_http_api::CONSUL_VERSION;
-use starling_http_api::parse::Definitions;
 use starling_identity::ClusterId;
 use starling_model::{
-    CONSUL_SERVICE, Check, CheckStatus, InstanceKey, InstanceKind, LIVENESS_CHECK, Node, NodeName, Port,
-    ServiceInstance, Uuid, Weights,
+    CONSUL_SERVICE, Check, CheckStatus, InstanceKey, InstanceKind, LIVENESS_CHECK, Node, Port, ServiceInstance, Uuid,
+    Weights,
 };
 use starling_server::Server;
 
+use crate::arguments::Arguments;
 use crate::outcome::{EXIT_CODES, usage};
-use crate::print;
-use crate::role::definitions;
 use crate::role::reload::Sources;
-use crate::{argv, dev};
+use crate::{argv, print};
+use agent::AgentArgs;
+pub(crate) use agent::{Agent, Program};
 pub(crate) use seal::seal_key;
-use settings::Settings;
 pub(crate) use tokens::GivenTokens;
+use validate::ValidateArgs;
 
 /// The name.
 const NAME: &str = "consul";
+
+/// Commands of Starling's that Consul has not: they are there, and not shown.
+const OWN_COMMANDS: [&str; 17] = [
+    "dev",
+    "server",
+    "relay",
+    "proxy",
+    "token",
+    "store",
+    "ca",
+    "nodes",
+    "servers",
+    "can",
+    "apply",
+    "status",
+    "changes",
+    "redirect",
+    "fake-service",
+    "bench",
+    "load",
+];
+
+/// What is said below the list of commands.
+const MORE: &str = "Commands of Consul's that are not in the list say what to do in their place. Those of Starling's own, such as `can`, \
+     `changes` and `token`, are there, too: `starling help`.";
 
 /// What its own node shows of itself, beyond what any other does.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -52,152 +80,31 @@ pub(crate) struct Guise {
     pub(crate) is_consul: bool,
     /// Whether nobody is to be given roots or leaves.
     pub(crate) connect_off: bool,
+    /// Whether answers say that addresses are translated.
+    pub(crate) translates_addresses: bool,
     /// Where its definitions are written.
     pub(crate) sources: Sources,
     /// Tokens that are given.
     pub(crate) tokens: GivenTokens,
+    /// What answers over DNS are like.
+    pub(crate) dns: starling_dns::Settings,
+    /// Ports for sidecars that name none, if they are said.
+    sidecar_ports: Option<RangeInclusive<u16>>,
 }
 
-/// Starling under the name of Consul
-#[derive(Debug, Parser)]
-#[command(name = NAME, disable_version_flag = true, after_help = EXIT_CODES, max_term_width = 100)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Verb,
+impl Guise {
+    /// Ports for sidecars that name none.
+    pub(crate) fn sidecar_ports(&self) -> RangeInclusive<u16> {
+        self.sidecar_ports.clone().unwrap_or(starling_agent::DEFAULT_SIDECAR_PORTS)
+    }
 }
 
-#[derive(Debug, Subcommand)]
-enum Verb {
-    Agent(Box<AgentArgs>),
-    /// Print the version of Consul whose API this is, and Starling's own
-    Version {
-        /// `pretty` or `json`
-        #[arg(long, default_value = "pretty", value_parser = ["pretty", "json"])]
-        format: String,
-    },
-    Validate(ValidateArgs),
-    /// Every other command, as in `starling help`
-    #[command(external_subcommand)]
-    Other(Vec<OsString>),
-}
-
-/// Say whether configuration files of an agent are valid; exits with 1 if not
+/// Print the version of Consul whose API this is, and Starling's own
 #[derive(Debug, clap::Args)]
-struct ValidateArgs {
-    /// Files, and directories of files
-    #[arg(value_name = "FILE_OR_DIRECTORY", required = true)]
-    paths: Vec<PathBuf>,
-
-    /// Say nothing of files that are valid
-    #[arg(long)]
-    quiet: bool,
-}
-
-/// What is said to who seems to want an agent of a mesh that is elsewhere.
-const ALONE: &str = "an agent under this name is a server with a mesh of its own, which joins no other: a node of another mesh is run by \
-     `starling agent --server HOST --join-token-file FILE`, further servers by `starling server --store etcd://…`";
-
-/// Commands of Consul's that there are not, and what to do in their place.
-const REFUSED: [(&str, &str); 9] = [
-    ("exec", "nothing is run on other nodes through the mesh; use ssh, or what deploys your programs"),
-    ("keyring", "there is no gossip, and so no key of it: agents speak to servers over mutual TLS"),
-    ("keygen", "there is no gossip, and so no key of it; join tokens are made by `starling token create --join`"),
-    ("join", "nodes join by a token: `starling agent --server HOST --join-token-file FILE`"),
-    ("peering", "there is one datacentre, and no peering"),
-    ("resource", "there is no second API of resources; config entries are written by `starling config write`"),
-    ("tls", "the mesh has a CA of its own, which every node's certificate is of: `starling ca --help`"),
-    ("rtt", "round trips between nodes are not estimated: there is no gossip"),
-    (
-        "troubleshoot",
-        "ask `starling can SRC DST` whether a call may pass, and `starling changes` who has applied a change",
-    ),
-];
-
-/// Run a server with an agent of its own, until interrupted
-#[derive(Debug, clap::Args)]
-struct AgentArgs {
-    /// A file of settings and definitions, in JSON or HCL; of two that say the same, the later one counts
-    #[arg(long, value_name = "FILE")]
-    config_file: Vec<PathBuf>,
-
-    /// A directory of such files, read in the order of their names
-    #[arg(long, value_name = "DIR")]
-    config_dir: Vec<PathBuf>,
-
-    /// Keep nothing
-    #[arg(long)]
-    dev: bool,
-
-    /// Where the state is kept
-    #[arg(long, value_name = "DIR")]
-    data_dir: Option<PathBuf>,
-
-    /// Name of this node
-    #[arg(long, value_name = "NAME")]
-    node: Option<NodeName>,
-
-    /// Name of the datacentre
-    #[arg(long, value_name = "NAME")]
-    datacenter: Option<String>,
-
-    /// Where the HTTP API and DNS listen
-    #[arg(long, value_name = "IP")]
-    client: Option<String>,
-
-    /// Where other nodes reach this one
-    #[arg(long, value_name = "IP")]
-    bind: Option<String>,
-
-    /// Address by which other nodes reach this one's services
-    #[arg(long, value_name = "IP")]
-    advertise: Option<String>,
-
-    /// Port of the HTTP API
-    #[arg(long, value_name = "PORT")]
-    http_port: Option<u16>,
-
-    /// Port of the HTTP API over TLS, with the certificate that the configuration names
-    #[arg(long, value_name = "PORT")]
-    https_port: Option<u16>,
-
-    /// Port of DNS
-    #[arg(long, value_name = "PORT")]
-    dns_port: Option<u16>,
-
-    /// Port of xDS in plaintext
-    #[arg(long, value_name = "PORT")]
-    grpc_port: Option<u16>,
-
-    /// Port of the agents of other nodes, and of xDS over TLS
-    #[arg(long, value_name = "PORT")]
-    grpc_tls_port: Option<u16>,
-
-    /// trace, debug, info, warn or error
-    #[arg(long, value_name = "LEVEL")]
-    log_level: Option<String>,
-
-    /// Log lines as JSON
-    #[arg(long)]
-    log_json: bool,
-
-    /// Let registrations bring checks that run programs on this node
-    #[arg(long)]
-    enable_script_checks: bool,
-
-    /// An agent under this name is always a server
-    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_default_value = true)]
-    server: bool,
-
-    /// Taken, and of no effect: there is no election
-    #[arg(long)]
-    bootstrap: bool,
-
-    /// Taken, and of no effect: there is no election
-    #[arg(long, value_name = "N")]
-    bootstrap_expect: Option<u32>,
-
-    #[command(flatten)]
-    passed_over: passed_over::Flags,
+struct VersionArgs {
+    /// `pretty` or `json`
+    #[arg(long, default_value = "pretty", value_parser = ["pretty", "json"])]
+    format: String,
 }
 
 /// Whether the process was started under the name.
@@ -211,16 +118,22 @@ pub(crate) enum Called {
     Agent(Box<Agent>),
     /// Nothing more.
     Done(ExitCode),
-    /// A command of Starling's, with these arguments.
-    Starling(Vec<OsString>),
+    /// A command of Starling's.
+    Starling(Box<Arguments>),
 }
 
-/// An agent that is to run.
-pub(crate) struct Agent {
-    /// The arguments of the same as `starling dev`.
-    pub(crate) dev: Vec<OsString>,
-    definitions: Vec<Definitions>,
-    guise: Guise,
+/// The command line.
+fn command_line() -> CommandLine {
+    let mut line = Arguments::command().name(NAME).bin_name(NAME).disable_version_flag(true);
+    line = line.about("Starling under the name of Consul").after_help(format!("{MORE}\n\n{EXIT_CODES}"));
+    line = line.mut_subcommand("agent", |_| AgentArgs::augment_args(CommandLine::new("agent")));
+    line = line.mut_subcommand("version", |_| VersionArgs::augment_args(CommandLine::new("version")));
+    line = line.subcommand(ValidateArgs::augment_args(CommandLine::new("validate")));
+    for own in OWN_COMMANDS {
+        line = line.mut_subcommand(own, |command| command.hide(true));
+    }
+    // In the order of their names.
+    line.mut_subcommands(|command| command.display_order(0))
 }
 
 /// Reads the command line.
@@ -228,105 +141,36 @@ pub(crate) struct Agent {
 /// # Errors
 /// When a file cannot be read, or says what cannot be.
 pub(crate) fn called(arguments: Vec<OsString>) -> anyhow::Result<Called> {
-    let mut command = Arguments::command();
-    command.build();
-    let matches = command.clone().get_matches_from(argv::normalise(&command, arguments));
-    match Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command {
-        Verb::Agent(args) => Ok(Called::Agent(Box::new(agent(*args)?))),
-        Verb::Version { format } => {
-            version(&format)?;
-            Ok(Called::Done(ExitCode::SUCCESS))
-        }
-        Verb::Validate(args) => validate(&args).map(Called::Done),
-        Verb::Other(others) if refused(&others).is_some() => {
-            let reason = refused(&others).map(|(name, reason)| format!("there is no `consul {name}`: {reason}"));
-            Err(usage(reason.unwrap_or_default()))
-        }
-        Verb::Other(others) => Ok(Called::Starling(std::iter::once("starling".into()).chain(others).collect())),
+    let words = arguments.get(1..).unwrap_or_default();
+    if words.first().is_some_and(|word| ["-v", "-version", "--version"].iter().any(|flag| word == flag)) {
+        return version("pretty");
+    }
+    if let Some((name, reason)) = refused::reason(words) {
+        return Err(usage(format!("there is no `consul {name}`: {reason}")));
+    }
+    let mut line = command_line();
+    line.build();
+    let matches = line.clone().get_matches_from(argv::normalise(&line, arguments));
+    match matches.subcommand() {
+        Some(("agent", of)) => Ok(Called::Agent(Box::new(read::<AgentArgs>(of).agent()?))),
+        Some(("version", of)) => version(&read::<VersionArgs>(of).format),
+        Some(("validate", of)) => validate::run(read(of)).map(Called::Done),
+        _ => Ok(Called::Starling(Box::new(read(&matches)))),
     }
 }
 
-fn refused(words: &[OsString]) -> Option<&'static (&'static str, &'static str)> {
-    REFUSED.iter().find(|(name, _)| words.first().is_some_and(|word| word == name))
+fn read<T: FromArgMatches>(matches: &clap::ArgMatches) -> T {
+    T::from_arg_matches(matches).unwrap_or_else(|error| error.exit())
 }
 
-fn validate(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
-    let mut paths = Vec::new();
-    for path in &args.paths {
-        if path.is_dir() { paths.extend(definitions::files_in(path)?) } else { paths.push(path.clone()) }
-    }
-    let mut settings = Settings::default();
-    let read = read(&mut settings, &paths).and_then(|texts| defined(&settings, &texts).map(|_| ()));
-    match read {
-        Ok(()) if args.quiet => {}
-        Ok(()) => {
-            settings
-                .ignored
-                .iter()
-                .for_each(|name| eprintln!("{name}: is a setting of Consul's that has no effect here"));
-            print::line("Configuration is valid!")?;
-        }
-        Err(error) => {
-            eprintln!("error: the configuration is not valid: {error:#}");
-            return Ok(ExitCode::FAILURE);
-        }
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn version(format: &str) -> anyhow::Result<()> {
+fn version(format: &str) -> anyhow::Result<Called> {
     let own = env!("CARGO_PKG_VERSION");
     if format == "json" {
-        return print::json(&json!({"Version": CONSUL_VERSION, "Revision": own, "Prerelease": "", "Starling": own}));
+        print::json(&json!({"Version": CONSUL_VERSION, "Revision": own, "Prerelease": "", "Starling": own}))?;
+    } else {
+        print::line(&format!("Consul v{CONSUL_VERSION}\nStarling {own}, which serves the API of that release"))?;
     }
-    print::line(&format!("Consul v{CONSUL_VERSION}\nStarling {own}, which serves the API of that release"))
-}
-
-fn agent(args: AgentArgs) -> anyhow::Result<Agent> {
-    let mut settings = Settings::default();
-    let sources = Sources { files: args.config_file.clone(), directories: args.config_dir.clone(), has_settings: true };
-    let texts = read(&mut settings, &files(&args)?)?;
-    let keeps_nothing = args.dev;
-    args.over(&mut settings);
-    let dev = settings.dev_arguments(keeps_nothing)?;
-    let definitions = defined(&settings, &texts)?;
-    for ignored in &settings.ignored {
-        eprintln!("{ignored}: is a setting of Consul's that has no effect here");
-    }
-    if settings.seeks_others {
-        eprintln!("warning: {ALONE}");
-    }
-    Ok(Agent { dev, definitions, guise: Guise { sources, ..settings.guise() } })
-}
-
-/// The settings of these files, and their texts with what to call them.
-fn read(settings: &mut Settings, paths: &[PathBuf]) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
-    let mut texts = Vec::new();
-    for path in paths {
-        let text = definitions::read_file(path).with_context(|| format!("reading {}", path.display()))?;
-        // One that is made before it is filled says nothing yet.
-        if text.trim_ascii().is_empty() {
-            continue;
-        }
-        let name = path.display().to_string();
-        settings.read(&name, &text)?;
-        texts.push((name, text));
-    }
-    Ok(texts)
-}
-
-/// What the same files define.
-fn defined(settings: &Settings, texts: &[(String, Vec<u8>)]) -> anyhow::Result<Vec<Definitions>> {
-    let node = crate::role::node::name(settings.node_name.as_ref())?;
-    let context = definitions::context(node, settings.datacenter()?);
-    let mut all = Vec::new();
-    for (name, text) in texts {
-        let mut read = definitions::read(name, text, &context)?;
-        // What is of the agent was read before.
-        read.notices.clear();
-        all.push(read);
-    }
-    Ok(all)
+    Ok(Called::Done(ExitCode::SUCCESS))
 }
 
 /// Enters the server on its own node as Consul's do: with a check that says that it is alive, and the service by which clients find servers.
@@ -366,49 +210,50 @@ pub(crate) async fn enter(server: &Server, node: &Node, port: u16) -> anyhow::Re
     Ok(())
 }
 
-/// The files of settings, in the order in which they count.
-fn files(args: &AgentArgs) -> anyhow::Result<Vec<PathBuf>> {
-    let mut files = args.config_file.clone();
-    for directory in &args.config_dir {
-        files.extend(definitions::files_in(directory)?);
-    }
-    Ok(files)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl AgentArgs {
-    /// Flags count more than files.
-    fn over(self, settings: &mut Settings) {
-        fn set<T>(setting: &mut Option<T>, flag: Option<T>) {
-            if flag.is_some() {
-                *setting = flag;
-            }
+    #[test]
+    fn the_command_line_is_consistent_and_has_a_line_for_each_command_of_consuls() {
+        let mut line = command_line();
+        line.build();
+        line.clone().debug_assert();
+        let help = line.render_help().to_string();
+        for name in [
+            "acl",
+            "agent",
+            "catalog",
+            "config",
+            "connect",
+            "debug",
+            "event",
+            "force-leave",
+            "info",
+            "intention",
+            "kv",
+            "leave",
+            "lock",
+            "login",
+            "logout",
+            "maint",
+            "members",
+            "monitor",
+            "operator",
+            "reload",
+            "services",
+            "snapshot",
+            "validate",
+            "version",
+            "watch",
+        ] {
+            let described = help.lines().any(|line| {
+                line.trim_start()
+                    .strip_prefix(name)
+                    .is_some_and(|rest| rest.starts_with("  ") && !rest.trim().is_empty())
+            });
+            assert!(described, "{name} has no line:\n{help}");
         }
-        set(&mut settings.data_dir, self.data_dir);
-        set(&mut settings.node_name, self.node);
-        set(&mut settings.datacenter, self.datacenter);
-        set(&mut settings.client_addr, self.client);
-        set(&mut settings.bind_addr, self.bind);
-        set(&mut settings.advertise_addr, self.advertise);
-        set(&mut settings.ports.http, self.http_port.map(i64::from));
-        set(&mut settings.ports.https, self.https_port.map(i64::from));
-        set(&mut settings.ports.dns, self.dns_port.map(i64::from));
-        set(&mut settings.ports.grpc, self.grpc_port.map(i64::from));
-        set(&mut settings.ports.grpc_tls, self.grpc_tls_port.map(i64::from));
-        set(&mut settings.log_level, self.log_level);
-        settings.log_json |= self.log_json;
-        settings.enable_script_checks |= self.enable_script_checks;
-        settings.seeks_others |= !self.server || self.bootstrap_expect.is_some_and(|servers| servers > 1);
-        settings.seeks_others |= self.passed_over.seek_others();
-        settings.ignored.extend(self.passed_over.names());
-    }
-}
-
-impl Agent {
-    /// Runs it until interrupted.
-    ///
-    /// # Errors
-    /// As `starling dev`.
-    pub(crate) async fn run(self, args: crate::dev_args::DevArgs) -> anyhow::Result<()> {
-        dev::run_as(args, self.definitions, self.guise).await
+        assert!(!help.contains("fake-service") && help.contains("starling help"), "{help}");
     }
 }

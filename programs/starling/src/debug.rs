@@ -1,10 +1,13 @@
 //! `starling debug`: what an agent says of itself, several times over a while, in one file to hand on. Nothing in it is a secret: no tokens,
 //! no keys, no entries.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::ValueEnum;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
@@ -20,19 +23,42 @@ use crate::receipt::duration;
 /// Times that it is asked at most.
 const TIMES_MAX: u32 = 10_000;
 
+/// The file of the log.
+const LOG: &str = "agent.log";
+
+/// Bytes of the log at most: what says more than this in a while is not read by people.
+const LOG_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// What can be had, by Consul's words for it and one of Starling's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// What the agent says of itself
+    Agent,
+    /// What it says of its machine
+    Host,
+    /// Who is a member
+    Members,
+    /// What it counts, at each look
+    Metrics,
+    /// Its log over the while
+    Logs,
+    /// The CA, and at each look nodes and proxies
+    Mesh,
+}
+
 /// What is asked once.
-const ONCE: [(&str, &str); 4] = [
-    ("agent.json", "/v1/agent/self"),
-    ("host.json", "/v1/agent/host"),
-    ("members.json", "/v1/agent/members"),
-    ("ca.json", "/starling/v1/ca"),
+const ONCE: [(Part, &str, &str); 4] = [
+    (Part::Agent, "agent.json", "/v1/agent/self"),
+    (Part::Host, "host.json", "/v1/agent/host"),
+    (Part::Members, "members.json", "/v1/agent/members"),
+    (Part::Mesh, "ca.json", "/starling/v1/ca"),
 ];
 
 /// What is asked each time.
-const EACH: [(&str, &str); 3] = [
-    ("metrics.json", "/v1/agent/metrics"),
-    ("nodes.json", "/starling/v1/nodes"),
-    ("proxies.json", "/starling/v1/proxies"),
+const EACH: [(Part, &str, &str); 3] = [
+    (Part::Metrics, "metrics.json", "/v1/agent/metrics"),
+    (Part::Mesh, "nodes.json", "/starling/v1/nodes"),
+    (Part::Mesh, "proxies.json", "/starling/v1/proxies"),
 ];
 
 /// Write what the agent says of itself, several times over a while, to a file to hand on
@@ -50,8 +76,18 @@ pub(crate) struct DebugArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
     interval: Duration,
 
+    /// What is in it; may be given several times [default: all of it]
+    #[arg(long, value_enum, value_name = "PART", value_delimiter = ',', hide_default_value = true)]
+    capture: Vec<Part>,
+
     #[command(flatten)]
     api: ApiArgs,
+}
+
+impl DebugArgs {
+    fn wants(&self, part: Part) -> bool {
+        self.capture.is_empty() || self.capture.contains(&part)
+    }
 }
 
 pub(crate) async fn run(args: DebugArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
@@ -63,7 +99,7 @@ pub(crate) async fn run(args: DebugArgs, surroundings: &Surroundings) -> anyhow:
     let named = args.output.clone().unwrap_or_else(|| format!("starling-debug-{begun}").into());
     let name = named.file_name().context("--output names no file")?.to_string_lossy().into_owned();
     let path = named.with_file_name(format!("{name}.tar.gz"));
-    let file = std::fs::File::create_new(&path);
+    let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
     let file = file.map_err(|error| usage(format!("--output: cannot make {}: {error}", path.display())))?;
     let mut bundle = Bundle { tar: Builder::new(GzEncoder::new(file, Compression::default())), name, begun };
     let gathered = gather(&client, &args, &mut bundle).await;
@@ -90,15 +126,53 @@ pub(crate) async fn run(args: DebugArgs, surroundings: &Surroundings) -> anyhow:
 async fn gather(client: &Client, args: &DebugArgs, bundle: &mut Bundle) -> anyhow::Result<Vec<Value>> {
     let mut failed = Vec::new();
     // Whoever cannot be asked at all is not worth a file.
-    let (own, _) = client.read_at(Call::get(ONCE[0].1)).await?;
-    bundle.add(ONCE[0].0, &own)?;
-    for (file, target) in &ONCE[1..] {
-        ask(client, file, target, bundle, &mut failed).await?;
+    client.send(Call::get("/v1/agent/self")).await?;
+    let mut log = Vec::new();
+    let ended = {
+        let looking = async {
+            for (_, file, target) in ONCE.iter().filter(|(part, ..)| args.wants(*part)) {
+                ask(client, file, target, bundle, &mut failed).await?;
+            }
+            look(client, args, bundle, &mut failed).await
+        };
+        let mut looking = pin!(looking);
+        if args.wants(Part::Logs) {
+            tokio::select! {
+                looked = &mut looking => looked.map(|()| None)?,
+                ended = follow(client, &mut log) => {
+                    looking.await?;
+                    ended
+                }
+            }
+        } else {
+            looking.await?;
+            None
+        }
+    };
+    failed.extend(ended.map(|reason| json!({"File": LOG, "Reason": reason})));
+    if args.wants(Part::Logs) {
+        bundle.add_bytes(LOG, &log)?;
     }
+    Ok(failed)
+}
+
+/// Keeps what the agent logs until it ends; why it does.
+async fn follow(client: &Client, log: &mut Vec<u8>) -> Option<String> {
+    let call = Call::get("/v1/agent/monitor").query("loglevel", "debug");
+    let followed = client.follow(call, |piece| {
+        let room = LOG_BYTES_MAX.saturating_sub(log.len());
+        log.extend(piece.iter().take(room));
+        Ok(())
+    });
+    followed.await.err().map(|error| error.to_string())
+}
+
+/// Asks what changes, until the while is over.
+async fn look(client: &Client, args: &DebugArgs, bundle: &mut Bundle, failed: &mut Vec<Value>) -> anyhow::Result<()> {
     let (mut next, end) = (Instant::now(), Instant::now() + args.duration);
     for look in 0_u32.. {
-        for (file, target) in EACH {
-            ask(client, &format!("{look:04}/{file}"), target, bundle, &mut failed).await?;
+        for (_, file, target) in EACH.iter().filter(|(part, ..)| args.wants(*part)) {
+            ask(client, &format!("{look:04}/{file}"), target, bundle, failed).await?;
         }
         next += args.interval;
         if next > end {
@@ -106,10 +180,15 @@ async fn gather(client: &Client, args: &DebugArgs, bundle: &mut Bundle) -> anyho
         }
         tokio::select! {
             () = sleep_until(next) => {}
-            _ = tokio::signal::ctrl_c() => break,
+            _ = tokio::signal::ctrl_c() => return Ok(()),
         }
     }
-    Ok(failed)
+    // The log is of the whole while.
+    tokio::select! {
+        () = sleep_until(end) => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+    Ok(())
 }
 
 async fn ask(
@@ -136,13 +215,16 @@ struct Bundle {
 
 impl Bundle {
     fn add(&mut self, file: &str, value: &Value) -> anyhow::Result<()> {
-        let text = serde_json::to_vec_pretty(value)?;
+        self.add_bytes(file, &serde_json::to_vec_pretty(value)?)
+    }
+
+    fn add_bytes(&mut self, file: &str, text: &[u8]) -> anyhow::Result<()> {
         let mut header = Header::new_gnu();
         header.set_entry_type(EntryType::Regular);
         header.set_size(text.len() as u64);
         header.set_mode(0o600);
         header.set_mtime(self.begun);
-        self.tar.append_data(&mut header, format!("{}/{file}", self.name), text.as_slice())?;
+        self.tar.append_data(&mut header, format!("{}/{file}", self.name), text)?;
         Ok(())
     }
 }

@@ -6,7 +6,6 @@
 mod demo;
 mod link;
 
-use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -16,7 +15,7 @@ use anyhow::Context;
 use starling_agent::{Agent, AgentConfig, Proxies, data_plane};
 use starling_http_api::AgentPort;
 use starling_http_api::parse::Definitions;
-use starling_model::{InstanceId, Node};
+use starling_model::Node;
 use starling_plan::MeshSettings;
 use starling_rpc::{LoopbackListener, ProxySource};
 use starling_server::{Opening, ServerConfig};
@@ -29,7 +28,7 @@ use crate::dev_args::DevArgs;
 use crate::memory;
 use crate::role::arguments::NativePlane;
 use crate::role::control::{Beside, Control, ServerSockets};
-use crate::role::definitions::{self, Unavailable};
+use crate::role::definitions::{self, Named, Unavailable};
 use crate::role::http_doors::HttpSockets;
 use crate::role::local_agent::LocalAgent;
 use crate::role::reload::{Reload, Sources};
@@ -47,6 +46,8 @@ pub(crate) async fn run_as(mut args: DevArgs, more: Vec<Definitions>, mut guise:
     let interrupts = if reloads { Interrupts::listen_but_for_hangup() } else { Interrupts::listen() }?;
     let mut definitions = read_definitions(&args)?;
     definitions.extend(more);
+    definitions::keep_last(&mut definitions);
+    judge(&args, &definitions, &guise)?;
     guise.sources.directories.extend(args.config_dir.clone());
     if args.demo {
         demo::Demo::check_ports(args.data_plane.is_native())?;
@@ -57,6 +58,17 @@ pub(crate) async fn run_as(mut args: DevArgs, more: Vec<Definitions>, mut guise:
     role::run(interrupts, Running::start(args, sockets, data_dir, definitions, guise)).await
 }
 
+/// Whether it could be run so; nothing is opened, and nothing written.
+///
+/// # Errors
+/// What running it would fail with, as far as that lies in what is said and not in the machine.
+pub(crate) fn judge(args: &DevArgs, definitions: &[Definitions], guise: &Guise) -> anyhow::Result<()> {
+    args.log.judge()?;
+    args.http_doors.judge()?;
+    let node = node::unregistered(node::name(args.node_name.as_ref())?, args.advertise_addr);
+    definitions::rehearse(definitions, node, (&guise.sidecar_ports(), args.enable_script_checks))
+}
+
 struct Sockets {
     server: ServerSockets,
     grpc: LoopbackListener,
@@ -65,8 +77,8 @@ struct Sockets {
 impl Sockets {
     async fn bind(args: &DevArgs) -> anyhow::Result<Self> {
         let grpc = doors::grpc(args.grpc_addr).await?;
-        let dns = doors::dns(args.dns_addr).await?;
-        let http = HttpSockets::bind(args.http_addr, &args.http_doors).await?;
+        let dns = doors::dns(&args.dns_addr).await?;
+        let http = HttpSockets::bind(&args.http_addr, &args.http_doors).await?;
         let grpc_tls = doors::grpc_tls(args.grpc_tls_addr)?;
         Ok(Self { server: ServerSockets { http, grpc_tls, dns }, grpc })
     }
@@ -158,6 +170,7 @@ impl Running {
         let server = opening.start(&registry).await?;
         server.has_beside(&name);
         let mut node = node::local(name.clone(), args.advertise_addr, &path)?;
+        let sidecar_ports = guise.sidecar_ports();
         if let Some(id) = guise.node_id {
             node.id = id.to_string();
         }
@@ -175,14 +188,18 @@ impl Running {
         let mut control =
             Control::new(server, registry, settings.default_intention_action, acl_default, Some(name.clone()));
         control.connect_off = guise.connect_off;
+        control.translates_addresses = guise.translates_addresses;
+        control.dns = guise.dns;
+        let named = Named::of(&definitions);
         let config = AgentConfig {
             node: node.clone(),
             locality: definitions::locality(args.locality.as_ref(), &definitions),
             datacenter: args.datacenter,
             data_dir: path,
             enable_script_checks: args.enable_script_checks,
-            sidecar_ports: starling_agent::DEFAULT_SIDECAR_PORTS,
-            services_of_files: definitions::services(&definitions),
+            sidecar_ports,
+            services_of_files: named.services,
+            checks_of_files: named.checks,
             clock: starling_agent::system_clock(),
         };
         let link = link::Link { node: name, door: Arc::clone(&control.door) };
@@ -196,10 +213,15 @@ impl Running {
     }
 
     /// How the files that were read are read again.
-    fn reload(&self, known: BTreeSet<InstanceId>) -> Reload {
-        let (node, datacenter) = (self.node.name.clone(), self.agent.datacenter().clone());
-        let (sources, server) = (self.sources.clone(), Arc::clone(&self.control.server));
-        Reload { sources, node, datacenter, server, known: known.into() }
+    fn reload(&self, known: Named) -> Reload {
+        Reload {
+            sources: self.sources.clone(),
+            datacenter: self.agent.datacenter().clone(),
+            server: Some(Arc::clone(&self.control.server)),
+            enable_script_checks: self.agent.runs_scripts(),
+            sidecar_ports: self.agent.sidecar_ports(),
+            known: known.into(),
+        }
     }
 
     /// Opens the doors; where xDS in plaintext and the API are then.
@@ -209,6 +231,7 @@ impl Running {
         let trust_domain = self.control.server.trust_domain().clone();
         let agent = LocalAgent::new(Arc::clone(&self.agent), trust_domain, Some(reload));
         agent.set_default_token(self.tokens.default.clone());
+        agent.set_dns_token(self.tokens.dns.clone());
         let agent = Arc::new(agent);
         if self.sources.has_settings {
             // As Consul's agent does.
@@ -228,7 +251,7 @@ impl Running {
     async fn work(&mut self) -> anyhow::Result<()> {
         let Some((sockets, definitions)) = self.closed.take() else { return Ok(()) };
         // Those of the demo are in no file.
-        let known = if self.demo { BTreeSet::new() } else { definitions::services(&definitions) };
+        let known = if self.demo { Named::default() } else { Named::of(&definitions) };
         definitions::write_config_entries(&definitions, &self.control.server).await?;
         if self.is_consul {
             self.tokens.keep_initial_management(&self.control.server).await?;
@@ -240,8 +263,9 @@ impl Running {
             self.serving.spawn_endless(serving).await;
             plane.open_admin(&self.serving).await;
         }
+        let places = sockets.server.http.places();
         let (http, grpc) = self.open(sockets, self.reload(known)).await?;
-        tracing::info!(data_dir = %self.data_dir.path.display(), %http, "ready");
+        tracing::info!(data_dir = %self.data_dir.path.display(), http = %places, "ready");
         if !self.demo {
             return std::future::pending().await;
         }

@@ -37,9 +37,9 @@ pub(crate) struct DevArgs {
     #[arg(long, value_enum, value_name = "POLICY")]
     pub(crate) acl_default_policy: Option<AclDefault>,
 
-    /// Where the HTTP API listens
-    #[arg(long, default_value = "127.0.0.1:8500", value_name = "IP:PORT")]
-    pub(crate) http_addr: SocketAddr,
+    /// Where the HTTP API listens: one address, or several with commas between them
+    #[arg(long, default_value = "127.0.0.1:8500", value_delimiter = ',', value_name = "IP:PORT")]
+    pub(crate) http_addr: Vec<SocketAddr>,
 
     /// Where xDS listens, in plaintext: a loopback address
     #[arg(long, default_value = "127.0.0.1:8502", value_name = "IP:PORT")]
@@ -49,9 +49,9 @@ pub(crate) struct DevArgs {
     #[arg(long, default_value = "127.0.0.1:8503", value_name = "IP:PORT")]
     pub(crate) grpc_tls_addr: SocketAddr,
 
-    /// Where DNS listens, over UDP and TCP
-    #[arg(long, default_value = "127.0.0.1:8600", value_name = "IP:PORT")]
-    pub(crate) dns_addr: SocketAddr,
+    /// Where DNS listens, over UDP and TCP: one address, or several with commas between them
+    #[arg(long, default_value = "127.0.0.1:8600", value_delimiter = ',', value_name = "IP:PORT")]
+    pub(crate) dns_addr: Vec<SocketAddr>,
 
     /// Name of this node; without it, the host's name up to the first dot
     #[arg(long, value_name = "NAME")]

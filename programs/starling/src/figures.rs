@@ -1,6 +1,6 @@
 //! `starling info`: what the agent counts, with Consul's output.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::arguments::Surroundings;
 use crate::client::{ApiArgs, Call};
@@ -18,7 +18,18 @@ pub(crate) struct InfoArgs {
 
 pub(crate) async fn run(args: InfoArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
     let client = surroundings.client(&args.api)?;
-    let stats = client.read::<Value>(Call::get("/v1/agent/self")).await?["Stats"].take();
+    let mut stats = client.read::<Value>(Call::get("/v1/agent/self")).await?["Stats"].take();
+    // Of the machine it says only to operators.
+    if let Ok(host) = client.read::<Value>(Call::get("/v1/agent/host")).await {
+        let figure = |name: &str| host["Host"][name].as_str().unwrap_or_default().to_owned();
+        stats["runtime"] = json!({
+            "arch": figure("kernelArch"),
+            "cpu_count": host["CPU"].as_array().map_or(0, Vec::len).to_string(),
+            "memory_available": host["Memory"]["available"].to_string(),
+            "memory_total": host["Memory"]["total"].to_string(),
+            "os": figure("os"),
+        });
+    }
     if args.output.format == Format::Json {
         print::json(&stats)?;
         return Ok(Outcome::Done);

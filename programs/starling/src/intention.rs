@@ -8,6 +8,7 @@ use std::fmt;
 use anyhow::Context;
 use serde::Deserialize;
 use serde_json::Value;
+use starling_model::Uuid;
 
 use crate::arguments::Surroundings;
 use crate::client::{ApiArgs, Call, Client};
@@ -28,14 +29,16 @@ pub(crate) struct IntentionArgs {
 enum IntentionCommand {
     Create(create::CreateArgs),
     /// Delete an intention
-    #[command(override_usage = "starling intention delete [OPTIONS] SRC DST")]
+    #[command(
+        override_usage = "starling intention delete [OPTIONS] SRC DST\n       starling intention delete [OPTIONS] ID"
+    )]
     Delete(NamedArgs),
     /// List every intention, the deciding ones first
     List(ListArgs),
     /// Tell whether a connection is allowed: exits 0 if it is, 1 if not
     Check(PairArgs),
     /// Show one intention
-    #[command(override_usage = "starling intention get [OPTIONS] SRC DST")]
+    #[command(override_usage = "starling intention get [OPTIONS] SRC DST\n       starling intention get [OPTIONS] ID")]
     Get(NamedArgs),
     Match(MatchArgs),
 }
@@ -60,8 +63,8 @@ struct PairArgs {
 /// A source and a destination, as [`PairArgs`], where Consul also takes an ID.
 #[derive(Debug, clap::Args)]
 struct NamedArgs {
-    /// Source: a service, or * for every one
-    #[arg(value_name = "SRC")]
+    /// Source: a service, or * for every one; alone, the ID of the intention
+    #[arg(value_name = "SRC|ID")]
     source: String,
 
     /// Destination: a service, or * for every one
@@ -75,11 +78,18 @@ struct NamedArgs {
 }
 
 impl NamedArgs {
-    /// Consul's intentions had IDs until they became config entries; those of its present releases have none, either.
-    fn names(&self) -> anyhow::Result<(&str, &str)> {
+    /// Source and destination: as given, or, by the form that Consul calls deprecated, those of the intention of this ID.
+    async fn names(&self, client: &Client) -> anyhow::Result<(String, String)> {
         let Self { source, destination, .. } = self;
-        let no_id = || usage(format!("{source:?} alone names no intention: they have no IDs; give SRC and DST"));
-        Ok((source, destination.as_deref().ok_or_else(no_id)?))
+        if let Some(destination) = destination {
+            return Ok((source.clone(), destination.clone()));
+        }
+        if source.parse::<Uuid>().is_err() {
+            return Err(usage(format!("{source:?} alone names no intention: give SRC and DST, or the ID of one")));
+        }
+        let found: Option<Intention> = client.find(Call::get("/v1/connect/intentions").segment(source)).await?;
+        let found = found.ok_or_else(|| anyhow::anyhow!("there is no intention with the ID {source}"))?;
+        Ok((found.source_name, found.destination_name))
     }
 }
 
@@ -163,7 +173,7 @@ fn pair(call: Call, source: &str, destination: &str) -> Call {
 }
 
 async fn delete(client: &Client, args: &NamedArgs) -> anyhow::Result<Outcome> {
-    let (source, destination) = args.names()?;
+    let (source, destination) = &args.names(client).await?;
     let cannot = || format!("cannot delete the intention {source} => {destination}");
     // The API takes the deletion of what is not there for done, as Consul does; a typing error deserves better.
     let there: Option<Value> = client.find(pair(Call::get(EXACT), source, destination)).await.with_context(cannot)?;
@@ -179,7 +189,9 @@ async fn delete(client: &Client, args: &NamedArgs) -> anyhow::Result<Outcome> {
 }
 
 fn missing(source: &str, destination: &str) -> Outcome {
-    eprintln!("error: there is no intention {source} => {destination}; `starling intention list` shows what there is");
+    print::note(&format!(
+        "error: there is no intention {source} => {destination}; `starling intention list` shows what there is"
+    ));
     Outcome::No
 }
 
@@ -195,7 +207,7 @@ fn show(value: &Value, format: Format) -> anyhow::Result<()> {
     }
     let intentions = Vec::<Intention>::deserialize(value).context("the API lists intentions in an unknown form")?;
     if intentions.is_empty() {
-        eprintln!("There are no intentions.");
+        print::note("There are no intentions.");
         return Ok(());
     }
     let mut table = print::table(&["Source", "Action", "Destination", "Precedence"]);
@@ -224,7 +236,7 @@ async fn check(client: &Client, args: &PairArgs) -> anyhow::Result<Outcome> {
 }
 
 async fn get(client: &Client, args: &NamedArgs) -> anyhow::Result<Outcome> {
-    let (source, destination) = args.names()?;
+    let (source, destination) = &args.names(client).await?;
     let call = pair(Call::get(EXACT), source, destination);
     let found: Option<Value> =
         client.find(call).await.with_context(|| format!("cannot read the intention {source} => {destination}"))?;

@@ -144,7 +144,7 @@ async fn put(client: &Client, args: PutArgs) -> anyhow::Result<Outcome> {
         print::line(&format!("Success! Data written to: {key}"))?;
         return Ok(Outcome::Done);
     }
-    eprintln!("error: did not write to {key}: {why}");
+    print::note(&format!("error: did not write to {key}: {why}"));
     Ok(Outcome::No)
 }
 
@@ -158,7 +158,7 @@ async fn delete(client: &Client, args: DeleteArgs) -> anyhow::Result<Outcome> {
         call = call.query("cas", &index.to_string());
     }
     if !client.read::<bool>(call).await? {
-        eprintln!("error: did not delete {key}: CAS failed");
+        print::note(&format!("error: did not delete {key}: CAS failed"));
         return Ok(Outcome::No);
     }
     let what = if args.recurse { "keys with prefix" } else { "key" };

@@ -9,6 +9,7 @@ use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 use anyhow::Context;
+use http::StatusCode;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Deserialize;
@@ -18,8 +19,9 @@ use tokio::time::{Instant, timeout};
 
 use crate::arguments::Surroundings;
 use crate::child;
-use crate::client::{ApiArgs, Call, Client};
+use crate::client::{ApiArgs, ApiError, Call, Client};
 use crate::outcome::{Outcome, usage};
+use crate::print;
 use crate::receipt::duration;
 use crate::role::Interrupts;
 use semaphore::Semaphore;
@@ -47,7 +49,7 @@ pub(crate) struct LockArgs {
     prefix: String,
 
     /// The command, with its arguments
-    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     command: Vec<String>,
 
     /// How many may hold it at once; all who ask for it say the same
@@ -62,17 +64,21 @@ pub(crate) struct LockArgs {
     #[arg(long)]
     child_exit_code: bool,
 
-    /// Try once, for as long as --timeout says
-    #[arg(long, requires = "timeout")]
-    r#try: bool,
-
-    /// How long the lock is waited for, such as 10s; without it, for ever
+    /// Give up if the lock is not to be had for so long, such as 10s
     #[arg(long, value_name = "DURATION", value_parser = duration)]
+    r#try: Option<Duration>,
+
+    /// The same, by its former name
+    #[arg(long, value_name = "DURATION", value_parser = duration, hide = true, conflicts_with = "try")]
     timeout: Option<Duration>,
 
     /// Hand a command of one word to the shell
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL")]
     shell: bool,
+
+    /// Times that a look is tried again that failed, a second apart, before the lock counts as lost; without it, until the session is over
+    #[arg(long, value_name = "N")]
+    monitor_retry: Option<u32>,
 
     /// Say what happens
     #[arg(long)]
@@ -132,10 +138,32 @@ impl Held<'_, '_> {
         }
     }
 
-    async fn lost(&self) -> String {
+    /// Returns once it is held no more, with the reason.
+    async fn lost(&self, tries: Option<u32>) -> String {
+        let mut watch = Watch { index: None, known: Instant::now(), failures: 0, tries };
+        loop {
+            let step = async {
+                self.session().renew().await?;
+                match self {
+                    Self::Alone(session) => session.is_held(watch.index).await,
+                    Self::Among(semaphore) => semaphore.is_held(watch.index).await,
+                }
+            };
+            match step.await {
+                Ok((true, now)) => watch = Watch { index: Some(now), known: Instant::now(), failures: 0, tries },
+                Ok((false, _)) => return "somebody else has it".to_owned(),
+                Err(error) => match watch.failed(&error) {
+                    Some(reason) => return reason,
+                    None => tokio::time::sleep(PAUSE).await,
+                },
+            }
+        }
+    }
+
+    fn session(&self) -> &Session<'_> {
         match self {
-            Self::Alone(session) => session.lost().await,
-            Self::Among(semaphore) => semaphore.lost().await,
+            Self::Alone(session) => session,
+            Self::Among(semaphore) => semaphore.session,
         }
     }
 
@@ -154,6 +182,33 @@ impl Held<'_, '_> {
     }
 }
 
+/// What is known of what is held while a command runs.
+struct Watch {
+    /// The index of what was seen last.
+    index: Option<u64>,
+    known: Instant,
+    failures: u32,
+    /// Failures after which it counts as lost.
+    tries: Option<u32>,
+}
+
+impl Watch {
+    /// Whether a look that failed means that it is lost: at once where the server says no, since a session that is gone does not come
+    /// back, and otherwise once nobody can tell for as long as the session lives.
+    fn failed(&mut self, error: &anyhow::Error) -> Option<String> {
+        self.failures += 1;
+        let is_final = match error.downcast_ref::<ApiError>() {
+            Some(ApiError::Refused { status, .. }) => {
+                status.is_client_error() && *status != StatusCode::TOO_MANY_REQUESTS
+            }
+            Some(_) => false,
+            None => true,
+        };
+        let is_over = self.tries.is_some_and(|tries| self.failures > tries) || self.known.elapsed() >= TTL;
+        (is_final || is_over).then(|| format!("{error:#}"))
+    }
+}
+
 async fn held(
     session: &Held<'_, '_>,
     args: &LockArgs,
@@ -162,12 +217,12 @@ async fn held(
     let mut told_to_end = std::pin::pin!(told_to_end);
     let say = |text: &str| {
         if args.verbose {
-            eprintln!("{text}");
+            print::note(text);
         }
     };
     say("waiting for the lock");
     let acquire = async {
-        match args.timeout {
+        match args.r#try.or(args.timeout) {
             Some(patience) => timeout(patience, session.acquire()).await.unwrap_or(Ok(false)),
             None => session.acquire().await,
         }
@@ -177,15 +232,15 @@ async fn held(
         () = &mut told_to_end => return Ok(Outcome::No.into()),
     };
     if !acquired? {
-        eprintln!("error: the lock {} was not to be had in time", session.key());
+        print::note(&format!("error: the lock {} was not to be had in time", session.key()));
         return Ok(Outcome::No.into());
     }
     say("the lock is held");
     let mut child = child::spawn(&args.command, args.shell, |command| command.env("CONSUL_LOCK_HELD", "true"))?;
     let status = tokio::select! {
         status = child.wait() => status?,
-        why = session.lost() => {
-            eprintln!("error: the lock is lost: {why}; the command is ended");
+        why = session.lost(args.monitor_retry) => {
+            print::note(&format!("error: the lock is lost: {why}; the command is ended"));
             end(&mut child).await?;
             return Ok(Outcome::No.into());
         }
@@ -267,24 +322,10 @@ impl<'c> Session<'c> {
         Ok(())
     }
 
-    /// Returns once the lock is no longer held, or nobody can tell for as long as the session lives.
-    async fn lost(&self) -> String {
-        let (mut index, mut known) = (None, Instant::now());
-        loop {
-            let step = async {
-                self.renew().await?;
-                self.look(index.map(|index| (index, WAIT))).await
-            };
-            match step.await {
-                Ok((lock, now)) if lock.session.as_ref() == Some(&self.id) => {
-                    index = Some(now);
-                    known = Instant::now();
-                }
-                Ok(_) => return "somebody else took it".to_owned(),
-                Err(error) if known.elapsed() >= TTL => return format!("{error:#}"),
-                Err(_) => tokio::time::sleep(PAUSE).await,
-            }
-        }
+    /// Whether the lock is held, and the index of that.
+    async fn is_held(&self, after: Option<u64>) -> anyhow::Result<(bool, u64)> {
+        let (lock, now) = self.look(after.map(|index| (index, WAIT))).await?;
+        Ok((lock.session.as_ref() == Some(&self.id), now))
     }
 
     /// Gives the lock back, and leaves no key behind that nobody wants.
@@ -301,7 +342,7 @@ impl<'c> Session<'c> {
         };
         // The session ends by itself otherwise.
         if let Err(error) = release.await {
-            eprintln!("warning: the lock is given back when its session ends: {error:#}");
+            print::note(&format!("warning: the lock is given back when its session ends: {error:#}"));
         }
     }
 }

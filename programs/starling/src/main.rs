@@ -3,6 +3,9 @@
 //! Owns the command line: what is asked for, where the answer comes from, how it is shown, and the exit code. What the
 //! mesh does is in the crates of the programs that it starts.
 
+// A macro that prints panics when nobody reads any more; `print` ends quietly.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 mod acl;
 mod agent;
 mod apply;
@@ -35,6 +38,7 @@ mod memory;
 mod nodes;
 mod offline;
 mod operate;
+mod operator;
 mod outcome;
 mod print;
 mod proxy;
@@ -82,26 +86,29 @@ const LAST_WRITES: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
-    if !consul::is_called(arguments.first()) {
-        return start(arguments, None);
-    }
-    match consul::called(arguments) {
-        Ok(Called::Agent(agent)) => start(agent.dev.clone(), Some(*agent)),
-        Ok(Called::Starling(arguments)) => start(arguments, None),
-        Ok(Called::Done(code)) => code,
-        Err(error) => report(&error),
+    let outcome = if consul::is_called(arguments.first()) { as_consul(arguments) } else { run(read(arguments), None) };
+    outcome.unwrap_or_else(|error| report(&error))
+}
+
+fn as_consul(arguments: Vec<OsString>) -> anyhow::Result<ExitCode> {
+    match consul::called(arguments)? {
+        Called::Agent(agent) => {
+            let (arguments, program) = agent.parts();
+            run(arguments, Some(program))
+        }
+        Called::Starling(arguments) => run(*arguments, None),
+        Called::Done(code) => Ok(code),
     }
 }
 
-fn start(arguments: Vec<OsString>, agent: Option<consul::Agent>) -> ExitCode {
+fn read(arguments: Vec<OsString>) -> Arguments {
     let mut command = Arguments::command();
     command.build();
     let matches = command.clone().get_matches_from(argv::normalise(&command, arguments));
-    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    run(arguments, agent).unwrap_or_else(|error| report(&error))
+    Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
-fn run(arguments: Arguments, agent: Option<consul::Agent>) -> anyhow::Result<ExitCode> {
+fn run(arguments: Arguments, agent: Option<consul::Program>) -> anyhow::Result<ExitCode> {
     let Arguments { command, api } = arguments;
     let surroundings = Surroundings { environment: Environment::read(|name| std::env::var_os(name)), api };
     if let Some(parent) = surroundings.environment.ends_with {
@@ -125,8 +132,10 @@ fn run(arguments: Arguments, agent: Option<consul::Agent>) -> anyhow::Result<Exi
     };
     let runtime = runtime.enable_all().build()?;
     let outcome = match (command, agent) {
-        (Command::Dev(args), Some(agent)) => runtime.block_on(agent.run(*args)).map(|()| ExitCode::SUCCESS),
-        (command, _) => runtime.block_on(dispatch(command, &surroundings)),
+        (command, Some(agent)) => {
+            runtime.block_on(agent.run(command, &surroundings.environment)).map(|()| ExitCode::SUCCESS)
+        }
+        (command, None) => runtime.block_on(dispatch(command, &surroundings)),
     };
     runtime.shutdown_timeout(LAST_WRITES);
     outcome
@@ -224,7 +233,7 @@ async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Resu
         Command::Debug(args) => debug::run(*args, surroundings).await?,
         Command::Watch(args) => watch::run(*args, surroundings).await?,
         Command::Servers(args) => servers::list(args, surroundings).await?,
-        Command::Operator(args) => servers::operator(args, surroundings).await?,
+        Command::Operator(args) => operator::run(args, surroundings).await?,
         Command::Intention(args) => intention::run(args, surroundings).await?,
         Command::Can(args) => can::run(args, surroundings).await?,
         Command::Apply(args) => apply::run(args, surroundings).await?,

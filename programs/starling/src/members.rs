@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Context;
+use regex::Regex;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -16,6 +18,19 @@ pub(crate) struct MembersArgs {
     /// Print everything that is known of each
     #[arg(long)]
     detailed: bool,
+
+    /// Those whose status matches: alive, leaving, left or failed
+    #[arg(long, value_name = "REGEX", default_value = ".*", hide_default_value = true, value_parser = pattern)]
+    status: Regex,
+
+    /// Servers of every datacentre: there is one
+    #[arg(long)]
+    wan: bool,
+
+    /// Only what this expression is true of
+    #[arg(long, value_name = "EXPRESSION")]
+    filter: Option<String>,
+
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -35,12 +50,19 @@ struct Member {
 
 pub(crate) async fn run(args: MembersArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
     let client = surroundings.client(&args.api)?;
-    let call = Call::get("/v1/agent/members");
+    let call = args.filter.iter().fold(Call::get("/v1/agent/members"), |call, filter| call.query("filter", filter));
+    let mut members: Vec<Value> = client.read(call).await?;
+    members.retain(|member| is_shown(member, &args));
+    if members.is_empty() {
+        print::note("error: no member is of that kind");
+        return Ok(Outcome::No);
+    }
     if args.output.format == Format::Json {
-        print::json(&client.read::<Value>(call).await?)?;
+        print::json(&members)?;
         return Ok(Outcome::Done);
     }
-    let members: Vec<Member> = client.read(call).await?;
+    let members = members.into_iter().map(Member::deserialize).collect::<Result<Vec<_>, _>>();
+    let members = members.context("the API lists members in an unknown form")?;
     let mut table = print::table(if args.detailed {
         &["Node", "Address", "Status", "Tags"]
     } else {
@@ -62,6 +84,16 @@ pub(crate) async fn run(args: MembersArgs, surroundings: &Surroundings) -> anyho
     Ok(Outcome::Done)
 }
 
+fn pattern(text: &str) -> Result<Regex, regex::Error> {
+    // The whole word, as Consul has it.
+    Regex::new(&format!("^(?:{text})$"))
+}
+
+fn is_shown(member: &Value, args: &MembersArgs) -> bool {
+    let status = status_of(member["Status"].as_i64().unwrap_or_default());
+    args.status.is_match(status) && (!args.wan || member["Tags"]["role"] == "consul")
+}
+
 /// Source: the numbers of Serf's member states, which Consul's API passes on.
 fn status_of(number: i64) -> &'static str {
     match number {
@@ -70,5 +102,31 @@ fn status_of(number: i64) -> &'static str {
         3 => "left",
         4 => "failed",
         _ => "none",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: MembersArgs,
+    }
+
+    #[test]
+    fn members_are_chosen_by_their_status_and_their_part() {
+        let shown = |flags: &[&str], status: i64, role: &str| {
+            let args = Line::parse_from(["members"].iter().chain(flags)).args;
+            is_shown(&json!({"Status": status, "Tags": {"role": role}}), &args)
+        };
+        assert!(shown(&[], 1, "node") && shown(&["--status", "alive"], 1, "node"));
+        assert!(!shown(&["--status", "ali"], 1, "node"), "the whole word");
+        assert!(shown(&["--status", "failed|left"], 3, "node") && !shown(&["--status", "failed|left"], 1, "node"));
+        assert!(shown(&["--wan"], 1, "consul") && !shown(&["--wan"], 1, "node"));
     }
 }

@@ -68,6 +68,11 @@ pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     line(&serde_json::to_string_pretty(value)?)
 }
 
+/// Tells people something on standard error, which may be closed: that is no reason to end.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
 /// An empty table with these headings.
 pub(crate) fn table(headings: &[&str]) -> Table {
     let mut table = Table::new();

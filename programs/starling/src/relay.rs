@@ -27,7 +27,7 @@ pub(crate) async fn run(args: RelayArgs, environment: &Environment) -> anyhow::R
     let interrupts = Interrupts::listen()?;
     let name = node::name(args.node_name.as_ref())?;
     let (servers, join_token) = (args.servers()?, args.join_token(environment)?);
-    let http = HttpSockets::bind(args.http_addr, &args.http_doors).await?;
+    let http = HttpSockets::bind(&[args.http_addr], &args.http_doors).await?;
     let grpc_tls = doors::grpc_tls(args.grpc_tls_addr)?;
     let data_dir = role::data_dir(&args.data_dir)?;
     let clock = starling_agent::system_clock();
@@ -51,7 +51,7 @@ impl Running {
     ) -> anyhow::Result<Self> {
         let registry = Registry::default();
         memory::register(&registry);
-        let (addr, tls_addr) = (http.address(), grpc_tls.local_addr()?);
+        let (addr, tls_addr) = (http.places(), grpc_tls.local_addr()?);
         let serving = Serving::new();
         let relay = Arc::new(RelayNode::start(config, &registry).await?);
         pages::register(&registry, &relay);

@@ -14,6 +14,7 @@ pub(crate) mod control;
 mod cut_off;
 pub(crate) mod definitions;
 pub(crate) mod dns_for_agents;
+mod dns_reader;
 pub(crate) mod doors;
 pub(crate) mod http_doors;
 mod interrupts;

@@ -45,9 +45,9 @@ async fn serve(args: ServerArgs, environment: &Environment) -> anyhow::Result<()
     let authority = role::authority(args.seal_key_file.as_deref(), settings.vault.clone())?;
     let store = store(&args, environment)?;
     let sockets = ServerSockets {
-        http: HttpSockets::bind(settings.http_addr, &args.http_doors).await?,
+        http: HttpSockets::bind(&[settings.http_addr], &args.http_doors).await?,
         grpc_tls: doors::grpc_tls(settings.grpc_tls_addr)?,
-        dns: doors::dns(settings.dns_addr).await?,
+        dns: doors::dns(&[settings.dns_addr]).await?,
     };
     let starting = Running::start(args, settings, (store, authority), sockets);
     role::run_within(interrupts, LEAVE_WITHIN + STOP_WITHIN, starting).await
@@ -100,7 +100,7 @@ impl Running {
         memory::register(&registry);
         let server = Opening::examine(config).await?.start(&registry).await?;
         let own = node::local(name, sockets.grpc_tls.local_addr()?.ip(), &data_dir)?;
-        let (http, grpc_tls) = (sockets.http.address(), sockets.grpc_tls.local_addr()?);
+        let (http, grpc_tls) = (sockets.http.places(), sockets.grpc_tls.local_addr()?);
         let acl_default = settings.acl_default_policy.map(Into::into);
         let control = Control::new(server, registry, settings.default_intention_policy.into(), acl_default, None);
         let serving = Serving::new();

@@ -28,21 +28,9 @@ pub(crate) struct ServersArgs {
     api: ApiArgs,
 }
 
-/// Look after the servers
-#[derive(Debug, clap::Args)]
-pub(crate) struct OperatorArgs {
-    #[command(subcommand)]
-    command: OperatorCommand,
-}
-
-#[derive(Debug, clap::Subcommand)]
-enum OperatorCommand {
-    Health(HealthArgs),
-}
-
 /// Say whether the servers and their store are well; exits with 1 if something is not
 #[derive(Debug, clap::Args)]
-struct HealthArgs {
+pub(crate) struct HealthArgs {
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -120,18 +108,18 @@ pub(crate) async fn list(args: ServersArgs, surroundings: &Surroundings) -> anyh
             }
             print::rows(&table)?;
             for Lost { name, http, gone_s } in lost {
-                println!("{name} ({http}) ended {gone_s} s ago without leaving, and is not back.");
+                print::line(&format!("{name} ({http}) ended {gone_s} s ago without leaving, and is not back."))?;
             }
             if !store.takes_writes {
-                println!("The store takes no writes now; what is read may be {} ms old.", store.last_contact_ms);
+                let age = store.last_contact_ms;
+                print::line(&format!("The store takes no writes now; what is read may be {age} ms old."))?;
             }
         }
     }
     Ok(Outcome::Done)
 }
 
-pub(crate) async fn operator(args: OperatorArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
-    let OperatorCommand::Health(args) = args.command;
+pub(crate) async fn health(args: HealthArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
     let client = surroundings.client(&args.api)?;
     let findings = findings(&client.read(Call::get(SERVERS_AND_MEMBERS)).await?);
     let healthy = findings.iter().all(|finding| finding.good);

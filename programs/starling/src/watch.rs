@@ -71,7 +71,7 @@ pub(crate) struct WatchArgs {
     shell: bool,
 
     /// The command, with its arguments
-    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     command: Vec<String>,
 
     #[command(flatten)]
@@ -115,7 +115,7 @@ pub(crate) async fn run(args: WatchArgs, surroundings: &Surroundings) -> anyhow:
                 }
             }
             Err(error) => {
-                eprintln!("warning: {error}; asked again in {} s", pause.as_secs());
+                print::note(&format!("warning: {error}; asked again in {} s", pause.as_secs()));
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);
             }
@@ -170,7 +170,7 @@ async fn handle(args: &WatchArgs, value: &Value, index: u64) -> anyhow::Result<(
     }
     let status = child.wait().await.context("cannot wait for the command")?;
     if !status.success() {
-        eprintln!("warning: the command ended with {status}");
+        print::note(&format!("warning: the command ended with {status}"));
     }
     Ok(())
 }

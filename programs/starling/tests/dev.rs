@@ -162,7 +162,8 @@ fn interrupted_while_it_starts_it_leaves_nothing() {
 fn what_cannot_be_right_is_refused_before_anything_is_made() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("check.hcl");
-    std::fs::write(&file, "check {\n  name = \"alone\"\n  ttl = \"10s\"\n}\n").expect("the file");
+    std::fs::write(&file, "check {\n  name = \"alone\"\n  service_id = \"gone\"\n  ttl = \"10s\"\n}\n")
+        .expect("the file");
     let (config, file) = (directory.path().to_str().expect("UTF-8"), file.to_str().expect("UTF-8"));
     let broken = tempfile::tempdir().expect("a directory");
     std::fs::write(broken.path().join("broken.hcl"), "service {").expect("the file");
@@ -170,7 +171,7 @@ fn what_cannot_be_right_is_refused_before_anything_is_made() {
     for (args, wanted) in [
         (["--grpc-addr", "0.0.0.0:0"], "loopback only"),
         (["--data-dir", file], "is not a directory"),
-        (["--config-dir", config], "\"alone\" stands outside a service"),
+        (["--config-dir", config], "no file defines a service gone"),
         (["--config-dir", broken], "broken.hcl"),
         (["--config-dir", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
         (["--proxy-admin", "0.0.0.0:19000"], "no loopback address"),

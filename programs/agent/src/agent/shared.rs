@@ -214,6 +214,7 @@ mod tests {
     use starling_model::{CheckDefinition, CheckKind, CheckSpec, Node, NodeName};
 
     use super::*;
+    use crate::registrations::Source;
 
     fn shared() -> Shared {
         let node = Node {
@@ -280,7 +281,8 @@ mod tests {
             timeout_text: String::new(),
         };
         let mut state = shared.lock();
-        let touched = state.registrations.register_check(check.clone(), None, spec, Instant::now()).unwrap();
+        let touched =
+            state.registrations.register_check(check.clone(), None, spec, Source::Caller, Instant::now()).unwrap();
         shared.submit(&mut state, touched, Vec::new());
         drop(state);
         // The deadline stands again by the time that its end is told.

@@ -35,10 +35,15 @@ impl Registrations {
                 Some(Role::SidecarOf(_)) | None => Entry::ServiceGone(id.clone()),
             }),
             Kept::Check(id) => Some(match self.checks.get(id) {
-                Some(check) if check.origin == Origin::Apart => {
-                    Entry::Check { id: id.clone(), service: check.owner().cloned(), spec: Box::new(check.spec.clone()) }
+                Some(check) => {
+                    let (id, service, spec) = (id.clone(), check.owner().cloned(), Box::new(check.spec.clone()));
+                    match check.origin {
+                        Origin::Apart(Source::Caller) => Entry::Check { id, service, spec },
+                        Origin::Apart(Source::File) => Entry::CheckOfFile { id, service, spec },
+                        Origin::Service { .. } => Entry::CheckGone(id),
+                    }
                 }
-                Some(_) | None => Entry::CheckGone(id.clone()),
+                None => Entry::CheckGone(id.clone()),
             }),
             Kept::Status(id) => self.checks.get(id).filter(|c| !self.is_derived(c)).map(|check| Entry::Status {
                 id: id.clone(),
@@ -53,7 +58,7 @@ impl Registrations {
     pub(crate) fn entries(&self, at: UnixSeconds) -> Vec<Entry> {
         let services = self.services.iter().filter(|(_, service)| service.parent().is_none());
         let services = services.map(|(id, _)| Kept::Service(id.clone()));
-        let apart = self.checks.values().filter(|check| check.origin == Origin::Apart);
+        let apart = self.checks.values().filter(|check| check.origin.is_apart());
         let apart = apart.map(|check| Kept::Check(check.record.id.clone()));
         let statuses = self.checks.keys().cloned().map(Kept::Status);
         services.chain(apart).chain(statuses).filter_map(|kept| self.entry(&kept, at)).collect()

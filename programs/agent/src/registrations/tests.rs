@@ -166,7 +166,7 @@ fn checks_registered_apart_stay_unless_asked_otherwise() {
     let mut story = Story::new();
     story.register(service("web", vec![ttl("own")]));
     let web = id("web");
-    story.here.register_check(check_id("apart"), Some(&web), ttl("apart"), story.now).unwrap();
+    story.here.register_check(check_id("apart"), Some(&web), ttl("apart"), Source::Caller, story.now).unwrap();
     let mut tagged = service("web", Vec::new());
     tagged.instance.tags = vec!["t".to_owned()];
     let touched = story.register(tagged.clone());
@@ -174,10 +174,27 @@ fn checks_registered_apart_stay_unless_asked_otherwise() {
     assert_eq!(story.here.checks()[&check_id("apart")].record.service.as_ref().unwrap().tags, ["t"]);
     story.here.register(tagged, Source::Caller, ExistingChecks::Replace, story.now).unwrap();
     assert!(story.here.checks().is_empty());
-    story.here.register_check(check_id("of-node"), None, ttl("of-node"), story.now).unwrap();
+    story.here.register_check(check_id("of-node"), None, ttl("of-node"), Source::Caller, story.now).unwrap();
     let foreign =
         story.here.register(service("web", vec![ttl("of-node")]), Source::Caller, ExistingChecks::Keep, story.now);
     assert_eq!(foreign.unwrap_err().field, "Checks");
+}
+
+#[test]
+fn a_check_of_a_file_goes_to_whom_the_file_says_whoever_had_it_before() {
+    let mut story = Story::new();
+    story.register(service("web", vec![ttl("own")]));
+    story.register(service("api", Vec::new()));
+    let (web, api) = (id("web"), id("api"));
+    let mut put = |owner, source| story.here.register_check(check_id("c"), owner, ttl("c"), source, story.now);
+    put(Some(&web), Source::Caller).unwrap();
+    assert!(put(Some(&api), Source::Caller).is_err(), "one caller does not take it from another");
+    let touched = put(Some(&api), Source::File).unwrap();
+    assert_eq!(keys(&touched), ["check/n1/c"]);
+    put(None, Source::File).unwrap();
+    let own = story.here.register_check(check_id("own"), Some(&api), ttl("own"), Source::File, story.now);
+    assert!(own.is_err(), "it belongs to its service");
+    assert_eq!(story.here.checks()[&check_id("c")].owner(), None);
 }
 
 #[test]
@@ -189,7 +206,7 @@ fn a_sidecar_follows_its_parent_in_the_same_step() {
     let touched = story.says("alive", CheckStatus::Passing, "");
     assert_eq!(keys(&touched), ["check/n1/alive", "check/n1/service:web-sidecar-proxy:2"]);
     assert_eq!(story.status(follows), CheckStatus::Passing);
-    story.here.register_check(check_id("disk"), None, ttl("disk"), story.now).unwrap();
+    story.here.register_check(check_id("disk"), None, ttl("disk"), Source::Caller, story.now).unwrap();
     assert_eq!(story.status(follows), CheckStatus::Critical, "a check of the node counts for everybody on it");
     story.says("disk", CheckStatus::Warning, "filling up");
     assert_eq!(story.status(follows), CheckStatus::Warning);
@@ -286,7 +303,8 @@ fn what_is_kept_makes_the_same_node_again() {
     story.here.register(api, Source::File, ExistingChecks::Keep, story.now).unwrap();
     story.here.deregister(&id("api-sidecar-proxy"), story.now).unwrap();
     story.here.deregister_check(&check_id("other"), story.now).unwrap();
-    story.here.register_check(check_id("apart"), Some(&id("api")), ttl("apart"), story.now).unwrap();
+    story.here.register_check(check_id("apart"), Some(&id("api")), ttl("apart"), Source::Caller, story.now).unwrap();
+    story.here.register_check(check_id("disk"), None, ttl("disk"), Source::File, story.now).unwrap();
     let mut copy = here();
     let mut apart = Vec::new();
     let mut register = |given: ServiceRegistration, source| {
@@ -296,13 +314,29 @@ fn what_is_kept_makes_the_same_node_again() {
         match entry {
             Entry::Service(given) => register(*given, Source::Caller),
             Entry::ServiceOfFile(given) => register(*given, Source::File),
-            Entry::Check { id, service, spec } => apart.push((id, service, *spec)),
+            Entry::Check { id, service, spec } => apart.push((id, service, *spec, Source::Caller)),
+            Entry::CheckOfFile { id, service, spec } => apart.push((id, service, *spec, Source::File)),
             Entry::ServiceGone(_) | Entry::CheckGone(_) | Entry::Status { .. } => {}
         }
     }
-    for (id, service, spec) in apart {
-        copy.register_check(id, service.as_ref(), spec, story.now).unwrap();
+    for (id, service, spec, source) in apart {
+        copy.register_check(id, service.as_ref(), spec, source, story.now).unwrap();
     }
     assert_eq!(copy.services(), story.here.services());
     assert_eq!(copy.checks().keys().collect::<Vec<_>>(), story.here.checks().keys().collect::<Vec<_>>());
+    assert_eq!(copy.checks()[&check_id("disk")].origin, Origin::Apart(Source::File));
+}
+
+#[test]
+fn a_check_of_a_file_stays_when_its_file_is_read_again_and_goes_when_a_caller_replaces_all() {
+    let mut story = Story::new();
+    let web = id("web");
+    let service = || service("web", Vec::new());
+    story.here.register(service(), Source::File, ExistingChecks::Replace, story.now).unwrap();
+    story.here.register_check(check_id("of-file"), Some(&web), ttl("of-file"), Source::File, story.now).unwrap();
+    story.here.register_check(check_id("of-caller"), Some(&web), ttl("of-caller"), Source::Caller, story.now).unwrap();
+    story.here.register(service(), Source::File, ExistingChecks::Replace, story.now).unwrap();
+    assert_eq!(story.here.checks().keys().collect::<Vec<_>>(), [&check_id("of-file")]);
+    story.here.register(service(), Source::Caller, ExistingChecks::Replace, story.now).unwrap();
+    assert!(story.here.checks().is_empty());
 }

@@ -41,6 +41,7 @@ pub fn config(data_dir: &Path) -> AgentConfig {
         enable_script_checks: true,
         sidecar_ports: SILENT_PORTS,
         services_of_files: BTreeSet::new(),
+        checks_of_files: BTreeSet::new(),
         clock: system_clock(),
     }
 }

@@ -134,16 +134,25 @@ async fn what_files_registered_goes_with_the_files_and_what_callers_registered_s
         agent.register_service_of_file(with_sidecar(service(name, vec![ttl(name, LONG)]))).await.unwrap();
     }
     agent.register_service(service("called", Vec::new()), ExistingChecks::Keep).await.unwrap();
+    for name in ["kept-check", "old-check"] {
+        agent.register_check_of_file(CheckRegistration { spec: ttl(name, LONG), service: None }).await.unwrap();
+    }
+    agent.update_check(&check_id("kept-check"), CheckStatus::Passing, "well").await.unwrap();
     agent.register_service(with_sidecar(service("taken-over", Vec::new())), ExistingChecks::Keep).await.unwrap();
     drop(agent);
     // Twice: what is written anew at a start says as much as what was written at first.
     for _ in 0..2 {
         let mut named = config(directory.path());
         named.services_of_files = [instance_id("kept")].into();
+        named.checks_of_files = [check_id("kept-check")].into();
         let agent = Agent::start(named, Arc::clone(&server) as _).await.unwrap();
         let ids: Vec<String> = agent.services().iter().map(|service| service.instance.key.id.to_string()).collect();
         assert_eq!(ids, ["called", "kept", "kept-sidecar-proxy", "taken-over", "taken-over-sidecar-proxy"]);
         assert!(!server.keys().iter().any(|key| key.contains("old")), "{:?}", server.keys());
+        let checks = agent.checks();
+        let kept: Vec<_> = checks.iter().filter(|check| check.check.service.is_none()).collect();
+        assert_eq!(kept.len(), 1, "{checks:?}");
+        assert_eq!((kept[0].check.id.as_str(), kept[0].check.status), ("kept-check", CheckStatus::Passing));
     }
 }
 

@@ -68,6 +68,16 @@ pub(super) fn rule(form: &Value, format: Format) -> anyhow::Result<()> {
     one(form, format, &names)
 }
 
+/// One template of policies, with its text.
+pub(super) fn template(form: &Value, format: Format) -> anyhow::Result<()> {
+    if format == Format::Json {
+        return print::json(form);
+    }
+    fields(form, &["TemplateName", "Description"])?;
+    let takes = if text(&form["Schema"]).is_empty() { "none" } else { "name: what it is for" };
+    print::line(&format!("Input variables: {takes}\nRaw template:\n{}", text(&form["Template"]).trim_end()))
+}
+
 /// Many, one a line.
 pub(super) fn list(forms: &Value, format: Format, names: &[&str]) -> anyhow::Result<()> {
     if format == Format::Json {

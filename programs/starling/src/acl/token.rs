@@ -148,7 +148,8 @@ struct DeleteArgs {
 
 impl Which {
     fn accessor(&self) -> anyhow::Result<&str> {
-        self.accessor_id.as_deref().ok_or_else(|| usage("name the token by --accessor-id"))
+        let id = self.accessor_id.as_deref().ok_or_else(|| usage("name the token by --accessor-id"))?;
+        Ok(if id == "anonymous" { ANONYMOUS } else { id })
     }
 }
 
@@ -159,6 +160,9 @@ impl RoleArgs {
         grants::add(body, "Roles", ids.chain(names).collect(), replace);
     }
 }
+
+/// The accessor of the token of those who show none.
+const ANONYMOUS: &str = "00000000-0000-0000-0000-000000000002";
 
 const TOKEN: &str = "/v1/acl/token";
 

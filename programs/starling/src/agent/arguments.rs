@@ -55,9 +55,9 @@ pub(crate) struct AgentArgs {
     #[arg(long, default_value = "127.0.0.1", alias = "advertise", value_name = "IP")]
     pub(super) advertise_addr: IpAddr,
 
-    /// Where the HTTP API listens
-    #[arg(long, default_value = "127.0.0.1:8500", value_name = "IP:PORT")]
-    pub(super) http_addr: SocketAddr,
+    /// Where the HTTP API listens: one address, or several with commas between them
+    #[arg(long, default_value = "127.0.0.1:8500", value_delimiter = ',', value_name = "IP:PORT")]
+    pub(super) http_addr: Vec<SocketAddr>,
 
     /// Where xDS listens, in plaintext: a loopback address
     #[arg(long, default_value = "127.0.0.1:8502", value_name = "IP:PORT")]
@@ -67,9 +67,9 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "IP:PORT", hide = true)]
     pub(super) grpc_tls_addr: Option<SocketAddr>,
 
-    /// Where DNS listens, over UDP and TCP
-    #[arg(long, default_value = "127.0.0.1:8600", value_name = "IP:PORT")]
-    pub(super) dns_addr: SocketAddr,
+    /// Where DNS listens, over UDP and TCP: one address, or several with commas between them
+    #[arg(long, default_value = "127.0.0.1:8600", value_delimiter = ',', value_name = "IP:PORT")]
+    pub(super) dns_addr: Vec<SocketAddr>,
 
     /// Where this node is, and with it the services that do not say; without it, as `locality` in a file of --config-dir
     #[arg(long, value_name = "REGION[/ZONE]")]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use rustls::crypto::aws_lc_rs;
 use rustls::{ClientConfig, RootCertStore};
+use starling_tls::trusting_verifier;
 
 use super::args::ApiArgs;
 use super::authorities::Authorities;
@@ -74,14 +75,17 @@ pub(super) fn client_config(settings: &TlsSettings) -> anyhow::Result<Arc<Client
 /// # Errors
 /// If something does not hold what it should.
 pub(crate) fn trusting(authorities: &str, credentials: Option<(&Path, &Path)>) -> anyhow::Result<ClientConfig> {
-    let mut roots = RootCertStore::empty();
-    for certificate in rustls_pemfile::certs(&mut authorities.as_bytes()) {
-        roots.add(certificate?).context("a CA certificate is none")?;
+    let trusted: Vec<_> = rustls_pemfile::certs(&mut authorities.as_bytes()).collect::<Result<_, _>>()?;
+    for certificate in &trusted {
+        RootCertStore::empty().add(certificate.clone()).context("a CA certificate is none")?;
     }
-    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let verifier = trusting_verifier(trusted, Arc::clone(&provider)).context("there is no certificate in PEM")?;
+    let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .context("TLS is not available")?
-        .with_root_certificates(roots);
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
     let config = match credentials {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {

@@ -1,93 +1,83 @@
 //! Flags of Consul's agent (<https://developer.hashicorp.com/consul/commands/agent>) that have no part here: taken, told, and passed over.
 
-/// They are not shown: who looks for flags looks for those that do something.
-#[derive(Debug, clap::Args)]
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+/// A flag by its name, the setting that it stands for, and whether it has a value.
+const FLAGS: [(&str, &str, bool); 41] = [
+    ("alt-domain", "alt_domain", true),
+    ("auto-reload-config", "auto_reload_config", false),
+    ("check_output_max_size", "check_output_max_size", true),
+    ("default-query-time", "default_query_time", true),
+    ("disable-host-node-id", "disable_host_node_id", false),
+    ("disable-keyring-file", "disable_keyring_file", false),
+    ("domain", "domain", true),
+    ("encrypt", "encrypt", true),
+    ("advertise-wan", "advertise_addr_wan", true),
+    ("leave-on-terminate", "leave_on_terminate", false),
+    ("log-file", "log_file", true),
+    ("log-rotate-bytes", "log_rotate_bytes", true),
+    ("log-rotate-duration", "log_rotate_duration", true),
+    ("log-rotate-max-files", "log_rotate_max_files", true),
+    ("max-query-time", "max_query_time", true),
+    ("non-voting-server", "non_voting_server", false),
+    ("pid-file", "pid_file", true),
+    ("primary-gateway", "primary_gateways", true),
+    ("protocol", "protocol", true),
+    ("raft-protocol", "raft_protocol", true),
+    ("read-replica", "read_replica", false),
+    ("recursor", "recursors", true),
+    ("rejoin", "rejoin_after_leave", false),
+    ("retry-interval", "retry_interval", true),
+    ("retry-interval-wan", "retry_interval_wan", true),
+    ("retry-join-wan", "retry_join_wan", true),
+    ("retry-max", "retry_max", true),
+    ("retry-max-wan", "retry_max_wan", true),
+    ("segment", "segment", true),
+    ("partition", "partition", true),
+    ("serf-lan-allowed-cidrs", "serf_lan_allowed_cidrs", true),
+    ("serf-lan-bind", "serf_lan", true),
+    ("serf-lan-port", "ports.serf_lan", true),
+    ("serf-wan-allowed-cidrs", "serf_wan_allowed_cidrs", true),
+    ("serf-wan-bind", "serf_wan", true),
+    ("serf-wan-port", "ports.serf_wan", true),
+    ("server-port", "ports.server", true),
+    ("syslog", "enable_syslog", false),
+    // The UI is asked for by everyone; there is one or there is not, and nobody is the worse for it.
+    ("ui", "", false),
+    ("ui-content-path", "ui_content_path", true),
+    ("ui-dir", "ui_dir", true),
+];
+
+/// Those that were given and that somebody may count on, by the settings that they stand for.
+#[derive(Debug, Default)]
 pub(super) struct Flags {
-    #[arg(long, hide = true)]
-    ui: bool,
-    #[arg(long, hide = true, value_name = "DIR")]
-    ui_dir: Option<String>,
-    #[arg(long, hide = true, value_name = "PATH")]
-    ui_content_path: Option<String>,
-    #[arg(long, hide = true, value_name = "ADDRESS")]
-    join: Vec<String>,
-    #[arg(long, hide = true, value_name = "ADDRESS")]
-    retry_join: Vec<String>,
-    #[arg(long, hide = true, value_name = "ADDRESS")]
-    retry_join_wan: Vec<String>,
-    #[arg(long, hide = true, value_name = "DURATION")]
-    retry_interval: Option<String>,
-    #[arg(long, hide = true, value_name = "N")]
-    retry_max: Option<String>,
-    #[arg(long, hide = true, value_name = "KEY")]
-    encrypt: Option<String>,
-    #[arg(long, hide = true, value_name = "IP")]
-    advertise_wan: Option<String>,
-    #[arg(long, hide = true, value_name = "IP")]
-    serf_lan_bind: Option<String>,
-    #[arg(long, hide = true, value_name = "IP")]
-    serf_wan_bind: Option<String>,
-    #[arg(long, hide = true, value_name = "PORT")]
-    serf_lan_port: Option<String>,
-    #[arg(long, hide = true, value_name = "PORT")]
-    serf_wan_port: Option<String>,
-    #[arg(long, hide = true, value_name = "PORT")]
-    server_port: Option<String>,
-    #[arg(long, hide = true, value_name = "N")]
-    raft_protocol: Option<String>,
-    #[arg(long, hide = true, value_name = "N")]
-    protocol: Option<String>,
-    #[arg(long, hide = true, value_name = "FILE")]
-    pid_file: Option<String>,
-    #[arg(long, hide = true)]
-    syslog: bool,
-    #[arg(long, hide = true)]
-    rejoin: bool,
-    #[arg(long, hide = true)]
-    leave_on_terminate: bool,
-    #[arg(long, hide = true)]
-    disable_host_node_id: bool,
-    #[arg(long, hide = true)]
-    disable_keyring_file: bool,
-    #[arg(long, hide = true, value_name = "FILE")]
-    log_file: Option<String>,
+    pub(super) names: Vec<&'static str>,
 }
 
-impl Flags {
-    /// Whether they ask for members elsewhere.
-    pub(super) fn seek_others(&self) -> bool {
-        !self.join.is_empty() || !self.retry_join.is_empty() || !self.retry_join_wan.is_empty()
+impl clap::Args for Flags {
+    /// They are not shown: who looks for flags looks for those that do something.
+    fn augment_args(command: Command) -> Command {
+        FLAGS.into_iter().fold(command, |command, (name, _, has_value)| {
+            let action = if has_value { ArgAction::Append } else { ArgAction::SetTrue };
+            command.arg(Arg::new(name).long(name).hide(true).action(action))
+        })
     }
 
-    /// Those that were given and that somebody may count on.
-    pub(super) fn names(&self) -> impl Iterator<Item = String> {
-        let given = [
-            ("ui_dir", self.ui_dir.is_some()),
-            ("ui_content_path", self.ui_content_path.is_some()),
-            ("start_join", !self.join.is_empty()),
-            ("retry_join", !self.retry_join.is_empty()),
-            ("retry_join_wan", !self.retry_join_wan.is_empty()),
-            ("retry_interval", self.retry_interval.is_some()),
-            ("retry_max", self.retry_max.is_some()),
-            ("encrypt", self.encrypt.is_some()),
-            ("advertise_addr_wan", self.advertise_wan.is_some()),
-            ("serf_lan", self.serf_lan_bind.is_some()),
-            ("serf_wan", self.serf_wan_bind.is_some()),
-            ("ports.serf_lan", self.serf_lan_port.is_some()),
-            ("ports.serf_wan", self.serf_wan_port.is_some()),
-            ("ports.server", self.server_port.is_some()),
-            ("raft_protocol", self.raft_protocol.is_some()),
-            ("protocol", self.protocol.is_some()),
-            ("pid_file", self.pid_file.is_some()),
-            ("enable_syslog", self.syslog),
-            ("rejoin_after_leave", self.rejoin),
-            ("leave_on_terminate", self.leave_on_terminate),
-            ("disable_host_node_id", self.disable_host_node_id),
-            ("disable_keyring_file", self.disable_keyring_file),
-            ("log_file", self.log_file.is_some()),
-        ];
-        // The UI is asked for by everyone; there is one or there is not, and nobody is the worse for it.
-        let _ = self.ui;
-        given.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name.to_owned())
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl clap::FromArgMatches for Flags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = FLAGS.iter().filter(|(name, setting, has_value)| {
+            !setting.is_empty() && if *has_value { matches.contains_id(name) } else { matches.get_flag(name) }
+        });
+        Ok(Self { names: given.map(|(_, setting, _)| *setting).collect() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
     }
 }

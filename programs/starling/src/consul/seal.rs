@@ -2,21 +2,23 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use starling_tls::SealKeys;
 
 /// Its file in the data directory.
 const FILE: &str = "seal-key";
 
+/// What a data directory has in which a mesh was begun.
+const BEGUN: [&str; 3] = ["store", "ca", "agent"];
+
 /// The file of the seal key, made where the mesh begins: the CA's key is in the store from then on, sealed, so that another root can be put
 /// in its place by Consul's own API. `None` where a mesh was begun without.
 pub(crate) fn seal_key(data_dir: &Path) -> anyhow::Result<Option<PathBuf>> {
     let path = data_dir.join(FILE);
-    let reading = || format!("reading {}", data_dir.display());
     if path.symlink_metadata().is_ok() {
         return Ok(Some(path));
     }
-    if std::fs::read_dir(data_dir).with_context(reading)?.next().is_some() {
+    // What else is there, such as the lost+found of a volume, is not of a mesh.
+    if BEGUN.iter().any(|part| data_dir.join(part).symlink_metadata().is_ok()) {
         return Ok(None);
     }
     let key = SealKeys::create(&path, None)?;
@@ -39,5 +41,8 @@ mod tests {
         let old = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(old.path().join("store")).expect("a store");
         assert_eq!(seal_key(old.path()).expect("looked"), None);
+        let volume = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(volume.path().join("lost+found")).expect("what a volume has");
+        assert!(seal_key(volume.path()).expect("made").is_some());
     }
 }

@@ -14,6 +14,8 @@ pub(crate) struct GivenTokens {
     pub(crate) initial_management: Option<AclSecret>,
     /// That of those who ask this agent without one.
     pub(crate) default: Option<AclSecret>,
+    /// That of those who ask over DNS; without it, the same.
+    pub(crate) dns: Option<AclSecret>,
 }
 
 impl GivenTokens {

@@ -73,7 +73,7 @@ pub(super) async fn run(client: &Client, args: GetArgs) -> anyhow::Result<Outcom
     let call = if args.recurse { call.query("recurse", "true") } else { call };
     let entries: Vec<Entry> = client.find(call).await?.unwrap_or_default();
     if entries.is_empty() && !args.recurse {
-        eprintln!("error: no key exists at: {key}");
+        print::note(&format!("error: no key exists at: {key}"));
         return Ok(Outcome::No);
     }
     for (number, one) in entries.iter().enumerate() {

@@ -74,7 +74,7 @@ pub(super) async fn import(client: &Client, args: ImportArgs) -> anyhow::Result<
     for (key, flags, value) in entries {
         let call = Call::put(KV).path(&key).query("flags", &flags.to_string()).body(Bytes::from(value));
         if !client.read::<bool>(call).await? {
-            eprintln!("error: did not write to {key}");
+            print::note(&format!("error: did not write to {key}"));
             return Ok(Outcome::No);
         }
         print::line(&format!("Imported: {key}"))?;

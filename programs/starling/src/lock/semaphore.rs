@@ -9,11 +9,11 @@ use anyhow::bail;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{PAUSE, Session, TTL, WAIT};
+use super::{Session, TTL, WAIT};
 use crate::client::Call;
+use crate::print;
 
 /// The flags of its keys, which Consul's Go client looks at.
 const SEMAPHORE_FLAG: u64 = 0xe0f6_9a2b_aa41_4de0;
@@ -127,42 +127,31 @@ impl Semaphore<'_, '_> {
         Ok((Standing { holders, modified, is_held }, index))
     }
 
-    /// Returns once the place is held no more, or nobody can tell for as long as the session lives.
-    pub(super) async fn lost(&self) -> String {
-        let (mut index, mut known) = (None, Instant::now());
-        loop {
-            let step = async {
-                self.session.renew().await?;
-                self.look(index).await
-            };
-            match step.await {
-                Ok((standing, now)) if standing.is_held => {
-                    index = Some(now);
-                    known = Instant::now();
-                }
-                Ok(_) => return "it was given to somebody else".to_owned(),
-                Err(error) if known.elapsed() >= TTL => return format!("{error:#}"),
-                Err(_) => tokio::time::sleep(PAUSE).await,
-            }
-        }
+    /// Whether the place is held, and the index of that.
+    pub(super) async fn is_held(&self, after: Option<u64>) -> anyhow::Result<(bool, u64)> {
+        let (standing, now) = self.look(after).await?;
+        Ok((standing.is_held, now))
     }
 
-    /// Gives the place back, and leaves no key of its own behind.
+    /// Gives the place back, and leaves no key of its own behind; what fails of it keeps nothing else from being done.
     pub(super) async fn end(&self) {
-        let release = async {
+        let client = self.session.client;
+        let give_back = async {
             for _ in 0..TRIES_MAX {
                 let (mut standing, _) = self.look(None).await?;
                 if standing.holders.holders.remove(&self.session.id).is_none() || self.write(&standing).await? {
                     break;
                 }
             }
-            self.session.client.send(Call::delete("/v1/kv").path(&self.own_key())).await?;
-            let _: Value = self.session.client.read(Call::put("/v1/session/destroy").segment(&self.session.id)).await?;
             anyhow::Ok(())
         };
+        let given_back = give_back.await;
+        let removed = client.send(Call::delete("/v1/kv").path(&self.own_key())).await;
+        let ended = client.send(Call::put("/v1/session/destroy").segment(&self.session.id)).await;
+        let failures = [given_back.err(), removed.err().map(Into::into), ended.err().map(Into::into)];
         // The session ends by itself otherwise, and the next who writes leaves it out.
-        if let Err(error) = release.await {
-            eprintln!("warning: the place is given back when its session ends: {error:#}");
+        if let Some(error) = failures.into_iter().flatten().next() {
+            print::note(&format!("warning: the place is given back when its session ends: {error:#}"));
         }
     }
 }

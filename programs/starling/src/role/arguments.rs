@@ -9,7 +9,7 @@ use serde::Deserialize;
 use starling_model::Action;
 use starling_proxy::Engine;
 use starling_proxy::admin::{self, AdminAddress, AdminListener};
-use starling_telemetry::{LogError, LogFormat, Registry, start_log};
+use starling_telemetry::{LogError, LogFormat, Registry, judge_filter, start_log};
 
 use super::serving::Serving;
 use crate::outcome::usage;
@@ -27,6 +27,14 @@ pub(crate) struct LogArgs {
 }
 
 impl LogArgs {
+    /// Whether it can be logged so; nothing is begun.
+    ///
+    /// # Errors
+    /// As [`start_log`].
+    pub(crate) fn judge(&self) -> anyhow::Result<()> {
+        judge_filter(&self.log_level).map_err(|error| usage(error.to_string()))
+    }
+
     /// Begins to log.
     ///
     /// # Errors

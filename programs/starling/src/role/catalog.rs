@@ -16,10 +16,7 @@ use starling_http_api::{
     StoreMember,
 };
 use starling_identity::{JoinToken, JoinTokenTtlError};
-use starling_model::{
-    ANONYMOUS_TOKEN, AclRights, Datacenter, InstanceKey, Revision, ServerId, ServerRecord, TrustDomain, UnixSeconds,
-    Versioned,
-};
+use starling_model::{InstanceKey, Revision, ServerId, ServerRecord, UnixSeconds, Versioned};
 use starling_server::{CommitFailure as Failure, Incoming, Server};
 use starling_telemetry::{LogFormat, Registry};
 use tokio::sync::Semaphore;
@@ -243,26 +240,5 @@ fn failed(failure: Failure) -> CommitFailure {
         other @ (Failure::Contended | Failure::Halted(_) | Failure::Store(_)) => {
             CommitFailure::Unavailable(format!("{:#}", anyhow::Error::from(other)))
         }
-    }
-}
-
-impl starling_dns::CatalogReader for Catalog {
-    fn snapshot(&self) -> Arc<Snapshot> {
-        self.server.snapshot()
-    }
-
-    /// Those of who shows no token.
-    fn rights(&self, snapshot: &Snapshot) -> Option<AclRights> {
-        let default = self.facts.acl_default?;
-        let grants = snapshot.acl_token(ANONYMOUS_TOKEN).map(|token| token.value.grants.clone()).unwrap_or_default();
-        Some(snapshot.acl_rights(&grants, self.server.datacenter(), default))
-    }
-
-    fn datacenter(&self) -> &Datacenter {
-        self.server.datacenter()
-    }
-
-    fn trust_domain(&self) -> &TrustDomain {
-        self.server.trust_domain()
     }
 }

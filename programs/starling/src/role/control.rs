@@ -18,10 +18,11 @@ use tokio::sync::Semaphore;
 use tower::{ServiceExt, service_fn};
 
 use super::catalog::Catalog;
+use super::dns_reader::DnsReader;
 use super::doors::DnsSockets;
 use super::http_doors::HttpSockets;
 use super::peers::Peers;
-use super::{Serving, cut_off, dns_for_agents, server_certificate};
+use super::{Serving, cut_off, dns_for_agents, doors, server_certificate};
 use crate::descriptors::Shares;
 
 /// Envoy minors that the tests run, newest first.
@@ -31,7 +32,8 @@ pub(crate) const ENVOY_VERSIONS: [&str; 1] = ["1.40.0"];
 pub(crate) struct ServerSockets {
     pub(crate) http: HttpSockets,
     pub(crate) grpc_tls: TcpListener,
-    pub(crate) dns: DnsSockets,
+    /// Where DNS is, the first being the one that others are told of.
+    pub(crate) dns: Vec<DnsSockets>,
 }
 
 /// An agent in the server's process.
@@ -50,6 +52,10 @@ pub(crate) struct Control {
     default_intention_action: Action,
     /// Whether nobody is to be given roots or leaves.
     pub(crate) connect_off: bool,
+    /// Whether answers say that addresses are translated.
+    pub(crate) translates_addresses: bool,
+    /// What answers over DNS are like.
+    pub(crate) dns: starling_dns::Settings,
     acl_default: Option<Action>,
 }
 
@@ -67,7 +73,9 @@ impl Control {
             Some(node) => door.beside(node),
             None => door,
         });
-        Self { server, door, registry, default_intention_action, connect_off: false, acl_default }
+        let dns = starling_dns::Settings::default();
+        let (connect_off, translates_addresses) = (false, false);
+        Self { server, door, registry, default_intention_action, connect_off, translates_addresses, dns, acl_default }
     }
 
     /// Opens the doors.
@@ -95,15 +103,20 @@ impl Control {
         let api = |agent, authoriser: Arc<dyn Authoriser>| {
             starling_http_api::router(Ports { catalog: Arc::clone(&catalog) as _, agent, servers: None, authoriser })
         };
-        let own_api = api(agent, Arc::new(AllowEverything));
+        let own_api = api(agent.clone(), Arc::new(AllowEverything));
         // Whoever asks through another agent is not at this one: keys do not travel.
         let for_agents = starling_http_api::stopped_by(api(None, Arc::new(FromAgents)), serving.stopping());
         let (tls, renewing) = server_certificate::listener(&self.server, grpc_tls.local_addr()?.ip()).await?;
         serving.spawn_endless(renewing).await;
         http.serve(serving, own_api, shares.http).await;
-        let responder = Responder::new(Arc::clone(&catalog)).counted(&self.registry);
-        serving.spawn(starling_dns::serve(dns.udp, dns.tcp, responder, serving.stopped())).await;
-        let for_agents = asked_by_agents(for_agents, Arc::new(Responder::new(catalog)));
+        let responder = Responder::new(DnsReader::new(Arc::clone(&catalog), agent)).configured(self.dns.clone());
+        let responder = Arc::new(responder.counted(&self.registry));
+        for DnsSockets { udp, tcp } in dns {
+            serving.spawn(starling_dns::serve(udp, tcp, Arc::clone(&responder), serving.stopped())).await;
+        }
+        // They have tokens of their own, which are not this agent's.
+        let for_others = Responder::new(DnsReader::new(catalog, None)).configured(self.dns.clone());
+        let for_agents = asked_by_agents(for_agents, Arc::new(for_others));
         let doors = starling_rpc::Doors {
             proxies: proxies.map(|proxies| Arc::new(proxies) as Arc<dyn ProxySource>),
             agents: Some(Arc::clone(&self.door) as _),
@@ -129,15 +142,16 @@ impl Control {
             node_address: own.address.clone(),
             grpc_port: grpc.map(|grpc| grpc.port()),
             grpc_tls_port: Some(sockets.grpc_tls.local_addr()?.port()),
-            dns_port: Some(sockets.dns.udp.local_addr()?.port()),
+            dns_port: doors::port(&sockets.dns),
             envoy_versions: ENVOY_VERSIONS.map(str::to_owned).to_vec(),
             connect_off: self.connect_off,
+            translates_addresses: self.translates_addresses,
         })
     }
 }
 
 /// What agents are asked and cannot answer: the API, and DNS.
-fn asked_by_agents(api: Router, dns: Arc<Responder<Arc<Catalog>>>) -> Api {
+fn asked_by_agents(api: Router, dns: Arc<Responder<DnsReader>>) -> Api {
     Api::new(service_fn(move |request: Request<Incoming>| {
         let (api, dns) = (api.clone(), Arc::clone(&dns));
         async move {

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
 use futures::{StreamExt, TryStreamExt, stream};
-use starling_agent::{Agent, RegisterError, WriteError};
+use starling_agent::{Agent, CheckRegistration, RegisterError, Registered, Rehearsal, WriteError};
 use starling_catalog::Command;
 use starling_http_api::parse::file::FILE_BYTES_MAX;
 use starling_http_api::parse::{Context as ParseContext, Definitions, Dialect, parse_definitions};
-use starling_model::{Datacenter, InstanceId, Locality, NodeName};
+use starling_model::{CheckId, Datacenter, InstanceId, Locality, Node, NodeName};
 use starling_server::{CommitFailure, Server};
 
 use crate::outcome::usage;
@@ -23,22 +24,33 @@ const REGISTERING_MAX: usize = 256;
 /// registered.
 pub(crate) fn read_dir(directory: &Path, context: &ParseContext) -> anyhow::Result<Vec<Definitions>> {
     let mut all = Vec::new();
-    for path in files_in(directory)? {
+    for path in files_in(directory, FilesOf::Definitions)? {
         let text = read_file(&path).map_err(|error| usage(format!("cannot read {}: {error}", path.display())))?;
         all.push(read(&path.display().to_string(), &text, context)?);
     }
     Ok(all)
 }
 
-/// The `.hcl` and `.json` files of a directory, in order of names.
-pub(crate) fn files_in(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
+/// Which files of a directory are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FilesOf {
+    /// Those that end as files of definitions do.
+    Definitions,
+    /// Every one: somebody has said what they are.
+    Any,
+}
+
+/// The files of a directory that are read, in order of names.
+pub(crate) fn files_in(directory: &Path, which: FilesOf) -> anyhow::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     let wrong = |error: io::Error| usage(format!("--config-dir: cannot read {}: {error}", directory.display()));
     for entry in std::fs::read_dir(directory).map_err(wrong)? {
         let path = entry.map_err(wrong)?.path();
-        if path.extension().is_some_and(|extension| extension == "hcl" || extension == "json") {
-            paths.push(path);
-        }
+        let is_read = match which {
+            FilesOf::Definitions => path.extension().is_some_and(|extension| extension == "hcl" || extension == "json"),
+            FilesOf::Any => path.is_file(),
+        };
+        paths.extend(is_read.then_some(path));
     }
     paths.sort();
     Ok(paths)
@@ -59,14 +71,7 @@ pub(crate) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Parses one file, and refuses what has no place in it.
 pub(crate) fn read(file: &str, text: &[u8], context: &ParseContext) -> anyhow::Result<Definitions> {
-    let definitions = parse_definitions(file, text, context).map_err(|error| usage(error.to_string()))?;
-    if let Some(check) = definitions.checks.first() {
-        let name = &check.spec.name;
-        return Err(usage(format!(
-            "{file}: check {name:?} stands outside a service; give it inside the service it is for"
-        )));
-    }
-    Ok(definitions)
+    parse_definitions(file, text, context).map_err(|error| usage(error.to_string()))
 }
 
 /// The context in which files are read: those of the node `name`.
@@ -74,10 +79,57 @@ pub(crate) fn context(name: NodeName, datacenter: Datacenter) -> ParseContext {
     ParseContext::new(Dialect::File, name, datacenter)
 }
 
-/// The services that are going to be registered.
-pub(crate) fn services(all: &[Definitions]) -> BTreeSet<InstanceId> {
-    let services = all.iter().flat_map(|definitions| &definitions.services);
-    services.map(|service| service.instance.key.id.clone()).collect()
+/// What is going to be registered, by its identifiers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub(crate) services: BTreeSet<InstanceId>,
+    /// Those that stand outside services.
+    pub(crate) checks: BTreeSet<CheckId>,
+}
+
+impl Named {
+    /// What these files name.
+    pub(crate) fn of(all: &[Definitions]) -> Self {
+        let services = all.iter().flat_map(|definitions| &definitions.services);
+        let checks = all.iter().flat_map(|definitions| &definitions.checks);
+        Self {
+            services: services.map(|service| service.instance.key.id.clone()).collect(),
+            checks: checks.filter_map(|check| check.spec.id.clone()).collect(),
+        }
+    }
+}
+
+/// Of two that say the same, the later one counts.
+pub(crate) fn keep_last(all: &mut [Definitions]) {
+    let (mut services, mut checks) = (BTreeSet::new(), BTreeSet::new());
+    for definitions in all.iter_mut().rev() {
+        definitions.services.reverse();
+        definitions.services.retain(|service| services.insert(service.instance.key.id.clone()));
+        definitions.services.reverse();
+        definitions.checks.reverse();
+        definitions.checks.retain(|check| checks.insert(check.spec.id.clone()));
+        definitions.checks.reverse();
+    }
+}
+
+/// Registers everything in memory alone, so that what would be refused is refused before anything has begun. With the ports for
+/// sidecars that name none, and whether checks may run programs.
+pub(crate) fn rehearse(
+    all: &[Definitions],
+    node: Node,
+    (sidecar_ports, enable_script_checks): (&RangeInclusive<u16>, bool),
+) -> anyhow::Result<()> {
+    let mut rehearsal = Rehearsal::new(node, sidecar_ports.clone(), enable_script_checks);
+    for service in all.iter().flat_map(|definitions| &definitions.services) {
+        let of_service = || format!("service {}", service.instance.key.id);
+        rehearsal.service(service.clone()).map_err(faulty).with_context(of_service)?;
+    }
+    for check in all.iter().flat_map(|definitions| &definitions.checks) {
+        let of_check = || format!("check {:?}", check.spec.name);
+        let given = CheckRegistration { spec: check.spec.clone(), service: check.service.clone() };
+        rehearsal.check(given).map_err(faulty).with_context(of_check)?;
+    }
+    Ok(())
 }
 
 /// Where the node is: as the flag says, else the last of the files that says so, as with Consul's.
@@ -109,6 +161,15 @@ pub(crate) async fn write_config_entries(all: &[Definitions], server: &Server) -
     Ok(())
 }
 
+/// Refuses config entries where they are no business of the node's.
+pub(crate) fn refuse_config_entries(all: &[Definitions]) -> anyhow::Result<()> {
+    let reason = "is the whole mesh's, not this node's: write it with `starling config write`";
+    match all.iter().flat_map(|definitions| &definitions.config_entries).next() {
+        Some(entry) => Err(usage(format!("{} {reason}", entry.key()))),
+        None => Ok(()),
+    }
+}
+
 /// What it means that no server takes what is registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unavailable {
@@ -118,32 +179,47 @@ pub(crate) enum Unavailable {
     IsWaitedFor,
 }
 
-/// Registers the services that were read, which share writes.
+/// Registers the services that were read, which share writes, and then the checks beside them.
 pub(crate) async fn register(all: Vec<Definitions>, agent: &Agent, unavailable: Unavailable) -> anyhow::Result<()> {
     for notice in all.iter().flat_map(|definitions| &definitions.notices) {
         tracing::warn!("{notice}");
     }
-    let services = all.into_iter().flat_map(|definitions| definitions.services);
-    let registering = services.map(|registration| async move {
-        let id = registration.instance.key.id.clone();
-        let registered = match agent.register_service_of_file(registration).await {
-            Err(RegisterError::Write(error @ WriteError::Unavailable(_)))
-                if unavailable == Unavailable::IsWaitedFor =>
-            {
-                tracing::warn!(service = %id, %error, "not yet registered");
-                return Ok(());
-            }
-            registered => registered,
-        };
-        registered.map(drop).map_err(faulty).with_context(|| format!("registering service {id}"))
+    let (mut services, mut checks) = (Vec::new(), Vec::new());
+    for definitions in all {
+        services.extend(definitions.services);
+        checks.extend(definitions.checks);
+    }
+    let services = services.into_iter().map(|registration| async move {
+        let what = format!("service {}", registration.instance.key.id);
+        settled(&what, agent.register_service_of_file(registration).await, unavailable)
     });
-    stream::iter(registering).buffer_unordered(REGISTERING_MAX).try_for_each(async |_| Ok(())).await
+    stream::iter(services).buffer_unordered(REGISTERING_MAX).try_for_each(async |_| Ok(())).await?;
+    // A check may speak of a service, which has to be there.
+    let checks = checks.into_iter().map(|check| async move {
+        let what = format!("check {:?}", check.spec.name);
+        let given = CheckRegistration { spec: check.spec, service: check.service };
+        settled(&what, agent.register_check_of_file(given).await, unavailable)
+    });
+    stream::iter(checks).buffer_unordered(REGISTERING_MAX).try_for_each(async |_| Ok(())).await
+}
+
+fn settled(what: &str, outcome: Result<Registered, RegisterError>, unavailable: Unavailable) -> anyhow::Result<()> {
+    match outcome {
+        Err(RegisterError::Write(error @ WriteError::Unavailable(_))) if unavailable == Unavailable::IsWaitedFor => {
+            tracing::warn!(what, %error, "not yet registered");
+            Ok(())
+        }
+        outcome => outcome.map(drop).map_err(faulty).with_context(|| format!("registering {what}")),
+    }
 }
 
 /// A refusal is the file's fault, a failure is not.
 fn faulty(error: RegisterError) -> anyhow::Error {
     match error {
         RegisterError::Field(_) | RegisterError::Write(WriteError::Refused(_)) => usage(error.to_string()),
-        RegisterError::UnknownService(_) | RegisterError::Write(_) => error.into(),
+        RegisterError::UnknownService(id) => usage(format!(
+            "service_id: no file defines a service {id}; a check of one that is registered through the API is registered there, too"
+        )),
+        RegisterError::Write(_) => error.into(),
     }
 }

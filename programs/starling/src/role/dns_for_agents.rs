@@ -9,7 +9,7 @@ use starling_dns::responder::QUERY_BYTES_MAX;
 use starling_dns::{Responder, Transport};
 use starling_http_api::Body;
 
-use super::catalog::Catalog;
+use super::dns_reader::DnsReader;
 
 /// Where agents ask, beside the API.
 pub(crate) const PATH: &str = "/starling/v1/dns";
@@ -18,7 +18,7 @@ pub(crate) const PATH: &str = "/starling/v1/dns";
 pub(crate) const BY_DATAGRAM: &str = "udp";
 
 /// Answers one packet; with no content if it gets none.
-pub(super) async fn answer(responder: Arc<Responder<Arc<Catalog>>>, request: Request<Incoming>) -> Response<Body> {
+pub(super) async fn answer(responder: Arc<Responder<DnsReader>>, request: Request<Incoming>) -> Response<Body> {
     let transport = if request.uri().query() == Some(BY_DATAGRAM) { Transport::Udp } else { Transport::Tcp };
     let mut response = Response::new(Body::empty());
     match Limited::new(request.into_body(), QUERY_BYTES_MAX).collect().await {

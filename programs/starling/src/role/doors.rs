@@ -38,8 +38,21 @@ pub(crate) fn grpc_tls(address: SocketAddr) -> anyhow::Result<TcpListener> {
 /// Ports tried where any will do: what is free for UDP is often a connection's of TCP on a busy machine.
 const PORTS_TRIED_MAX: u32 = 64;
 
-/// For DNS.
-pub(crate) async fn dns(address: SocketAddr) -> anyhow::Result<DnsSockets> {
+/// For DNS, at each of these.
+pub(crate) async fn dns(addresses: &[SocketAddr]) -> anyhow::Result<Vec<DnsSockets>> {
+    let mut all = Vec::new();
+    for address in addresses {
+        all.push(dns_at(*address).await?);
+    }
+    Ok(all)
+}
+
+/// The port of the first of them.
+pub(crate) fn port(sockets: &[DnsSockets]) -> Option<u16> {
+    sockets.first().and_then(|first| first.udp.local_addr().ok()).map(|address| address.port())
+}
+
+async fn dns_at(address: SocketAddr) -> anyhow::Result<DnsSockets> {
     let what = || taken("DNS", address, "--dns-addr");
     for _ in 0..PORTS_TRIED_MAX {
         // With port 0 both halves still share one port.

@@ -1,16 +1,19 @@
 //! Where the HTTP API is served: at a port, over TLS at another, and at a Unix socket, as far as each is wanted.
 
 use std::fs;
+use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
+use clap::ValueEnum;
 use nix::unistd::{Gid, Group, Uid, User};
 use rustls::ServerConfig;
 use starling_http_api::{Door, Places, Router};
+use starling_tls::LeastTls;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 
@@ -23,9 +26,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// The doors of the HTTP API beside its port.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 pub(crate) struct HttpDoorArgs {
-    /// Where the HTTP API is served over TLS, too
-    #[arg(long, value_name = "IP:PORT", requires = "https_cert_file")]
-    pub(crate) https_addr: Option<SocketAddr>,
+    /// Where the HTTP API is served over TLS, too: one address, or several with commas between them
+    #[arg(long, value_name = "IP:PORT", value_delimiter = ',', requires = "https_cert_file")]
+    pub(crate) https_addr: Vec<SocketAddr>,
 
     /// The certificate that the API shows there, and what is between it and its CA, in PEM; read again when it is replaced
     #[arg(long, value_name = "FILE", requires_all = ["https_addr", "https_key_file"])]
@@ -38,6 +41,10 @@ pub(crate) struct HttpDoorArgs {
     /// Have callers over TLS show a certificate of one of these CAs
     #[arg(long, value_name = "FILE", requires = "https_addr")]
     pub(crate) https_client_ca_file: Option<PathBuf>,
+
+    /// The oldest version of TLS that is spoken there [default: 1.2]
+    #[arg(long, value_enum, value_name = "VERSION", requires = "https_addr")]
+    pub(crate) https_tls_min_version: Option<TlsVersion>,
 
     /// A Unix socket at which the HTTP API is served, too
     #[arg(long, value_name = "FILE")]
@@ -60,6 +67,25 @@ pub(crate) struct HttpDoorArgs {
     pub(crate) http_socket_only: bool,
 }
 
+/// A version of TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TlsVersion {
+    #[value(name = "1.2")]
+    V12,
+    #[value(name = "1.3")]
+    V13,
+}
+
+impl HttpDoorArgs {
+    /// Whether what HTTPS shows can be used; nothing is opened.
+    ///
+    /// # Errors
+    /// As serving it would have it.
+    pub(crate) fn judge(&self) -> anyhow::Result<()> {
+        Files::of(self).map_or(Ok(()), |files| files.read().map(drop))
+    }
+}
+
 fn mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 => Ok(mode),
@@ -70,16 +96,20 @@ fn mode(text: &str) -> Result<u32, String> {
 /// Sockets of the HTTP API, bound and not served yet.
 pub(crate) struct HttpSockets {
     address: SocketAddr,
-    tcp: Option<TcpListener>,
+    tcp: Vec<TcpListener>,
     tls: Option<Https>,
     unix: Option<Socket>,
 }
 
 impl HttpSockets {
-    /// Binds those that are wanted.
-    pub(crate) async fn bind(address: SocketAddr, args: &HttpDoorArgs) -> anyhow::Result<Self> {
-        let tcp = if args.http_socket_only { None } else { Some(doors::http(address).await?) };
-        let address = tcp.as_ref().map_or(Ok(address), TcpListener::local_addr)?;
+    /// Binds those that are wanted; of several addresses the first is where others are told to ask.
+    pub(crate) async fn bind(addresses: &[SocketAddr], args: &HttpDoorArgs) -> anyhow::Result<Self> {
+        let mut tcp = Vec::new();
+        for address in addresses.iter().filter(|_| !args.http_socket_only) {
+            tcp.push(doors::http(*address).await?);
+        }
+        let said = || addresses.first().copied().context("--http-addr: no address is given");
+        let address = tcp.first().map_or_else(said, |listener| Ok(listener.local_addr()?))?;
         let tls = Https::bind(args).await?;
         let unix = args.http_socket.as_deref().map(|path| Socket::bind(path, args)).transpose()?;
         Ok(Self { address, tcp, tls, unix })
@@ -90,21 +120,32 @@ impl HttpSockets {
         self.address
     }
 
+    /// Where it is served, in words: every place, and none that is not open.
+    pub(crate) fn places(&self) -> String {
+        let tcp = self.tcp.iter().filter_map(|listener| listener.local_addr().ok()).map(|at| at.to_string());
+        let tls = self.tls.iter().flat_map(|https| &https.listeners);
+        let tls = tls.filter_map(|listener| listener.local_addr().ok()).map(|at| format!("https://{at}"));
+        let unix = self.unix.iter().map(|socket| format!("unix://{}", socket.file.path.display()));
+        tcp.chain(tls).chain(unix).collect::<Vec<_>>().join(",")
+    }
+
     /// Serves the same at all of them, until the end.
     pub(crate) async fn serve(self, serving: &Serving, router: Router, places: Places) {
-        if let Some(listener) = self.tcp {
+        for listener in self.tcp {
             serving.spawn(starling_http_api::serve(listener, router.clone(), places, serving.stopped())).await;
         }
-        if let Some(Https { listener, files, config, read }) = self.tls {
-            let door = Door::Tls(listener, config.subscribe());
-            serving.spawn(starling_http_api::serve(door, router.clone(), places, serving.stopped())).await;
+        if let Some(Https { listeners, files, config, read }) = self.tls {
+            for listener in listeners {
+                let door = Door::Tls(listener, config.subscribe());
+                serving.spawn(starling_http_api::serve(door, router.clone(), places, serving.stopped())).await;
+            }
             serving.spawn_endless(follow(files, config, read)).await;
         }
-        if let Some(Socket { listener, path }) = self.unix {
+        if let Some(Socket { listener, file }) = self.unix {
             let served = starling_http_api::serve(Door::Unix(listener), router, places, serving.stopped());
             let gone_after = async move {
                 served.await;
-                drop(path);
+                drop(file);
             };
             serving.spawn(gone_after).await;
         }
@@ -113,7 +154,7 @@ impl HttpSockets {
 
 /// A socket for HTTPS, and what is shown there.
 struct Https {
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     files: Files,
     config: watch::Sender<Arc<ServerConfig>>,
     read: Stamp,
@@ -126,33 +167,47 @@ struct Files {
     certificate: PathBuf,
     key: PathBuf,
     callers: Option<PathBuf>,
+    least: LeastTls,
 }
 
 impl Https {
     async fn bind(args: &HttpDoorArgs) -> anyhow::Result<Option<Self>> {
-        let (Some(address), Some(certificate), Some(key)) =
-            (args.https_addr, &args.https_cert_file, &args.https_key_file)
-        else {
-            return Ok(None);
-        };
-        let callers = args.https_client_ca_file.clone();
-        let files = Files { certificate: certificate.clone(), key: key.clone(), callers };
+        let Some(files) = Files::of(args) else { return Ok(None) };
         let read = files.stamp();
         let config = watch::Sender::new(files.read()?);
-        let listener = TcpListener::bind(address).await;
-        let listener = listener.with_context(|| doors::taken("the HTTP API over TLS", address, "--https-addr"))?;
-        tracing::info!(address = %listener.local_addr()?, "the HTTP API is served over TLS");
-        Ok(Some(Self { listener, files, config, read }))
+        let mut listeners = Vec::new();
+        for address in &args.https_addr {
+            let listener = TcpListener::bind(address).await;
+            let listener = listener.with_context(|| doors::taken("the HTTP API over TLS", *address, "--https-addr"))?;
+            tracing::info!(address = %listener.local_addr()?, "the HTTP API is served over TLS");
+            listeners.push(listener);
+        }
+        Ok(Some(Self { listeners, files, config, read }))
     }
 }
 
 impl Files {
+    /// Those of HTTPS, if it is wanted.
+    fn of(args: &HttpDoorArgs) -> Option<Self> {
+        let (certificate, key) = (args.https_cert_file.clone()?, args.https_key_file.clone()?);
+        let callers = args.https_client_ca_file.clone();
+        let least = match args.https_tls_min_version {
+            Some(TlsVersion::V13) => LeastTls::Tls13,
+            Some(TlsVersion::V12) | None => LeastTls::Tls12,
+        };
+        (!args.https_addr.is_empty()).then_some(Self { certificate, key, callers, least })
+    }
+
     fn read(&self) -> anyhow::Result<Arc<ServerConfig>> {
         let bytes =
             |path: &Path| fs::read(path).map_err(|error| usage(format!("cannot read {}: {error}", path.display())));
         let callers = self.callers.as_deref().map(bytes).transpose()?;
-        let config =
-            starling_tls::api_server_config(&bytes(&self.certificate)?, &bytes(&self.key)?, callers.as_deref());
+        let config = starling_tls::api_server_config(
+            &bytes(&self.certificate)?,
+            &bytes(&self.key)?,
+            callers.as_deref(),
+            self.least,
+        );
         config.map_err(|error| {
             let files: Vec<_> = self.all().map(|path| path.display().to_string()).collect();
             usage(format!("HTTPS cannot be served with {}: {error}", files.join(", ")))
@@ -190,16 +245,26 @@ async fn follow(files: Files, config: watch::Sender<Arc<ServerConfig>>, mut read
 /// A Unix socket; its file goes with this.
 struct Socket {
     listener: UnixListener,
-    path: SocketFile,
+    file: SocketFile,
 }
 
-/// The file of a socket, removed when dropped.
-struct SocketFile(PathBuf);
+/// The file of a socket, removed when dropped: this very one, and not what a successor has put in its place.
+struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        if identity(&self.path).is_ok_and(|there| there == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
 impl Socket {
@@ -223,8 +288,10 @@ impl Socket {
         let user = args.http_socket_user.as_deref().map(user).transpose()?;
         let group = args.http_socket_group.as_deref().map(group).transpose()?;
         std::os::unix::fs::chown(&hidden, user, group).map_err(|e| said(&e))?;
+        // Moved as it is, it stays the same file.
+        let identity = identity(&hidden).map_err(|e| said(&e))?;
         fs::rename(&hidden, path).map_err(|e| said(&e))?;
-        Ok(Self { listener, path: SocketFile(path.to_owned()) })
+        Ok(Self { listener, file: SocketFile { path: path.to_owned(), identity } })
     }
 }
 
@@ -238,4 +305,40 @@ fn group(text: &str) -> anyhow::Result<u32> {
     let named = || Group::from_name(text).ok().flatten().map(|group| group.gid);
     let found = text.parse().ok().map(Gid::from_raw).or_else(named);
     found.map(Gid::as_raw).ok_or_else(|| usage(format!("--http-socket-group: there is no group {text:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(path: &Path) -> HttpDoorArgs {
+        HttpDoorArgs { http_socket: Some(path.to_owned()), http_socket_only: true, ..HttpDoorArgs::default() }
+    }
+
+    #[tokio::test]
+    async fn a_socket_goes_with_who_made_it_and_that_of_a_successor_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("api.sock");
+        let any = [SocketAddr::from(([127, 0, 0, 1], 0))];
+        let first = HttpSockets::bind(&any, &args(&path)).await.expect("bound");
+        assert_eq!(first.places(), format!("unix://{}", path.display()), "no port is named that is not open");
+        // What a successor does that finds nobody listening there.
+        std::fs::rename(&path, folder.path().join("aside")).expect("moved");
+        let second = HttpSockets::bind(&any, &args(&path)).await.expect("bound");
+        drop(first);
+        assert!(path.exists(), "the successor's socket is gone");
+        drop(second);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn the_api_is_served_at_every_address_that_is_said() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let sockets = HttpSockets::bind(&[any, any], &HttpDoorArgs::default()).await.expect("bound");
+        let places: Vec<_> = sockets.places().split(',').map(str::to_owned).collect();
+        assert!(
+            places.len() == 2 && places[0] != places[1] && places[0] == sockets.address().to_string(),
+            "{places:?}"
+        );
+    }
 }

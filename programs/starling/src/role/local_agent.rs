@@ -1,5 +1,6 @@
 //! The agent as the HTTP API sees it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +26,10 @@ pub(crate) struct LocalAgent {
     reload: Option<Reload>,
     /// The token of those who ask without one.
     default_token: Mutex<Option<AclSecret>>,
+    /// That of those who ask over DNS.
+    dns_token: Mutex<Option<AclSecret>>,
+    /// Rises when one of them changes.
+    tokens_version: AtomicU64,
 }
 
 #[async_trait]
@@ -130,6 +135,20 @@ impl AgentPort for LocalAgent {
 
     fn set_default_token(&self, token: Option<AclSecret>) {
         *self.default_token.lock().unwrap_or_else(PoisonError::into_inner) = token;
+        self.tokens_version.fetch_add(1, Ordering::Release);
+    }
+
+    fn dns_token(&self) -> Option<AclSecret> {
+        self.dns_token.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_dns_token(&self, token: Option<AclSecret>) {
+        *self.dns_token.lock().unwrap_or_else(PoisonError::into_inner) = token;
+        self.tokens_version.fetch_add(1, Ordering::Release);
+    }
+
+    fn tokens_version(&self) -> u64 {
+        self.tokens_version.load(Ordering::Acquire)
     }
 }
 
@@ -146,7 +165,8 @@ impl LocalAgent {
 
     /// The agent, with the trust domain of its workloads, and how its files are read anew.
     pub(crate) fn new(agent: Arc<Agent>, trust_domain: TrustDomain, reload: Option<Reload>) -> Self {
-        Self { agent, trust_domain, reload, default_token: Mutex::default() }
+        let (default_token, dns_token, tokens_version) = Default::default();
+        Self { agent, trust_domain, reload, default_token, dns_token, tokens_version }
     }
 
     fn identity_of(&self, service: &ServiceName) -> SpiffeId {

@@ -18,6 +18,12 @@ pub(crate) fn local(name: NodeName, address: IpAddr, data_dir: &Path) -> anyhow:
     Ok(Node { name, id, address: address.to_string(), tagged_addresses: tagged(address), meta: BTreeMap::new() })
 }
 
+/// The node as it would be registered, without an identifier: none is made.
+pub(crate) fn unregistered(name: NodeName, address: IpAddr) -> Node {
+    let tagged_addresses = tagged(address);
+    Node { name, id: String::new(), address: address.to_string(), tagged_addresses, meta: BTreeMap::new() }
+}
+
 /// One address under each of the tags by which Consul's clients look for it.
 fn tagged(address: IpAddr) -> BTreeMap<String, String> {
     let family = if address.is_ipv4() { "ipv4" } else { "ipv6" };

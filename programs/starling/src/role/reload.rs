@@ -1,17 +1,19 @@
 //! Definition files, read again while the agent runs.
 
-use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::Context as _;
 use starling_agent::{Agent, DeregisterError};
-use starling_http_api::parse::Definitions;
-use starling_model::{Datacenter, InstanceId, NodeName};
+use starling_http_api::parse::file::parse_definitions_as;
+use starling_http_api::parse::{Context, Definitions, FileFormat};
+use starling_model::{Datacenter, Revision};
 use starling_server::Server;
 use tokio::sync::Mutex;
 
-use super::definitions::{self, Unavailable};
+use super::definitions::{self, FilesOf, Named, Unavailable};
+use crate::outcome::usage;
 
 /// Where definitions are written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,62 +21,114 @@ pub(crate) struct Sources {
     pub(crate) files: Vec<PathBuf>,
     /// Of each, the files that are there when it is read.
     pub(crate) directories: Vec<PathBuf>,
+    /// What the command line says itself, in HCL.
+    pub(crate) fragments: Vec<String>,
+    /// The form of the files, whatever they are called.
+    pub(crate) format: Option<FileFormat>,
     /// Whether they are of Consul's form, with settings beside definitions; these count from the next start.
     pub(crate) has_settings: bool,
+}
+
+/// A text with what to call it, and its form if that is said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Text {
+    pub(crate) name: String,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) format: Option<FileFormat>,
+}
+
+impl Sources {
+    /// Reads all of them, in the order in which they count.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub(crate) fn texts(&self) -> anyhow::Result<Vec<Text>> {
+        let mut files = self.files.clone();
+        for directory in &self.directories {
+            files.extend(definitions::files_in(directory, self.which())?);
+        }
+        let mut texts = Vec::new();
+        for path in files {
+            let reading = |error| usage(format!("cannot read {}: {error}", path.display()));
+            let bytes = definitions::read_file(&path).map_err(reading)?;
+            texts.push(Text { name: path.display().to_string(), bytes, format: self.format });
+        }
+        for (index, fragment) in self.fragments.iter().enumerate() {
+            let (name, bytes) = (format!("-hcl[{index}]"), fragment.clone().into_bytes());
+            texts.push(Text { name, bytes, format: Some(FileFormat::Hcl) });
+        }
+        // One that is made before it is filled says nothing yet.
+        texts.retain(|text| !(self.has_settings && text.bytes.trim_ascii().is_empty()));
+        Ok(texts)
+    }
+
+    fn which(&self) -> FilesOf {
+        if self.format.is_some() { FilesOf::Any } else { FilesOf::Definitions }
+    }
+
+    /// What the texts define.
+    ///
+    /// # Errors
+    /// When one says what cannot be.
+    pub(crate) fn defined(&self, texts: &[Text], context: &Context) -> anyhow::Result<Vec<Definitions>> {
+        let mut all = Vec::new();
+        for Text { name, bytes, format } in texts {
+            let read = parse_definitions_as(name, bytes, *format, context);
+            let mut read = read.map_err(|error| usage(error.to_string()))?;
+            if self.has_settings {
+                read.notices.clear();
+            }
+            all.push(read);
+        }
+        definitions::keep_last(&mut all);
+        Ok(all)
+    }
 }
 
 /// What is done when they are to be read anew.
 pub(crate) struct Reload {
     pub(crate) sources: Sources,
-    pub(crate) node: NodeName,
     pub(crate) datacenter: Datacenter,
-    pub(crate) server: Arc<Server>,
-    /// The services that are there by them.
-    pub(crate) known: Mutex<BTreeSet<InstanceId>>,
+    /// The server that writes config entries; without one, files say none.
+    pub(crate) server: Option<Arc<Server>>,
+    pub(crate) enable_script_checks: bool,
+    pub(crate) sidecar_ports: RangeInclusive<u16>,
+    /// What is there by them.
+    pub(crate) known: Mutex<Named>,
 }
 
 impl Reload {
-    /// Reads all of them, and only then registers what they say; what they say no more is removed.
+    /// Reads all of them, and only then removes what they say no more and registers what they say.
     ///
     /// # Errors
     /// When one cannot be read, or says what cannot be.
     pub(crate) async fn run(&self, agent: &Agent) -> anyhow::Result<()> {
         let mut known = self.known.lock().await;
-        let read = self.read()?;
-        let now = definitions::services(&read);
-        definitions::write_config_entries(&read, &self.server).await?;
-        definitions::register(read, agent, Unavailable::Fails).await?;
-        for gone in known.difference(&now) {
-            match agent.deregister_service(gone).await {
-                // Somebody else has removed it.
-                Ok(_) | Err(DeregisterError::UnknownService(_) | DeregisterError::UnknownCheck(_)) => {}
-                Err(error @ DeregisterError::Write(_)) => {
-                    return Err(error).with_context(|| format!("removing service {gone}"));
-                }
-            }
+        let context = definitions::context(agent.node().name.clone(), self.datacenter.clone());
+        let read = self.sources.defined(&self.sources.texts()?, &context)?;
+        definitions::rehearse(&read, agent.node().clone(), (&self.sidecar_ports, self.enable_script_checks))?;
+        let now = Named::of(&read);
+        match &self.server {
+            Some(server) => definitions::write_config_entries(&read, server).await?,
+            None => definitions::refuse_config_entries(&read)?,
         }
+        // Before what is new, which may be the same check with its service, and needs the ports of sidecars that have gone.
+        for gone in known.checks.difference(&now.checks) {
+            removed(agent.deregister_check(gone).await, || format!("removing check {gone}"))?;
+        }
+        for gone in known.services.difference(&now.services) {
+            removed(agent.deregister_service(gone).await, || format!("removing service {gone}"))?;
+        }
+        // Where something of it fails the rest is there, and goes with the files.
         *known = now;
-        Ok(())
+        definitions::register(read, agent, Unavailable::Fails).await
     }
+}
 
-    fn read(&self) -> anyhow::Result<Vec<Definitions>> {
-        let context = definitions::context(self.node.clone(), self.datacenter.clone());
-        let mut files = self.sources.files.clone();
-        for directory in &self.sources.directories {
-            files.extend(definitions::files_in(directory)?);
-        }
-        let mut all = Vec::new();
-        for path in files {
-            let text = definitions::read_file(&path).with_context(|| format!("reading {}", path.display()))?;
-            if self.sources.has_settings && text.trim_ascii().is_empty() {
-                continue;
-            }
-            let mut read = definitions::read(&path.display().to_string(), &text, &context)?;
-            if self.sources.has_settings {
-                read.notices.clear();
-            }
-            all.push(read);
-        }
-        Ok(all)
+fn removed(outcome: Result<Revision, DeregisterError>, what: impl FnOnce() -> String) -> anyhow::Result<()> {
+    match outcome {
+        // Somebody else has removed it.
+        Ok(_) | Err(DeregisterError::UnknownService(_) | DeregisterError::UnknownCheck(_)) => Ok(()),
+        Err(error @ DeregisterError::Write(_)) => Err(error).with_context(what),
     }
 }

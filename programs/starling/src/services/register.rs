@@ -1,13 +1,14 @@
 //! `starling services register`.
 
 use anyhow::{Context, bail};
+use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use starling_http_api::parse::{Context as ParseContext, Dialect, parse_definitions};
 use starling_model::{Datacenter, NodeName};
 
 use crate::client::address::host_and_port;
-use crate::client::{ApiArgs, Call, Client};
+use crate::client::{ApiArgs, ApiError, Call, Client};
 use crate::definition::{self, Document, field};
 use crate::outcome::{Outcome, usage};
 use crate::print;
@@ -133,8 +134,16 @@ async fn context(client: &Client) -> anyhow::Result<ParseContext> {
         node_name: String,
         datacenter: String,
     }
-    let Agent { config } =
-        client.read(Call::get("/v1/agent/self")).await.context("cannot ask the agent for its name")?;
+    let own = match client.read(Call::get("/v1/agent/self")).await {
+        // Who may write the service alone need not read the agent: its name makes no difference to what is registered.
+        Err(ApiError::Refused { status: StatusCode::FORBIDDEN, .. }) => {
+            let datacenters: Vec<Datacenter> = client.read(Call::get("/v1/catalog/datacenters")).await?;
+            let datacenter = datacenters.into_iter().next().context("the agent knows no datacentre")?;
+            return Ok(ParseContext::new(Dialect::File, NodeName::new("agent")?, datacenter));
+        }
+        own => own.context("cannot ask the agent for its name")?,
+    };
+    let Agent { config } = own;
     let node = NodeName::new(&config.node_name).context("the agent's node name is not valid")?;
     let datacenter = Datacenter::new(&config.datacenter).context("the agent's datacentre is not valid")?;
     Ok(ParseContext::new(Dialect::File, node, datacenter))
@@ -144,19 +153,19 @@ fn defined(document: &Document, value: Value, context: &ParseContext) -> anyhow:
     let definitions =
         parse_definitions(&document.name, &document.bytes, context).map_err(|error| usage(error.to_string()))?;
     for notice in &definitions.notices {
-        eprintln!("warning: {}: {notice}", document.name);
+        print::note(&format!("warning: {}: {notice}", document.name));
     }
     if !definitions.checks.is_empty() || !definitions.config_entries.is_empty() {
-        eprintln!(
+        print::note(&format!(
             "warning: {}: checks and config entries beside services are not registered by this command",
             document.name
-        );
+        ));
     }
     if definitions.locality.is_some() {
-        eprintln!(
+        print::note(&format!(
             "warning: {}: locality is a setting of the agent's own, which this command does not change",
             document.name
-        );
+        ));
     }
     if definitions.services.is_empty() {
         return Err(usage(format!("{}: there is no `service` in it", document.name)));

@@ -81,7 +81,7 @@ fn intentions_are_listed_deleted_and_missed() {
     api.run("intention get gone db").fails(1, &["there is no intention gone => db"]);
     for command in ["get", "delete"] {
         let line = format!("intention {command} 5f0c44a7-1d4c-7d4b-9f3c-7c5b3a2f0e11");
-        api.run(&line).fails(2, &["5f0c44a7", "they have no IDs; give SRC and DST"]);
+        api.run(&line).fails(1, &["there is no intention with the ID 5f0c44a7"]);
     }
 }
 

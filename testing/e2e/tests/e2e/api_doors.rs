@@ -153,3 +153,41 @@ async fn a_door_that_cannot_be_opened_is_refused_with_the_reason() {
     }
     assert_eq!(std::fs::read_to_string(&file).expect("there"), "mine");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_of_its_own_is_enough_for_https_where_it_is_what_the_caller_trusts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    let key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::new(vec!["mesh.test".to_owned()]).expect("a name");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    std::fs::write(path("own.crt"), params.self_signed(&key).expect("signed").pem()).expect("written");
+    std::fs::write(path("own.key"), key.serialize_pem()).expect("written");
+    let [http, https, dns, grpc, grpc_tls] = [(); 5].map(|()| free_port());
+    let config = json!({
+        "client_addr": "127.0.0.1 127.0.0.2", "ports": {"http": http, "https": https, "dns": dns, "grpc": grpc, "grpc_tls": grpc_tls},
+        "tls": {"defaults": {"tls_min_version": "TLSv1_3", "cert_file": path("own.crt"), "key_file": path("own.key")}},
+    });
+    std::fs::write(path("config.json"), config.to_string()).expect("written");
+    let mut agent =
+        Process::spawn("consul", named_consul(folder.path(), &["agent", "-dev", "-config-file", &path("config.json")]));
+    let (url, own) = (format!("https://127.0.0.2:{https}"), path("own.crt"));
+    let trusting = |name: &'static str| {
+        let arguments = ["--http-addr", &url, "--ca-file", &own, "--tls-server-name", name].map(str::to_owned);
+        async move { client(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).await }
+    };
+    eventually("the certificate is believed", async || {
+        agent.expect_running()?;
+        let output = trusting("mesh.test").await;
+        anyhow::ensure!(output.code == 0, "{}", output.stderr);
+        Ok(())
+    })
+    .await;
+    let other = trusting("other.test").await;
+    assert!(other.code != 0, "a name that it has not: {}", other.stdout);
+    for address in ["127.0.0.1", "127.0.0.2"] {
+        let plain = client(&["--http-addr", &format!("{address}:{http}")]).await;
+        assert!(plain.code == 0, "{address}: {}", plain.stderr);
+    }
+    drop(agent);
+}

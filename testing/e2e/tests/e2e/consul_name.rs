@@ -71,7 +71,7 @@ async fn an_agent_takes_consuls_configuration_and_shows_itself_as_consuls_do() {
     let version: serde_json::Value = serde_json::from_slice(&version.stdout).expect("JSON");
     assert_eq!(version["Version"], "1.22.0");
 
-    let flags = ["agent", "-config-file", &file, "-ui", "-retry-join=192.0.2.1", "-bootstrap-expect", "3"];
+    let flags = ["agent", "-config-file", &file, "-ui", "-retry-join=192.0.2.1", "-bootstrap-expect", "1"];
     let mut agent = Process::spawn("consul", consul(folder.path(), &flags));
     let api = format!("127.0.0.1:{http}");
     eventually("it leads itself", async || {
@@ -108,7 +108,8 @@ async fn an_agent_takes_consuls_configuration_and_shows_itself_as_consuls_do() {
     .await;
     let log = agent.log();
     assert!(log.contains("performance: is a setting of Consul's that has no effect here"), "{log}");
-    assert!(log.contains("warning: an agent under this name is a server with a mesh of its own"), "{log}");
+    assert!(log.contains("warning: retry_join: a server has a mesh of its own, and joins no other"), "{log}");
+    assert!(!log.contains("server: is a setting"), "{log}");
     assert!(agent.end_with(Signal::SIGINT, TIME_MAX).success());
 
     let said = |arguments: &[&str]| {
@@ -129,4 +130,156 @@ async fn an_agent_takes_consuls_configuration_and_shows_itself_as_consuls_do() {
     let refused = consul(folder.path(), &["agent", "-config-file", &file]).output().expect("it runs");
     let told = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.status.code() == Some(2) && told.contains("config.json: colour: unknown field"), "{told}");
+}
+
+fn said(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = consul(folder, arguments).output().expect("it runs");
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Until the servers know these checks of the agent, and all of them pass.
+async fn until_checks(api: &str, expected: &[&str]) {
+    eventually("the servers have the checks", async || {
+        let checks = client::get(api, "/v1/health/node/c1").await?.json();
+        let all: Vec<_> = checks.as_array().into_iter().flatten().filter(|it| it["CheckID"] != "serfHealth").collect();
+        let ids: Vec<_> = all.iter().filter_map(|it| it["CheckID"].as_str()).collect();
+        anyhow::ensure!(ids == expected && all.iter().all(|it| it["Status"] == "passing"), "{checks}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_is_no_server_joins_the_servers_it_is_told_of_with_the_checks_of_its_files() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    let [http, dns, grpc, grpc_tls] = [(); 4].map(|()| free_port().to_string());
+    let (data, server_api) = (path("server"), format!("127.0.0.1:{http}"));
+    let flags = [
+        "agent",
+        "-server",
+        "-node",
+        "s1",
+        "-data-dir",
+        &data,
+        "-http-port",
+        &http,
+        "-dns-port",
+        &dns,
+        "-grpc-port",
+        &grpc,
+        "-grpc-tls-port",
+        &grpc_tls,
+    ];
+    let mut server = Process::spawn("server", consul(folder.path(), &flags));
+    eventually("the server answers", async || {
+        server.expect_running()?;
+        anyhow::ensure!(client::get(&server_api, "/v1/status/leader").await?.status == 200);
+        Ok(())
+    })
+    .await;
+    let (code, token) = said(folder.path(), &["token", "create", "--join", "--http-addr", &server_api]);
+    assert_eq!(code, Some(0), "{token}");
+    std::fs::write(path("token"), token.lines().last().expect("a token")).expect("written");
+
+    let [own, own_dns, own_grpc] = [(); 3].map(|()| free_port());
+    let definitions = |second: &str| {
+        json!({"service": {"name": "web", "port": 80}, "ports": {"http": own, "dns": own_dns, "grpc": own_grpc},
+            "check": {"id": "disk", "name": "Disk", "ttl": "1h", "status": "passing"},
+            "checks": [{"id": second, "name": "Web", "service_id": "web", "ttl": "1h", "status": "passing"}]})
+    };
+    let file = path("client.json");
+    std::fs::write(&file, definitions("web-ttl").to_string()).expect("written");
+    let (data, token) = (path("client"), path("token"));
+    let join = format!("127.0.0.1:{grpc_tls}");
+    let flags = [
+        "agent",
+        "-config-file",
+        &file,
+        "-hcl",
+        "node_name = \"c1\"",
+        "-data-dir",
+        &data,
+        "-retry-join",
+        &join,
+        "-join-token-file",
+        &token,
+        "-client",
+        "127.0.0.1 {{ GetInterfaceIP \"lo\" }}",
+    ];
+    let mut agent = Process::spawn("client", consul(folder.path(), &flags));
+    until_checks(&server_api, &["disk", "web-ttl"]).await;
+    let leader =
+        client::get(&format!("127.0.0.1:{own}"), "/v1/catalog/nodes").await.expect("an answer").success().json();
+    assert_eq!(leader.as_array().map(Vec::len), Some(2), "it is of the server's mesh: {leader}");
+    std::fs::write(&file, definitions("web-other").to_string()).expect("written");
+    kill(agent.pid(), Signal::SIGHUP).expect("it runs");
+    until_checks(&server_api, &["disk", "web-other"]).await;
+    assert!(agent.end_with(Signal::SIGTERM, TIME_MAX).success());
+    assert!(server.end_with(Signal::SIGTERM, TIME_MAX).success());
+}
+
+#[test]
+fn what_an_agent_would_refuse_validate_refuses_with_the_same_words() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("agent.json").to_str().expect("text").to_owned();
+    for (config, reason) in [
+        (json!({"server": true}), "data_dir"),
+        (json!({"data_dir": "d"}), "no server, and joins none"),
+        (json!({"server": true, "data_dir": "d", "client_addr": "{{ GetSecretIP }}"}), "GetSecretIP"),
+        (json!({"server": true, "data_dir": "d", "log_level": "loud"}), "loud"),
+        (
+            json!({"server": true, "data_dir": "d", "unix_sockets": {"mode": "9"}, "addresses": {"http": "unix:///s"}}),
+            "octal",
+        ),
+        (
+            json!({"server": true, "data_dir": "d", "ports": {"https": 1}, "cert_file": "none", "key_file": "none"}),
+            "none",
+        ),
+        (
+            json!({"server": true, "data_dir": "d", "check": {"name": "c", "args": ["true"], "interval": "1s"}}),
+            "enable_script_checks",
+        ),
+        (
+            json!({"server": true, "data_dir": "d", "check": {"name": "c", "service_id": "gone", "ttl": "1s"}}),
+            "service gone",
+        ),
+        (
+            json!({"retry_join": ["s1"], "data_dir": "d", "config_entries": {"bootstrap": [{"kind": "mesh"}]}}),
+            "the whole mesh's",
+        ),
+    ] {
+        std::fs::write(&file, config.to_string()).expect("written");
+        let (code, told) = said(folder.path(), &["validate", &file]);
+        assert!(code == Some(1) && told.contains(reason), "{config}: {told}");
+        let (code, agent) = said(folder.path(), &["agent", "-config-file", &file]);
+        assert_eq!(code, Some(2), "{config}: {agent}");
+        let of = |text: &str, start: &str| text.lines().find_map(|line| line.strip_prefix(start).map(str::to_owned));
+        assert_eq!(of(&told, "error: the configuration is not valid: "), of(&agent, "error: "), "{config}");
+    }
+    let hcl = folder.path().join("agent.conf").to_str().expect("text").to_owned();
+    std::fs::write(&hcl, "server = true\ndata_dir = \"d\"\ntls { defaults { tls_min_version = \"TLSv1_3\" } }\n")
+        .expect("written");
+    let (code, told) = said(folder.path(), &["validate", "-config-format=hcl", &hcl]);
+    assert!(code == Some(0) && told.contains("Configuration is valid!"), "{told}");
+}
+
+#[test]
+fn the_command_line_tells_its_version_and_what_its_commands_are() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for flag in ["-v", "--version", "version"] {
+        let (code, told) = said(folder.path(), &[flag]);
+        assert!(code == Some(0) && told.starts_with("Consul v1.22."), "{flag}: {told}");
+    }
+    let (code, help) = said(folder.path(), &["--help"]);
+    assert!(code == Some(0) && help.contains("\n  operator ") && help.contains("\n  kv "), "{help}");
+    let (_, by_name) = said(folder.path(), &["help", "kv"]);
+    let (code, by_flag) = said(folder.path(), &["kv", "-h"]);
+    assert!(
+        code == Some(0) && by_flag.contains("Usage: consul kv") && by_name.contains("Usage: consul kv"),
+        "{by_flag}"
+    );
+    let (code, told) = said(folder.path(), &["snapshot", "decode", "x"]);
+    assert!(code == Some(2) && told.contains("consul snapshot inspect"), "{told}");
 }

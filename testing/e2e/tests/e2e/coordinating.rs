@@ -77,7 +77,7 @@ async fn a_lock_is_held_by_one_at_a_time_and_goes_with_who_holds_it() {
     let first = format!("echo first >> {file_text}; until test -e {go_text}; do sleep 0.05; done; exit 3");
     let mut first = begin(&mesh, &["lock", "-child-exit-code", "job", &first]);
     holds(&file, "first\n").await;
-    let late = mesh.cli(&["lock", "-try", "-timeout=300ms", "job", "true"]).await;
+    let late = mesh.cli(&["lock", "-try=300ms", "job", "true"]).await;
     assert!(late.code == 1 && late.stderr.contains("was not to be had in time"), "{late}");
     let mut second = begin(&mesh, &["lock", "job", &format!("echo second >> {file_text}")]);
     let waits = async || mesh.get("/v1/session/list").await.success().json().as_array().map(Vec::len);

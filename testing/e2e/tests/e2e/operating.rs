@@ -39,7 +39,7 @@ async fn a_lock_of_two_holders_lets_two_in_and_the_third_when_one_has_gone() {
         holders.push(begin(&mesh, &["lock", "-n", "2", "job", &holds(name)]));
         is_in(name).await;
     }
-    let third = mesh.cli(&["lock", "-n", "2", "-try", "-timeout=300ms", "job", "true"]).await;
+    let third = mesh.cli(&["lock", "-n", "2", "-try=300ms", "job", "true"]).await;
     assert!(third.code == 1 && third.stderr.contains("was not to be had in time"), "{third}");
     let other = mesh.cli(&["lock", "-n", "3", "job", "true"]).await;
     assert!(other.code == 1 && other.stderr.contains("places for 2"), "{other}");

@@ -58,6 +58,7 @@ async fn agent(data_dir: &Path) -> Arc<Agent> {
         enable_script_checks: false,
         sidecar_ports: 2..=6,
         services_of_files: BTreeSet::new(),
+        checks_of_files: BTreeSet::new(),
         clock: system_clock(),
     };
     Arc::new(Agent::start(config, Arc::new(Takes)).await.unwrap())

@@ -24,11 +24,11 @@ const LEGACY: [(&str, &str); 8] = [
 pub(super) struct Acl {
     enabled: bool,
     default_policy: Option<String>,
-    pub(super) tokens: GivenTokens,
+    tokens: GivenTokens,
 }
 
 impl Acl {
-    /// Adds what a file says; tokens count only where access is controlled.
+    /// Adds what a file says.
     pub(super) fn take(&mut self, mut acl: Fields<'_>, ignored: &mut BTreeSet<String>) -> Result<(), FieldError> {
         self.enabled |= acl.flag("enabled")?;
         if let Some(policy) = acl.text("default_policy")? {
@@ -45,13 +45,12 @@ impl Acl {
             };
             // The second is its name of before 1.11.
             let initial = token("initial_management")?.or(token("master")?);
-            let default = token("default")?;
-            if self.enabled {
-                self.tokens = GivenTokens {
-                    initial_management: initial.or(self.tokens.initial_management.take()),
-                    default: default.or(self.tokens.default.take()),
-                };
-            }
+            let (default, dns) = (token("default")?, token("dns")?);
+            self.tokens = GivenTokens {
+                initial_management: initial.or(self.tokens.initial_management.take()),
+                default: default.or(self.tokens.default.take()),
+                dns: dns.or(self.tokens.dns.take()),
+            };
             // An agent proves itself by its certificate.
             tokens.ignored(&[
                 "agent",
@@ -60,7 +59,10 @@ impl Acl {
                 "replication",
                 "config_file_service_registration",
             ]);
-            ignored.extend(tokens.rest().map(|name| format!("acl.tokens.{name}")));
+            if tokens.take("managed_service_provider").is_some() {
+                ignored.insert("acl.tokens.managed_service_provider".to_owned());
+            }
+            tokens.finish()?;
         }
         // What holds while no server is reached is this, and cannot be chosen.
         if acl.text("down_policy")?.is_some_and(|policy| policy != "extend-cache") {
@@ -95,6 +97,12 @@ impl Acl {
         }
         ignored.extend(http.rest().map(|name| format!("http_config.{name}")));
         Ok(())
+    }
+
+    /// The tokens that are given. At a server they count only where access is controlled, whichever file says so; whether it is
+    /// where an agent joins, its servers know.
+    pub(super) fn tokens(&self, is_server: bool) -> GivenTokens {
+        if self.enabled || !is_server { self.tokens.clone() } else { GivenTokens::default() }
     }
 
     /// What holds where no rule does, if access is controlled; Consul's default is to allow.

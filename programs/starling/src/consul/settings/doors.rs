@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use starling_http_api::parse::{FieldError, Fields};
 
-use super::address;
+use super::arguments::joined;
 use crate::outcome::usage;
 
 /// How Consul's settings name a Unix socket.
@@ -19,6 +19,8 @@ struct Tls {
     certificate: Option<String>,
     key: Option<String>,
     verify_incoming: Option<bool>,
+    /// As `--https-tls-min-version` has it.
+    least: Option<&'static str>,
 }
 
 /// Doors of the HTTP API.
@@ -41,11 +43,16 @@ impl Tls {
         if let Some(field) = fields.take("verify_incoming") {
             self.verify_incoming = Some(field.flag()?);
         }
-        // What is served is 1.2 and 1.3.
-        if let Some(version) = fields.text("tls_min_version")?
-            && version == "TLSv1_3"
-        {
-            return Err(fields.error("tls_min_version", "TLS 1.2 is served, too; leave it out, or say TLSv1_2"));
+        if let Some(version) = fields.text("tls_min_version")? {
+            self.least = Some(match version.as_str() {
+                // Below 1.2 nothing is served.
+                "TLS_AUTO" | "TLSv1_0" | "TLSv1_1" | "TLSv1_2" | "tls10" | "tls11" | "tls12" => "1.2",
+                "TLSv1_3" | "tls13" => "1.3",
+                other => {
+                    let reason = format!("{other:?} is none of TLSv1_0, TLSv1_1, TLSv1_2 and TLSv1_3");
+                    return Err(fields.error("tls_min_version", reason));
+                }
+            });
         }
         Ok(())
     }
@@ -88,8 +95,7 @@ impl Doors {
     pub(super) fn https(
         &self,
         port: Option<i64>,
-        at: Option<&str>,
-        client: IpAddr,
+        at: &[IpAddr],
         ignored: &mut BTreeSet<String>,
     ) -> anyhow::Result<Vec<OsString>> {
         let Some(port) = port.filter(|port| *port > 0) else { return Ok(Vec::new()) };
@@ -98,10 +104,11 @@ impl Doors {
             ignored.insert("ports.https (without cert_file and key_file)".to_owned());
             return Ok(Vec::new());
         };
-        let at = address("addresses.https", at, client)?;
-        let at = if at.is_ipv6() { format!("[{at}]:{port}") } else { format!("{at}:{port}") };
-        let mut arguments: Vec<OsString> = vec!["--https-addr".into(), at.into()];
+        let mut arguments: Vec<OsString> = vec!["--https-addr".into(), joined(at, port).into()];
         arguments.extend(["--https-cert-file".into(), certificate.into(), "--https-key-file".into(), key.into()]);
+        if self.https.least.or(self.defaults.least) == Some("1.3") {
+            arguments.extend(["--https-tls-min-version".into(), "1.3".into()]);
+        }
         if self.https.verify_incoming.or(self.defaults.verify_incoming).unwrap_or(false) {
             let callers = said(|tls| &tls.ca).ok_or_else(|| {
                 usage("verify_incoming: callers are asked for a certificate of a CA: name it by tls.https.ca_file, a file")

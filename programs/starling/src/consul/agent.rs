@@ -1,0 +1,286 @@
+//! `consul agent`: what files and flags come to, judged before anything begins.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{CommandFactory, FromArgMatches, ValueEnum};
+use starling_http_api::parse::{Definitions, FileFormat};
+use starling_model::{NodeName, Uuid};
+
+use super::settings::Settings;
+use super::{Guise, passed_over};
+use crate::arguments::{Arguments, Command};
+use crate::environment::Environment;
+use crate::outcome::usage;
+use crate::print;
+use crate::role::definitions;
+use crate::role::reload::Sources;
+use crate::{agent, dev};
+
+/// What is said to a server to which others are named.
+const ALONE: &str = "retry_join: a server has a mesh of its own, and joins no other; several servers share a store: \
+     `starling server --store etcd://HOST:PORT` on each";
+
+/// Run an agent, until interrupted: that of a server of its own, or one of the servers that it joins
+#[derive(Debug, clap::Args)]
+pub(super) struct AgentArgs {
+    /// A file of settings and definitions, in JSON or HCL; of two that say the same, the later one counts
+    #[arg(long, value_name = "FILE")]
+    config_file: Vec<PathBuf>,
+
+    /// A directory of such files, read in the order of their names
+    #[arg(long, value_name = "DIR")]
+    config_dir: Vec<PathBuf>,
+
+    /// Settings and definitions in HCL, which count more than files
+    #[arg(long, value_name = "FRAGMENT")]
+    hcl: Vec<String>,
+
+    /// The form of the files, whatever they are called
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    config_format: Option<ConfigFormat>,
+
+    /// Keep nothing
+    #[arg(long)]
+    dev: bool,
+
+    /// Where the state is kept
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+
+    /// Name of this node
+    #[arg(long, value_name = "NAME")]
+    node: Option<NodeName>,
+
+    /// Identifier of this node, a UUID
+    #[arg(long, value_name = "UUID")]
+    node_id: Option<Uuid>,
+
+    /// Metadata of this node
+    #[arg(long, value_name = "KEY:VALUE", value_parser = pair)]
+    node_meta: Vec<(String, String)>,
+
+    /// Name of the datacentre
+    #[arg(long, value_name = "NAME")]
+    datacenter: Option<String>,
+
+    /// Where the HTTP API and DNS listen: addresses, and templates such as {{ GetPrivateIP }}, with blanks between them
+    #[arg(long, value_name = "IPS")]
+    client: Option<String>,
+
+    /// Where other nodes reach this one
+    #[arg(long, value_name = "IP")]
+    bind: Option<String>,
+
+    /// Address by which other nodes reach this one's services
+    #[arg(long, value_name = "IP")]
+    advertise: Option<String>,
+
+    /// Port of the HTTP API
+    #[arg(long, value_name = "PORT")]
+    http_port: Option<u16>,
+
+    /// Port of the HTTP API over TLS, with the certificate that the configuration names
+    #[arg(long, value_name = "PORT")]
+    https_port: Option<u16>,
+
+    /// Port of DNS
+    #[arg(long, value_name = "PORT")]
+    dns_port: Option<u16>,
+
+    /// Port of xDS in plaintext
+    #[arg(long, value_name = "PORT")]
+    grpc_port: Option<u16>,
+
+    /// Port of the agents of other nodes, and of xDS over TLS
+    #[arg(long, value_name = "PORT")]
+    grpc_tls_port: Option<u16>,
+
+    /// trace, debug, info, warn or error
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+
+    /// Log lines as JSON
+    #[arg(long)]
+    log_json: bool,
+
+    /// Let registrations bring checks that run programs on this node
+    #[arg(long, alias = "enable-local-script-checks")]
+    enable_script_checks: bool,
+
+    /// Be a server with a mesh of its own, and not an agent of the servers of --retry-join
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    server: Option<bool>,
+
+    /// Be the one server of a mesh: there is no election
+    #[arg(long)]
+    bootstrap: bool,
+
+    /// The same with 1; servers do not find each other by it
+    #[arg(long, value_name = "N")]
+    bootstrap_expect: Option<i64>,
+
+    /// For an agent that is no server: a server of its mesh, at the port for agents (8503 unless given)
+    #[arg(long, value_name = "HOST", alias = "join")]
+    retry_join: Vec<String>,
+
+    /// The file of the token that lets it in the first time, of `starling token create --join`; also in STARLING_JOIN_TOKEN
+    #[arg(long, value_name = "FILE")]
+    join_token_file: Option<String>,
+
+    #[command(flatten)]
+    passed_over: passed_over::Flags,
+}
+
+/// A form of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ConfigFormat {
+    Hcl,
+    Json,
+}
+
+impl From<ConfigFormat> for FileFormat {
+    fn from(format: ConfigFormat) -> Self {
+        match format {
+            ConfigFormat::Hcl => Self::Hcl,
+            ConfigFormat::Json => Self::Json,
+        }
+    }
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once(':').map(|(key, value)| (key.to_owned(), value.to_owned()));
+    pair.ok_or_else(|| "must be of the form KEY:VALUE".to_owned())
+}
+
+/// An agent that is to run.
+pub(crate) struct Agent {
+    /// What `starling dev` or `starling agent` would be told.
+    arguments: Arguments,
+    program: Program,
+}
+
+/// What an agent is beyond its arguments.
+pub(crate) struct Program {
+    definitions: Vec<Definitions>,
+    guise: Guise,
+}
+
+impl AgentArgs {
+    /// The agent that they ask for.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or says what cannot be.
+    pub(super) fn agent(self) -> anyhow::Result<Agent> {
+        let sources = Sources {
+            files: self.config_file.clone(),
+            directories: self.config_dir.clone(),
+            fragments: self.hcl.clone(),
+            format: self.config_format.map(Into::into),
+            has_settings: true,
+        };
+        let is_dev = self.dev;
+        let (agent, said) = Agent::judged(sources, is_dev, |settings| self.over(settings))?;
+        said.iter().for_each(|said| print::note(said));
+        Ok(agent)
+    }
+
+    /// Flags count more than files.
+    fn over(self, settings: &mut Settings) {
+        fn set<T>(setting: &mut Option<T>, flag: Option<T>) {
+            if flag.is_some() {
+                *setting = flag;
+            }
+        }
+        set(&mut settings.data_dir, self.data_dir);
+        set(&mut settings.node_name, self.node);
+        set(&mut settings.node_id, self.node_id);
+        settings.node_meta.extend(self.node_meta);
+        set(&mut settings.datacenter, self.datacenter);
+        set(&mut settings.client_addr, self.client);
+        set(&mut settings.bind_addr, self.bind);
+        set(&mut settings.advertise_addr, self.advertise);
+        set(&mut settings.ports.http, self.http_port.map(i64::from));
+        set(&mut settings.ports.https, self.https_port.map(i64::from));
+        set(&mut settings.ports.dns, self.dns_port.map(i64::from));
+        set(&mut settings.ports.grpc, self.grpc_port.map(i64::from));
+        set(&mut settings.ports.grpc_tls, self.grpc_tls_port.map(i64::from));
+        set(&mut settings.log_level, self.log_level);
+        settings.log_json |= self.log_json;
+        settings.enable_script_checks |= self.enable_script_checks;
+        set(&mut settings.joining.server, self.server);
+        settings.joining.bootstrap |= self.bootstrap;
+        set(&mut settings.joining.bootstrap_expect, self.bootstrap_expect);
+        settings.joining.members.extend(self.retry_join);
+        set(&mut settings.joining.token_file, self.join_token_file);
+        settings.ignored.extend(self.passed_over.names.into_iter().map(str::to_owned));
+    }
+}
+
+impl Agent {
+    /// What is written comes to, with what is to be said of it; the one judgement of `consul agent` and `consul validate`.
+    ///
+    /// # Errors
+    /// Everything for which an agent would not start, as far as it lies in what is written and not in the machine.
+    pub(super) fn judged(
+        sources: Sources,
+        is_dev: bool,
+        flags: impl FnOnce(&mut Settings),
+    ) -> anyhow::Result<(Self, Vec<String>)> {
+        let mut settings = Settings::default();
+        let texts = sources.texts()?;
+        texts.iter().try_for_each(|text| settings.read(text))?;
+        flags(&mut settings);
+        let arguments = arguments(settings.arguments(is_dev)?)?;
+        let node = crate::role::node::name(settings.node_name.as_ref())?;
+        let context = definitions::context(node, settings.datacenter()?);
+        let definitions = sources.defined(&texts, &context)?;
+        let mut guise = settings.guise(sources)?;
+        if let Command::Dev(args) = &arguments.command {
+            dev::judge(args, &definitions, &guise)?;
+        }
+        if let Command::Agent(args) = &arguments.command {
+            agent::judge(args, &definitions, &guise)?;
+            guise.tokens = settings.agent_tokens();
+            settings.ignored.extend(settings.of_servers_alone());
+        }
+        let mut said = Vec::new();
+        for ignored in &settings.ignored {
+            said.push(format!("{ignored}: is a setting of Consul's that has no effect here"));
+        }
+        if settings.joining.names_members_in_vain(is_dev) {
+            said.push(format!("warning: {ALONE}"));
+        }
+        Ok((Self { arguments, program: Program { definitions, guise } }, said))
+    }
+
+    /// Both parts of it.
+    pub(crate) fn parts(self) -> (Arguments, Program) {
+        (self.arguments, self.program)
+    }
+}
+
+impl Program {
+    /// Runs it until interrupted.
+    ///
+    /// # Errors
+    /// As `starling dev` and `starling agent`.
+    pub(crate) async fn run(self, command: Command, environment: &Environment) -> anyhow::Result<()> {
+        if let Command::Agent(args) = command {
+            return agent::run_as(*args, environment, self.definitions, self.guise).await;
+        }
+        let Command::Dev(args) = command else { anyhow::bail!("invariant: an agent is a server's, or joins one") };
+        dev::run_as(*args, self.definitions, self.guise).await
+    }
+}
+
+/// The arguments, parsed as those of `starling` are.
+fn arguments(words: Vec<OsString>) -> anyhow::Result<Arguments> {
+    let matches = Arguments::command().try_get_matches_from(words);
+    let parsed = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
+    parsed.map_err(|error| {
+        let text = error.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        usage(first.strip_prefix("error: ").unwrap_or(first))
+    })
+}
