@@ -31,6 +31,9 @@ use crate::roots::follow_roots;
 /// From a write of the node's own records by somebody else until the agent looks, at most.
 const HEAL_AFTER: Duration = Duration::from_secs(4);
 
+/// How long a node that has been of the mesh waits for a server before it starts with what it kept.
+const ATTACH_WITHIN: Duration = Duration::from_millis(500);
+
 /// How a node is set up.
 pub struct NodeConfig {
     /// The servers' TLS addresses, host and port: those by which the node finds the mesh.
@@ -111,7 +114,16 @@ impl RemoteNode {
         let listener = Arc::clone(&hub) as Arc<dyn Listener>;
         tasks.spawn(run(uplink_config, Arc::clone(&uplink), Arc::clone(&mirror), listener));
         let mut welcomed = hub.welcome.subscribe();
+        let was_here = welcomed.borrow().is_some();
         let welcome = welcomed.wait_for(Option::is_some).await?.clone().unwrap_or_default();
+        // The agent compares itself with the catalog when it starts, and who asks it for a session must find its node there.
+        let attached = uplink.until_up();
+        if was_here {
+            // It starts with what it kept where no server answers.
+            let _ = tokio::time::timeout(ATTACH_WITHIN, attached).await;
+        } else {
+            attached.await;
+        }
         let settings = settings(&welcome)?;
         if config.native.is_some() {
             *hub.lock() = Some(NativePlane::new(settings.clone()));

@@ -89,6 +89,12 @@ impl Uplink {
         self.client.borrow().is_some()
     }
 
+    /// Returns once there is one.
+    pub(crate) async fn until_up(&self) {
+        // This is the sender, so the channel is not closed.
+        let _ = self.client.subscribe().wait_for(Option::is_some).await;
+    }
+
     /// What has happened to the streams so far.
     #[must_use]
     pub fn figures(&self) -> Figures {
