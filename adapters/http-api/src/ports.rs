@@ -59,19 +59,19 @@ pub trait CatalogPort: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Decides and commits a command; durable when it returns. A command that changes nothing answers the catalog's
-    /// revision.
+    /// Judges, decides and commits a command, all on one state of the catalog; durable when it returns. A command that changes
+    /// nothing answers the catalog's revision.
     ///
     /// # Errors
-    /// [`CommitFailure`] if it is refused, or cannot be stored.
-    async fn transact(&self, command: Command) -> Result<Committed, CommitFailure>;
+    /// [`CommitFailure`] if the bearer may not, or it is refused, or cannot be stored.
+    async fn transact(&self, bearer: &Bearer, command: Command) -> Result<Committed, CommitFailure>;
 
-    /// The same, for who needs no more than the revision.
+    /// The same on behalf of the mesh itself, for who needs no more than the revision.
     ///
     /// # Errors
     /// As [`CatalogPort::transact`].
     async fn commit(&self, command: Command) -> Result<Revision, CommitFailure> {
-        Ok(self.transact(command).await?.revision)
+        Ok(self.transact(&Bearer::unrestricted(), command).await?.revision)
     }
 
     /// Who shows this token, or none.

@@ -157,8 +157,7 @@ impl Api {
 
     /// Carries out a command for a caller, if it may.
     pub(crate) async fn transact(&self, call: &Call, command: Command) -> Result<Committed, CommitFailure> {
-        call.bearer.may(&command, &self.catalog.snapshot())?;
-        self.catalog.transact(command).await
+        self.catalog.transact(&call.bearer, command).await
     }
 
     /// The same, for who needs no more than the revision.

@@ -1,6 +1,7 @@
 //! Committing a command: decide, write under what was seen, and decide again if somebody else was faster.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,6 +57,21 @@ pub enum CommitFailure {
     Store(#[source] CommitError),
 }
 
+/// Why a command that was judged was not carried out.
+#[derive(Debug)]
+pub enum Unmade<D> {
+    /// The judge was against it; nothing was changed.
+    Denied(D),
+    /// It could not be.
+    Failed(CommitFailure),
+}
+
+impl<D> From<CommitFailure> for Unmade<D> {
+    fn from(failure: CommitFailure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
 impl Server {
     /// Carries out a command and returns the revision at which it is durable and visible as a whole. A command that
     /// changes nothing returns the current revision. One that is larger than a transaction of the store may be is
@@ -65,15 +81,23 @@ impl Server {
     /// # Errors
     /// [`CommitFailure`].
     pub async fn commit(&self, command: &Command) -> Result<Revision, CommitFailure> {
-        Ok(self.transact(command).await?.0)
+        match self.transact(command, |_| Ok::<_, Infallible>(())).await {
+            Ok((revision, _)) => Ok(revision),
+            Err(Unmade::Failed(failure)) => Err(failure),
+        }
     }
 
-    /// The same; also answers with the catalog on which it was decided, nothing of which the command depends on was changed before
-    /// the revision.
+    /// The same, where `judge` finds it allowed in the very catalog on which it is decided. Also answers with that catalog, nothing of
+    /// which the command depends on was changed before the revision.
     ///
     /// # Errors
-    /// As [`Server::commit`].
-    pub async fn transact(&self, command: &Command) -> Result<(Revision, Arc<Snapshot>), CommitFailure> {
+    /// [`Unmade`]. Of a command larger than one transaction the first ones are durable where the later ones failed, and those are not
+    /// judged again.
+    pub async fn transact<D>(
+        &self,
+        command: &Command,
+        judge: impl Fn(&Snapshot) -> Result<(), D>,
+    ) -> Result<(Revision, Arc<Snapshot>), Unmade<D>> {
         let mut written = Vec::new();
         let (mut turn, mut is_current) = (None, self.id().is_none());
         let mut conflicts = 0;
@@ -81,7 +105,10 @@ impl Server {
             let snapshot = self.snapshot();
             let decided = match written.first() {
                 Some(first) => decide_again(&snapshot, command, *first),
-                None => decide(&snapshot, command),
+                None => {
+                    judge(&snapshot).map_err(Unmade::Denied)?;
+                    decide(&snapshot, command)
+                }
             };
             let decision = match decided {
                 Ok(decision) if !decision.changes.is_empty() => decision,
@@ -93,7 +120,7 @@ impl Server {
                     continue;
                 }
                 decided => {
-                    decided?;
+                    decided.map_err(CommitFailure::from)?;
                     let revision = self.completed(&written).unwrap_or_else(|| snapshot.revision());
                     return Ok((revision, snapshot));
                 }
@@ -114,10 +141,10 @@ impl Server {
                     }
                     self.caught_up(&snapshot, found).await?;
                 }
-                Err(failure) => return Err(failure.into()),
+                Err(failure) => return Err(CommitFailure::from(failure).into()),
             }
         }
-        Err(CommitFailure::Contended)
+        Err(CommitFailure::Contended.into())
     }
 
     /// Writes what was decided, adds the revision of each transaction to `written` and returns that of the last.

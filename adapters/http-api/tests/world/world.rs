@@ -15,7 +15,7 @@ use starling_catalog::{
 };
 use starling_http_api::parse::{CheckRegistration, Context, Dialect, Fields};
 use starling_http_api::{
-    AgentFailure, AgentPort, AllowEverything, Authoriser, CatalogPort, CommitFailure, Committed, Currency,
+    AgentFailure, AgentPort, AllowEverything, Authoriser, Bearer, CatalogPort, CommitFailure, Committed, Currency,
     DiagnosticRow, Leaf, MeshFacts, NewJoinToken, Ports, PrivateKeyText, router,
 };
 use starling_identity::JoinToken;
@@ -262,8 +262,9 @@ impl CatalogPort for World {
         }
     }
 
-    async fn transact(&self, command: Command) -> Result<Committed, CommitFailure> {
+    async fn transact(&self, bearer: &Bearer, command: Command) -> Result<Committed, CommitFailure> {
         let decided_on = self.snapshot();
+        bearer.may(&command, &decided_on)?;
         let decision = decide(&decided_on, &command)?;
         Ok(Committed { revision: self.apply(&decision.changes), decided_on })
     }

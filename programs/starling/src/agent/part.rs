@@ -91,7 +91,7 @@ impl CatalogPort for Part {
         Currency { last_contact: self.node.away_for(), knows_leader: false, takes_writes: false }
     }
 
-    async fn transact(&self, _: Command) -> Result<Committed, CommitFailure> {
+    async fn transact(&self, _: &Bearer, _: Command) -> Result<Committed, CommitFailure> {
         Err(CommitFailure::Unavailable("an agent has none; servers have".to_owned()))
     }
 

@@ -11,13 +11,13 @@ use starling_catalog::{
     Barrier, ChangeReport, Command, Earlier, NodeReport, ProxyReport, RotationWaits, Snapshot, Subject, Until,
 };
 use starling_http_api::{
-    AuthorityChange, AuthorityChanged, CatalogPort, CommitFailure, Committed, Currency, DiagnosticRow,
+    AuthorityChange, AuthorityChanged, Bearer, CatalogPort, CommitFailure, Committed, Currency, DiagnosticRow,
     IncomingSnapshot, Leaving, LostServer, MeshFacts, NewJoinToken, OthersSay, OutgoingSnapshot, SnapshotFailure,
     StoreMember,
 };
 use starling_identity::{JoinToken, JoinTokenTtlError};
 use starling_model::{InstanceKey, Revision, ServerId, ServerRecord, UnixSeconds, Versioned};
-use starling_server::{CommitFailure as Failure, Incoming, Server};
+use starling_server::{CommitFailure as Failure, Incoming, Server, Unmade};
 use starling_telemetry::{LogFormat, Registry};
 use tokio::sync::Semaphore;
 
@@ -82,8 +82,12 @@ impl CatalogPort for Catalog {
         Currency { last_contact, knows_leader, takes_writes }
     }
 
-    async fn transact(&self, command: Command) -> Result<Committed, CommitFailure> {
-        let (revision, decided_on) = self.server.transact(&command).await.map_err(failed)?;
+    async fn transact(&self, bearer: &Bearer, command: Command) -> Result<Committed, CommitFailure> {
+        let made = self.server.transact(&command, |snapshot| bearer.may(&command, snapshot)).await;
+        let (revision, decided_on) = made.map_err(|unmade| match unmade {
+            Unmade::Denied(denied) => CommitFailure::Denied(denied),
+            Unmade::Failed(failure) => failed(failure),
+        })?;
         Ok(Committed { revision, decided_on })
     }
 
