@@ -8,7 +8,7 @@ use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use proptest::prelude::*;
 use starling_dns::responder::{AMPLIFICATION_MAX, PLAIN_UDP_BYTES, QUERY_BYTES_MAX, TCP_BYTES_MAX, UDP_BYTES_MAX};
 use starling_dns::{Responder, Transport};
-use starling_model::{Access, AclRights, AclRule, Action, Resource};
+use starling_model::{Access, AclRights, AclRule, Action, Resource, RuleName};
 use starling_telemetry::Registry;
 use world::Shelf;
 
@@ -278,6 +278,7 @@ fn what_may_not_be_seen_does_not_exist() {
         "service n2 web-2 web port=80",
         "service n1 db-1 db port=80",
         "query shop web",
+        "template find- ${name.suffix}",
     ];
     let code = |rules: &[AclRule], name: &str| {
         let shelf = Shelf::new(world::catalog(lines));
@@ -289,6 +290,10 @@ fn what_may_not_be_seen_does_not_exist() {
     let first = AclRule::exact(Resource::Node, "n1", Access::Read);
     let both = [web.clone(), first.clone()];
     let all = [web, first, AclRule::exact(Resource::Query, "shop", Access::Read)];
+    let query = |name| AclRule::new(Resource::Query, name, Access::Read);
+    let template = |rule: AclRule| [&both[..], &[rule]].concat();
+    let (one, under) =
+        (template(query(RuleName::Exact("find-".into()))), template(query(RuleName::Prefix("find-".into()))));
     for (rules, name, expected) in [
         (&[][..], "web.service.consul.", (ResponseCode::NXDomain, 0)),
         (&both[..], "web.service.consul.", (ResponseCode::NoError, 1)),
@@ -298,6 +303,8 @@ fn what_may_not_be_seen_does_not_exist() {
         (&both[1..], "n2.node.consul.", (ResponseCode::NXDomain, 0)),
         (&both[..], "shop.query.consul.", (ResponseCode::NXDomain, 0)),
         (&all[..], "shop.query.consul.", (ResponseCode::NoError, 1)),
+        (&one[..], "find-web.query.consul.", (ResponseCode::NXDomain, 0)),
+        (&under[..], "find-web.query.consul.", (ResponseCode::NoError, 1)),
     ] {
         assert_eq!(code(rules, name), expected, "{name}");
     }

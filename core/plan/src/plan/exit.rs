@@ -1,6 +1,6 @@
 //! The parts of a plan by which a gateway stands for services outside the mesh.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,15 +55,34 @@ pub struct Origins {
     pub origins: Vec<OutsideEndpoint>,
 }
 
-/// Whether an address is of whichever machine uses it, or of the link that it is on: loopback, unspecified and "this network" (RFC 6890), and
-/// link-local, where clouds serve credentials. IPv4 in IPv6 counts as IPv4.
+/// Where clouds serve a machine its credentials and settings besides link-local addresses: Alibaba Cloud, Azure, Oracle Cloud; AWS and
+/// Google Cloud over IPv6.
+const METADATA: [IpAddr; 6] = [
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+];
+
+/// Whether an address is of whichever machine uses it, or of the link that it is on: loopback, unspecified and "this network" (RFC 6890),
+/// link-local, and where clouds serve credentials. IPv4 in IPv6 counts as IPv4, also as NAT64 carries it (RFC 6052).
 #[must_use]
 pub fn is_local(ip: IpAddr) -> bool {
-    match ip.to_canonical() {
+    let ip = match ip.to_canonical() {
+        IpAddr::V6(long) => match long.segments() {
+            [0x64, 0xff9b, 0, 0, 0, 0, high, low] => Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)).into(),
+            _ => IpAddr::V6(long),
+        },
+        short @ IpAddr::V4(_) => short,
+    };
+    let is_own = match ip {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local() || ip.octets()[0] == 0,
         // The first 96 bits are 0 in the addresses that once carried IPv4, among them `::` and `::1`.
         IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.segments()[..6] == [0; 6],
-    }
+    };
+    is_own || METADATA.contains(&ip)
 }
 
 /// Whether a host name stands for the machine itself (RFC 6761 section 6.3).
@@ -153,6 +172,12 @@ mod tests {
             "::ffff:169.254.0.1",
             "::ffff:0.0.0.0",
             "::127.0.0.1",
+            "64:ff9b::7f00:1",
+            "64:ff9b::169.254.169.254",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+            "100.100.100.200",
+            "::ffff:168.63.129.16",
         ];
         for text in local {
             assert!(is_local(text.parse().expect(text)), "{text}");
@@ -165,6 +190,9 @@ mod tests {
             "2001:db8::1",
             "fec0::1",
             "fd00::1",
+            "fd00:ec2::1",
+            "100.100.100.201",
+            "64:ff9b::10.0.0.1",
             "::ffff:10.0.0.1",
         ] {
             assert!(!is_local(text.parse().expect(text)), "{text}");
