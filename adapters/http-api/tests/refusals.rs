@@ -14,7 +14,6 @@ use tower::ServiceExt;
 use world::World;
 
 const REGISTER: &str = "/v1/agent/service/register";
-const CHECK: &str = "/v1/agent/check/register";
 const CONFIG: &str = "/v1/config";
 const EXACT: &str = "/v1/connect/intentions/exact?source=web&destination=api";
 
@@ -276,44 +275,6 @@ const SIDECARS: &[(&str, &str)] = &[
     ),
 ];
 
-const CHECKS: &[(&str, &str)] = &[
-    ("{}", "TTL: a check needs one of HTTP, TCP, GRPC, TTL, ScriptArgs or AliasService"),
-    (r#"{"Name": "c", "HTPP": "http://a/", "Interval": "1s"}"#, "HTPP: unknown field"),
-    (r#"{"TTL": "1s"}"#, "Name: must be given"),
-    (r#"{"Name": "c", "TTL": "soon"}"#, "TTL: invalid duration \"soon\"; write it like \"10s\" or \"1m30s\""),
-    (r#"{"Name": "c", "TTL": true}"#, "TTL: invalid duration true; write it like \"10s\" or \"1m30s\""),
-    (r#"{"Name": "c", "TTL": "-1s"}"#, "TTL: invalid duration \"-1s\"; write it like \"10s\" or \"1m30s\""),
-    (r#"{"Name": "c", "TTL": "1s", "Interval": "1s"}"#, "Interval: must not be given together with TTL"),
-    (r#"{"Name": "c", "HTTP": "http://a/"}"#, "Interval: must be given and more than 0 for this kind of check"),
-    (
-        r#"{"Name": "c", "HTTP": "a.example/x", "Interval": "1s"}"#,
-        "HTTP: \"a.example/x\" is no absolute http or https URL",
-    ),
-    (r#"{"Name": "c", "HTTP": "ftp://a/", "Interval": "1s"}"#, "HTTP: \"ftp://a/\" is no absolute http or https URL"),
-    (r#"{"Name": "c", "HTTP": "http://a/", "Interval": "1s", "Method": "G T"}"#, "Method: \"G T\" is no HTTP method"),
-    (
-        r#"{"Name": "c", "HTTP": "http://a/", "Interval": "1s", "Header": {"x": "y"}}"#,
-        "Header.x: must be a list, not a string",
-    ),
-    (r#"{"Name": "c", "TCP": "a", "Interval": "1s"}"#, "TCP: \"a\" is not of the form HOST:PORT"),
-    (r#"{"Name": "c", "GRPC": "a:0", "Interval": "1s"}"#, "GRPC: \"a:0\" is not of the form HOST:PORT"),
-    (r#"{"Name": "c", "TCP": "a:1", "TTL": "1s"}"#, "TTL: contradicts TCP: a check is of one kind"),
-    (r#"{"Name": "c", "UDP": "a:1", "Interval": "1s"}"#, "UDP: is not supported in this release; remove it"),
-    (
-        r#"{"Name": "c", "TTL": "1s", "Status": "fine"}"#,
-        "Status: \"fine\" is no check status; it is one of passing, warning, critical",
-    ),
-    (
-        r#"{"Name": "c", "TTL": "1s", "FailuresBeforeWarning": 3}"#,
-        "FailuresBeforeWarning: must not be higher than FailuresBeforeCritical",
-    ),
-    (
-        r#"{"Name": "c", "TTL": "1s", "SuccessBeforePassing": -1}"#,
-        "SuccessBeforePassing: -1 is outside 0 to 4294967295",
-    ),
-    (r#"{"Name": "c", "TTL": "1s", "Nope": 1}"#, "Nope: unknown field"),
-];
-
 const CONFIGS: &[(&str, &str)] = &[
     ("{}", "Kind: must be given"),
     (r#"{"Knd": "service-defaults", "Name": "a"}"#, "Knd: unknown field; did you mean Kind?"),
@@ -503,7 +464,7 @@ const INTENTIONS: &[(&str, &str)] = &[
 #[tokio::test]
 async fn bad_input_gets_400_with_path_and_reason() {
     let world = World::new();
-    for (target, table) in [(REGISTER, SERVICES), (CHECK, CHECKS), (CONFIG, CONFIGS), (EXACT, INTENTIONS)] {
+    for (target, table) in [(REGISTER, SERVICES), (CONFIG, CONFIGS), (EXACT, INTENTIONS)] {
         for (body, wanted) in table {
             world.refuses(target, body, wanted).await;
         }

@@ -155,6 +155,21 @@ pub enum CheckKind {
     Tcp {
         /// `host:port`.
         address: String,
+        /// Whether it has to become a TLS connection.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tls: Option<CheckTls>,
+    },
+    /// A datagram that is answered passes.
+    Udp {
+        /// `host:port`.
+        address: String,
+    },
+    /// An HTTP/2 connection that answers a PING passes (RFC 9113, section 6.7).
+    H2Ping {
+        /// `host:port`.
+        address: String,
+        /// Over TLS.
+        tls: Option<CheckTls>,
     },
     /// `grpc.health.v1.Health/Check`; SERVING passes.
     Grpc {
@@ -179,6 +194,15 @@ pub enum CheckKind {
         /// Program and arguments; no shell.
         args: Vec<String>,
     },
+    /// A command in a container, run by Docker: exit 0 passes, 1 warns, everything else is critical. Only with script checks enabled.
+    Docker {
+        /// The container's identifier or name.
+        container: String,
+        /// The shell that runs the command; empty for none.
+        shell: String,
+        /// Program and arguments.
+        args: Vec<String>,
+    },
     /// Follows another instance or node: any of its checks critical makes this one critical.
     Alias {
         /// Node looked at; `None` means this one.
@@ -190,13 +214,31 @@ pub enum CheckKind {
     Maintenance,
 }
 
+/// How a server that is checked is believed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckTls {
+    /// Do not verify the certificate.
+    pub skip_verify: bool,
+    /// Server name for SNI and verification; empty means the host.
+    pub server_name: String,
+}
+
 impl CheckKind {
+    /// A TCP connection to `host:port`.
+    #[must_use]
+    pub fn tcp(address: impl Into<String>) -> Self {
+        Self::Tcp { address: address.into(), tls: None }
+    }
+
     /// Consul's word for the kind.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Http { .. } => "http",
             Self::Tcp { .. } => "tcp",
+            Self::Udp { .. } => "udp",
+            Self::H2Ping { .. } => "h2ping",
+            Self::Docker { .. } => "docker",
             Self::Grpc { .. } => "grpc",
             Self::Ttl { .. } => "ttl",
             Self::Script { .. } => "script",

@@ -46,8 +46,8 @@ pub use acl::{
 };
 pub use authority::{CaKeyPlace, CaKeyRecord, RootOverlap, SealedKey, TrustReport};
 pub use check::{
-    CONSUL_SERVICE, Check, CheckDefinition, CheckKind, CheckStatus, CheckedService, LIVENESS_CHECK, LIVENESS_LOST,
-    OUTPUT_BYTES_MAX,
+    CONSUL_SERVICE, Check, CheckDefinition, CheckKind, CheckStatus, CheckTls, CheckedService, LIVENESS_CHECK,
+    LIVENESS_LOST, OUTPUT_BYTES_MAX,
 };
 pub use config_entry::{ConfigEntry, ConfigEntryKey, ConfigKind, MeshEntry, Protocol, ProxyDefaults, ServiceDefaults};
 pub use coordination::{

@@ -1,5 +1,6 @@
 //! Health checks: how each kind is done, when, and what a run of results amounts to.
 
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,8 +13,10 @@ use crate::registrations::Health;
 
 pub(crate) mod alias;
 pub(crate) mod definition;
+mod docker;
 mod failure;
 mod grpc;
+mod h2ping;
 mod http;
 pub(crate) mod schedule;
 mod script;
@@ -21,6 +24,7 @@ mod tcp;
 pub(crate) mod threshold;
 pub(crate) mod timetable;
 mod tls;
+mod udp;
 
 /// How often it is said that checks learn nothing: every one of them notices.
 const SHORTAGE_SAID_EVERY: Duration = Duration::from_secs(60);
@@ -65,10 +69,20 @@ impl Prober {
     async fn dispatch(&self, kind: &CheckKind, timeout: Duration) -> Result<Health, Failure> {
         match kind {
             CheckKind::Http { .. } => within(timeout, http::run(kind, &self.trust)).await,
-            CheckKind::Tcp { address } => within(timeout, tcp::run(address)).await,
+            CheckKind::Tcp { address, tls } => within(timeout, tcp::run(address, tls.as_ref(), &self.trust)).await,
+            CheckKind::Udp { address } => within(timeout, udp::run(address)).await,
+            CheckKind::H2Ping { address, tls } => {
+                within(timeout, h2ping::run(address, tls.as_ref(), &self.trust)).await
+            }
             CheckKind::Grpc { .. } => within(timeout, grpc::run(kind, &self.trust)).await,
             CheckKind::Script { args } if self.enable_script_checks => script::run(args, timeout).await,
-            CheckKind::Script { .. } => Ok(critical(definition::SCRIPTS_DISABLED.to_owned())),
+            CheckKind::Docker { container, shell, args } if self.enable_script_checks => {
+                let run = docker::run(Path::new(docker::SOCKET), container, docker::command(shell, args));
+                within(timeout, run).await
+            }
+            CheckKind::Script { .. } | CheckKind::Docker { .. } => {
+                Ok(critical(definition::SCRIPTS_DISABLED.to_owned()))
+            }
             CheckKind::Ttl { .. } | CheckKind::Alias { .. } | CheckKind::Maintenance => {
                 Ok(critical("this kind of check is not run".to_owned()))
             }

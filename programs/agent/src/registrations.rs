@@ -545,7 +545,10 @@ impl Registrations {
             CheckKind::Alias { .. }
             | CheckKind::Http { .. }
             | CheckKind::Tcp { .. }
+            | CheckKind::Udp { .. }
+            | CheckKind::H2Ping { .. }
             | CheckKind::Grpc { .. }
+            | CheckKind::Docker { .. }
             | CheckKind::Ttl { .. }
             | CheckKind::Script { .. }
             | CheckKind::Maintenance => None,

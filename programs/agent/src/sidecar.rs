@@ -215,7 +215,7 @@ fn listener_check(instance: &ServiceInstance, proxy: &SidecarProxy) -> CheckSpec
     let host = instance.address.as_deref().or(bound).unwrap_or(&proxy.local_address);
     let port = instance.port.map_or(0, Port::get);
     let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    let mut spec = agent_check("Connect Sidecar Listening".to_owned(), CheckKind::Tcp { address });
+    let mut spec = agent_check("Connect Sidecar Listening".to_owned(), CheckKind::tcp(address));
     spec.definition.interval = LISTENER_CHECK_INTERVAL;
     spec.definition.timeout = LISTENER_CHECK_INTERVAL;
     spec.interval_text = "10s".to_owned();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use starling_model::{CheckDefinition, CheckId, CheckKind, CheckSpec, CheckStatus, InstanceId, NodeName};
+use starling_model::{CheckDefinition, CheckId, CheckKind, CheckSpec, CheckStatus, CheckTls, InstanceId, NodeName};
 
 use super::duration::duration_text;
 use super::field::{FieldError, Fields};
@@ -70,10 +70,9 @@ fn parse_spec(mut fields: Fields<'_>) -> Result<CheckSpec, FieldError> {
     for name in ["Token", "OutputMaxSize", "ProxyHTTP", "ProxyGRPC"] {
         fields.without_effect(name);
     }
-    for name in ["H2PING", "UDP", "DockerContainerID", "Shell", "OSService", "TCPUseTLS", "Script"] {
+    for name in ["OSService", "Script"] {
         fields.unsupported(name)?;
     }
-    fields.ignored(&["H2PingUseTLS"]);
     let deregister_after = fields.duration("DeregisterCriticalServiceAfter")?;
     let success_before_passing = fields.count("SuccessBeforePassing")?.unwrap_or(0).max(1);
     let failures_before_critical = fields.count("FailuresBeforeCritical")?.unwrap_or(0).max(1);
@@ -110,8 +109,12 @@ fn parse_spec(mut fields: Fields<'_>) -> Result<CheckSpec, FieldError> {
 
 fn timeout_default(kind: &CheckKind) -> Duration {
     match kind {
-        CheckKind::Http { .. } | CheckKind::Tcp { .. } | CheckKind::Grpc { .. } => NETWORK_TIMEOUT_DEFAULT,
-        CheckKind::Script { .. } => SCRIPT_TIMEOUT_DEFAULT,
+        CheckKind::Http { .. }
+        | CheckKind::Tcp { .. }
+        | CheckKind::Udp { .. }
+        | CheckKind::H2Ping { .. }
+        | CheckKind::Grpc { .. } => NETWORK_TIMEOUT_DEFAULT,
+        CheckKind::Script { .. } | CheckKind::Docker { .. } => SCRIPT_TIMEOUT_DEFAULT,
         CheckKind::Ttl { .. } | CheckKind::Alias { .. } | CheckKind::Maintenance => Duration::ZERO,
     }
 }
@@ -125,12 +128,16 @@ fn check_times(
     interval_path: &str,
 ) -> Result<Times, FieldError> {
     match kind {
-        CheckKind::Http { .. } | CheckKind::Tcp { .. } | CheckKind::Grpc { .. } | CheckKind::Script { .. } => {
-            match interval {
-                Some(_) => Ok((interval, timeout)),
-                None => Err(FieldError::new(interval_path, "must be given and more than 0 for this kind of check")),
-            }
-        }
+        CheckKind::Http { .. }
+        | CheckKind::Tcp { .. }
+        | CheckKind::Udp { .. }
+        | CheckKind::H2Ping { .. }
+        | CheckKind::Grpc { .. }
+        | CheckKind::Script { .. }
+        | CheckKind::Docker { .. } => match interval {
+            Some(_) => Ok((interval, timeout)),
+            None => Err(FieldError::new(interval_path, "must be given and more than 0 for this kind of check")),
+        },
         CheckKind::Ttl { .. } if interval.is_some() => {
             Err(FieldError::new(interval_path, "must not be given together with TTL"))
         }
@@ -141,54 +148,110 @@ fn check_times(
     }
 }
 
-/// Takes everything that belongs to one kind of check; exactly one kind must be there.
-fn parse_kind(mut fields: Fields<'_>, ttl: Option<Duration>) -> Result<CheckKind, FieldError> {
-    let http = fields.text("HTTP")?;
-    let tcp = fields.text("TCP")?;
-    let grpc = fields.text("GRPC")?;
-    let args = fields.take_any(&["ScriptArgs", "Args"])?.map_or(Ok(Vec::new()), |field| field.texts())?;
-    let alias_node = fields.text("AliasNode")?;
-    let alias_service = fields.text("AliasService")?;
-    let given = [
-        ("HTTP", http.is_some()),
-        ("TCP", tcp.is_some()),
-        ("GRPC", grpc.is_some()),
-        ("TTL", ttl.is_some()),
-        ("ScriptArgs", !args.is_empty()),
-        ("AliasService", alias_node.is_some() || alias_service.is_some()),
-    ];
-    let kinds: Vec<&str> = given.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect();
-    if let [_, second, ..] = kinds.as_slice() {
-        return Err(fields.error(second, format!("contradicts {}: a check is of one kind", kinds[0])));
+/// What a check asks, one of which is given.
+#[derive(Default)]
+struct Asked {
+    http: Option<String>,
+    tcp: Option<String>,
+    udp: Option<String>,
+    h2ping: Option<String>,
+    grpc: Option<String>,
+    ttl: Option<Duration>,
+    container: Option<String>,
+    args: Vec<String>,
+    alias_node: Option<String>,
+    alias_service: Option<String>,
+}
+
+impl Asked {
+    /// Takes it out of the fields; exactly one kind must be there.
+    fn of(fields: &mut Fields<'_>, ttl: Option<Duration>) -> Result<Self, FieldError> {
+        let asked = Self {
+            http: fields.text("HTTP")?,
+            tcp: fields.text("TCP")?,
+            udp: fields.text("UDP")?,
+            h2ping: fields.text("H2PING")?,
+            grpc: fields.text("GRPC")?,
+            ttl,
+            container: fields.text("DockerContainerID")?,
+            args: fields.take_any(&["ScriptArgs", "Args"])?.map_or(Ok(Vec::new()), |field| field.texts())?,
+            alias_node: fields.text("AliasNode")?,
+            alias_service: fields.text("AliasService")?,
+        };
+        let given = [
+            ("HTTP", asked.http.is_some()),
+            ("TCP", asked.tcp.is_some()),
+            ("UDP", asked.udp.is_some()),
+            ("H2PING", asked.h2ping.is_some()),
+            ("GRPC", asked.grpc.is_some()),
+            ("TTL", asked.ttl.is_some()),
+            // A command in a container is one thing.
+            ("ScriptArgs", asked.container.is_some() || !asked.args.is_empty()),
+            ("AliasService", asked.alias_node.is_some() || asked.alias_service.is_some()),
+        ];
+        let kinds: Vec<&str> = given.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect();
+        if let [_, second, ..] = kinds.as_slice() {
+            return Err(fields.error(second, format!("contradicts {}: a check is of one kind", kinds[0])));
+        }
+        Ok(asked)
     }
+}
+
+/// Takes everything that belongs to one kind of check.
+fn parse_kind(mut fields: Fields<'_>, ttl: Option<Duration>) -> Result<CheckKind, FieldError> {
+    let asked = Asked::of(&mut fields, ttl)?;
     let tls_skip_verify = fields.flag("TLSSkipVerify")?;
     let tls_server_name = fields.text("TLSServerName")?.unwrap_or_default();
-    let grpc_tls = fields.flag("GRPCUseTLS")?;
+    let (tcp_tls, grpc_tls) = (fields.flag("TCPUseTLS")?, fields.flag("GRPCUseTLS")?);
+    // Consul's default.
+    let h2_tls = fields.take("H2PingUseTLS").map_or(Ok(true), |field| field.flag())?;
+    let shell = fields.text("Shell")?.unwrap_or_default();
     let request = parse_request(&mut fields)?;
-    let kind = if let Some(url) = http {
+    let tls =
+        |wanted: bool| wanted.then(|| CheckTls { skip_verify: tls_skip_verify, server_name: tls_server_name.clone() });
+    let kind = if let Some(url) = asked.http {
         check_url(&fields, &url)?;
         let Request { method, headers, body, disable_redirects } = request;
         CheckKind::Http { url, method, headers, body, tls_skip_verify, tls_server_name, disable_redirects }
-    } else if let Some(address) = tcp {
+    } else if let Some(address) = asked.tcp {
         check_host_port(&fields, "TCP", &address)?;
-        CheckKind::Tcp { address }
-    } else if let Some(target) = grpc {
+        CheckKind::Tcp { address, tls: tls(tcp_tls) }
+    } else if let Some(address) = asked.udp {
+        check_host_port(&fields, "UDP", &address)?;
+        CheckKind::Udp { address }
+    } else if let Some(address) = asked.h2ping {
+        check_host_port(&fields, "H2PING", &address)?;
+        CheckKind::H2Ping { address, tls: tls(h2_tls) }
+    } else if let Some(target) = asked.grpc {
         let (address, service) = target.split_once('/').unwrap_or((&target, ""));
         check_host_port(&fields, "GRPC", address)?;
         let (address, service) = (address.to_owned(), service.to_owned());
         CheckKind::Grpc { address, service, tls: grpc_tls, tls_skip_verify, tls_server_name }
-    } else if let Some(ttl) = ttl {
+    } else if let Some(ttl) = asked.ttl {
         CheckKind::Ttl { ttl }
-    } else if !args.is_empty() {
-        CheckKind::Script { args }
-    } else if alias_node.is_some() || alias_service.is_some() {
-        parse_alias(&fields, alias_node, alias_service)?
+    } else if let Some(container) = asked.container {
+        check_container(&fields, &container)?;
+        CheckKind::Docker { container, shell, args: asked.args }
+    } else if !asked.args.is_empty() {
+        CheckKind::Script { args: asked.args }
+    } else if asked.alias_node.is_some() || asked.alias_service.is_some() {
+        parse_alias(&fields, asked.alias_node, asked.alias_service)?
     } else {
         fields.finish()?;
-        return Err(fields.error("TTL", "a check needs one of HTTP, TCP, GRPC, TTL, ScriptArgs or AliasService"));
+        let kinds = "HTTP, TCP, UDP, H2PING, GRPC, TTL, ScriptArgs or AliasService";
+        return Err(fields.error("TTL", format!("a check needs one of {kinds}")));
     };
     fields.finish()?;
     Ok(kind)
+}
+
+/// A container is named in the path of a request.
+fn check_container(fields: &Fields<'_>, name: &str) -> Result<(), FieldError> {
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '.' | '-');
+    if name.starts_with(|first: char| first.is_ascii_alphanumeric()) && name.chars().all(is_letter) {
+        return Ok(());
+    }
+    Err(fields.error("DockerContainerID", format!("{name:?} is no identifier or name of a container")))
 }
 
 struct Request {

@@ -21,7 +21,7 @@ const SCRIPT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 /// The time that a run of this check may take.
 pub(crate) fn timeout(spec: &CheckSpec) -> Duration {
     match (&spec.definition.kind, spec.definition.timeout) {
-        (CheckKind::Script { .. }, Duration::ZERO) => SCRIPT_TIMEOUT_DEFAULT,
+        (CheckKind::Script { .. } | CheckKind::Docker { .. }, Duration::ZERO) => SCRIPT_TIMEOUT_DEFAULT,
         (_, Duration::ZERO) => TIMEOUT_DEFAULT,
         (_, given) => given,
     }
@@ -51,13 +51,15 @@ pub(crate) fn verify(spec: &CheckSpec, path: &str, scripts_enabled: bool) -> Res
                 }
             }
         }
-        CheckKind::Tcp { address } if !is_host_port(address) => {
-            return field("TCP", format!("{address:?} is not of the form host:port"));
+        CheckKind::Tcp { address, .. }
+        | CheckKind::Udp { address }
+        | CheckKind::H2Ping { address, .. }
+        | CheckKind::Grpc { address, .. } => {
+            if !is_host_port(address) {
+                let name = spec.definition.kind.as_str().to_uppercase();
+                return field(&name, format!("{address:?} is not of the form host:port"));
+            }
         }
-        CheckKind::Grpc { address, .. } if !is_host_port(address) => {
-            return field("GRPC", format!("{address:?} is not of the form host:port"));
-        }
-        CheckKind::Tcp { .. } | CheckKind::Grpc { .. } => {}
         CheckKind::Ttl { ttl } => {
             return if *ttl < INTERVAL_MIN {
                 field("TTL", format!("must be at least {INTERVAL_MIN:?}"))
@@ -65,11 +67,13 @@ pub(crate) fn verify(spec: &CheckSpec, path: &str, scripts_enabled: bool) -> Res
                 Ok(())
             };
         }
-        CheckKind::Script { .. } if !scripts_enabled => return field("Args", SCRIPTS_DISABLED.to_owned()),
-        CheckKind::Script { args } if args.first().is_none_or(String::is_empty) => {
+        CheckKind::Script { .. } | CheckKind::Docker { .. } if !scripts_enabled => {
+            return field("Args", SCRIPTS_DISABLED.to_owned());
+        }
+        CheckKind::Script { args } | CheckKind::Docker { args, .. } if args.first().is_none_or(String::is_empty) => {
             return field("Args", "names no program".to_owned());
         }
-        CheckKind::Script { .. } => {}
+        CheckKind::Script { .. } | CheckKind::Docker { .. } => {}
         CheckKind::Alias { .. } | CheckKind::Maintenance => return Ok(()),
     }
     if spec.definition.interval < INTERVAL_MIN {

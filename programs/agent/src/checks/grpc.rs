@@ -12,7 +12,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
 use super::failure::Failure;
-use super::tls::Trust;
+use super::tls::{Trust, name_for};
 use super::{chain, critical, passing};
 use crate::registrations::Health;
 
@@ -68,10 +68,8 @@ async fn ask(kind: &CheckKind, trust: &Trust) -> Result<ServingStatus, Failure> 
         return Err("not a gRPC check".to_owned().into());
     };
     let stream = TcpStream::connect(address.as_str()).await?;
-    let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
-    let name = if tls_server_name.is_empty() { host.trim_matches(['[', ']']) } else { tls_server_name };
     let channel = if *tls {
-        let stream = trust.connect(stream, name, *tls_skip_verify, b"h2").await?;
+        let stream = trust.connect(stream, name_for(address, tls_server_name), *tls_skip_verify, Some(b"h2")).await?;
         channel(address, "https", stream).await?
     } else {
         channel(address, "http", stream).await?

@@ -94,7 +94,7 @@ async fn send(ask: &Ask, skip_verify: bool, server_name: &str, trust: &Trust) ->
         request.headers_mut().insert(HOST, value);
     }
     if secure {
-        let stream = trust.connect(stream, name, skip_verify, b"http/1.1").await?;
+        let stream = trust.connect(stream, name, skip_verify, Some(b"http/1.1")).await?;
         Ok(exchange(TokioIo::new(stream), request).await?)
     } else {
         Ok(exchange(TokioIo::new(stream), request).await?)

@@ -121,7 +121,10 @@ impl Schedule {
                 CheckKind::Alias { node: None, .. } | CheckKind::Maintenance => continue,
                 kind @ (CheckKind::Http { .. }
                 | CheckKind::Tcp { .. }
+                | CheckKind::Udp { .. }
+                | CheckKind::H2Ping { .. }
                 | CheckKind::Grpc { .. }
+                | CheckKind::Docker { .. }
                 | CheckKind::Script { .. }) => {
                     let prober = Arc::clone(prober);
                     runs.spawn(async move {

@@ -3,7 +3,6 @@
 //! The command gets a process group of its own, so that a timeout ends its children with it, and no shell.
 
 use std::collections::VecDeque;
-use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -48,7 +47,7 @@ pub(super) async fn run(args: &[String], timeout: Duration) -> Result<Health, Fa
     let ended = watch(&mut child, &mut output, timeout, group).await;
     let text = output.text();
     Ok(match ended {
-        Ok(Some(status)) => Health { status: verdict(status), output: text },
+        Ok(Some(status)) => Health { status: verdict(status.code().map(i64::from)), output: text },
         Ok(None) => critical(format!("Timed out ({timeout:?}) running check\n{text}")),
         Err(error) => critical(format!("cannot wait for {program:?}: {error}")),
     })
@@ -106,30 +105,31 @@ async fn read_some(pipe: &mut Option<impl AsyncRead + Unpin>, buffer: &mut [u8])
     }
 }
 
-fn verdict(status: ExitStatus) -> CheckStatus {
-    match (status.code(), status.signal()) {
-        (Some(0), _) => CheckStatus::Passing,
-        (Some(1), _) => CheckStatus::Warning,
-        (_, _) => CheckStatus::Critical,
+/// What an exit code means; `None` for a command that was ended by a signal.
+pub(super) fn verdict(code: Option<i64>) -> CheckStatus {
+    match code {
+        Some(0) => CheckStatus::Passing,
+        Some(1) => CheckStatus::Warning,
+        Some(_) | None => CheckStatus::Critical,
     }
 }
 
 /// The last bytes of an output: what a script says last is the verdict.
 #[derive(Default)]
-struct Tail {
+pub(super) struct Tail {
     bytes: VecDeque<u8>,
     seen: usize,
 }
 
 impl Tail {
-    fn push(&mut self, bytes: &[u8]) {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
         self.seen += bytes.len();
         self.bytes.extend(bytes);
         let over = self.bytes.len().saturating_sub(OUTPUT_BYTES_MAX);
         self.bytes.drain(..over);
     }
 
-    fn text(self) -> String {
+    pub(super) fn text(self) -> String {
         let kept = self.bytes.len();
         let bytes: Vec<u8> = self.bytes.into();
         let text = String::from_utf8_lossy(&bytes);

@@ -56,7 +56,7 @@ pub(crate) struct Job {
 enum Target {
     /// An application, by host and port.
     Address(String),
-    /// This node, by a process: all scripts together.
+    /// This node, by a process of it or of a container: all scripts together.
     Script,
 }
 
@@ -286,8 +286,11 @@ fn pop_due(queue: &mut BTreeSet<(Instant, CheckId)>, now: Instant) -> Option<(In
 fn target(kind: &CheckKind) -> Option<Target> {
     let address = match kind {
         CheckKind::Ttl { .. } | CheckKind::Alias { .. } | CheckKind::Maintenance => return None,
-        CheckKind::Script { .. } => return Some(Target::Script),
-        CheckKind::Tcp { address } | CheckKind::Grpc { address, .. } => address.clone(),
+        CheckKind::Script { .. } | CheckKind::Docker { .. } => return Some(Target::Script),
+        CheckKind::Tcp { address, .. }
+        | CheckKind::Udp { address }
+        | CheckKind::H2Ping { address, .. }
+        | CheckKind::Grpc { address, .. } => address.clone(),
         CheckKind::Http { url, .. } => {
             let authority = url.parse().ok().and_then(|url: Uri| url.authority().map(ToString::to_string));
             authority.unwrap_or_else(|| url.clone())
@@ -303,12 +306,12 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn tcp(seconds: u32, impatient: bool) -> Plan {
-        let kind = CheckKind::Tcp { address: "127.0.0.1:1".to_owned() };
+        let kind = CheckKind::tcp("127.0.0.1:1");
         Plan { kind, interval: SECOND * seconds, timeout: SECOND, impatient }
     }
 
     fn tcp_to(address: String) -> Plan {
-        Plan { kind: CheckKind::Tcp { address }, ..tcp(10, false) }
+        Plan { kind: CheckKind::tcp(address), ..tcp(10, false) }
     }
 
     fn ttl(seconds: u32) -> Plan {

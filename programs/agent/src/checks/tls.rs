@@ -34,7 +34,7 @@ impl Trust {
         stream: TcpStream,
         host: &str,
         skip_verify: bool,
-        alpn: &[u8],
+        alpn: Option<&[u8]>,
     ) -> Result<TlsStream<TcpStream>, Failure> {
         let (shared, make): (_, fn() -> Result<ClientConfig, Failure>) = match skip_verify {
             true => (&self.anybody, trust_anybody),
@@ -48,12 +48,18 @@ impl Trust {
                 shared.get_or_init(|| made).clone()
             }
         };
-        config.alpn_protocols = vec![alpn.to_vec()];
+        config.alpn_protocols = alpn.map(<[u8]>::to_vec).into_iter().collect();
         let name = ServerName::try_from(host.to_owned()).map_err(|_| format!("{host:?} is no server name"))?;
         let connector = TlsConnector::from(Arc::new(config));
         let connected = connector.connect(name, stream).await;
         Ok(connected.map_err(|error| format!("TLS handshake: {error}"))?)
     }
+}
+
+/// The server name for `host:port`, unless one is given.
+pub(super) fn name_for<'a>(address: &'a str, given: &'a str) -> &'a str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    if given.is_empty() { host.trim_matches(['[', ']']) } else { given }
 }
 
 fn provider() -> Arc<CryptoProvider> {

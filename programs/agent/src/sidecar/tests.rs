@@ -122,7 +122,7 @@ fn a_sidecar_is_filled_in_from_its_parent() {
     assert_eq!(proxy.local_port, Some(port(8080)));
     let checks: Vec<_> = part.checks.iter().map(|(id, spec)| (id.as_str(), &spec.definition.kind)).collect();
     assert_eq!(checks[0].0, "service:web-1-sidecar-proxy:1");
-    assert_eq!(*checks[0].1, CheckKind::Tcp { address: "127.0.0.1:21000".to_owned() });
+    assert_eq!(*checks[0].1, CheckKind::tcp("127.0.0.1:21000"));
     assert_eq!(checks[1].0, "service:web-1-sidecar-proxy:2");
     let alias = CheckKind::Alias { node: None, service: Some(InstanceId::new("web-1").unwrap()) };
     assert_eq!(*checks[1].1, alias);
@@ -140,7 +140,7 @@ fn what_was_given_wins() {
     assert_eq!(part.instance.port, Some(port(20000)));
     assert_eq!(part.instance.tags, ["own"]);
     assert_eq!(part.instance.sidecar().unwrap().local_port, Some(port(9090)));
-    assert_eq!(part.checks[0].1.definition.kind, CheckKind::Tcp { address: "[::1]:20000".to_owned() });
+    assert_eq!(part.checks[0].1.definition.kind, CheckKind::tcp("[::1]:20000"));
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn a_standalone_proxy_needs_a_port_and_no_known_destination() {
 #[test]
 fn two_checks_of_one_id_are_refused() {
     let mut given = service("web", "web", None);
-    let mut check = agent_check("c".to_owned(), CheckKind::Tcp { address: "a:1".to_owned() });
+    let mut check = agent_check("c".to_owned(), CheckKind::tcp("a:1"));
     check.id = Some(CheckId::new("same").unwrap());
     given.checks = vec![check.clone(), check];
     assert_eq!(register(&mut empty(), given).unwrap_err().field, "Checks[1].CheckID");

@@ -116,7 +116,7 @@ async fn a_check_can_be_asked_for_at_once() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
-    let mut spec = check("up", CheckKind::Tcp { address: address.clone() });
+    let mut spec = check("up", CheckKind::tcp(address.clone()));
     spec.definition.interval = Duration::from_secs(600);
     agent.register_service(service("web", vec![spec]), ExistingChecks::Keep).await.unwrap();
     until("a first result", || agent.checks()[0].check.output.contains("refused")).await;

@@ -15,7 +15,7 @@ use hyper::body::Frame;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use starling_agent::{Agent, ExistingChecks};
 use starling_model::check::OUTPUT_BYTES_MAX;
-use starling_model::{Check, CheckKind, CheckSpec, CheckStatus};
+use starling_model::{Check, CheckKind, CheckSpec, CheckStatus, CheckTls};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -162,7 +162,7 @@ async fn silence_is_critical_after_the_timeout() {
 async fn tcp_passes_where_somebody_listens() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let kind = CheckKind::Tcp { address: address.clone() };
+    let kind = CheckKind::tcp(address.clone());
     let check_up = becomes(check("t", kind.clone()), CheckStatus::Passing).await;
     assert_eq!(check_up.output, format!("TCP connect {address}: Success"));
     drop(listener);
@@ -270,6 +270,48 @@ async fn tls_is_verified_unless_told_otherwise() {
     assert!(check.output.contains("secure"), "{}", check.output);
     let check = becomes(http("h", format!("https://{address}/")), CheckStatus::Critical).await;
     assert!(check.output.contains("TLS handshake"), "{}", check.output);
+}
+
+#[tokio::test]
+async fn udp_passes_where_a_datagram_is_answered() {
+    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    let kind = CheckKind::Udp { address };
+    let mut spec = check("u", kind.clone());
+    spec.definition.timeout = Duration::from_millis(50);
+    let silent = becomes(spec, CheckStatus::Critical).await;
+    assert_eq!(silent.output, "no answer within 50ms");
+    let answering = tokio::spawn(async move {
+        let mut some = [0; 512];
+        while let Ok((read, from)) = socket.recv_from(&mut some).await {
+            let _ = socket.send_to(&some[..read.min(4)], from).await;
+        }
+    });
+    let answered = becomes(check("u", kind.clone()), CheckStatus::Passing).await;
+    assert!(answered.output.ends_with("4 bytes came back"), "{}", answered.output);
+    answering.abort();
+    assert!(answering.await.is_err());
+    let gone = becomes(check("u", kind), CheckStatus::Critical).await;
+    assert!(gone.output.contains("refused"), "{}", gone.output);
+}
+
+#[tokio::test]
+async fn http2_passes_where_a_ping_is_answered_and_tcp_where_tls_is_spoken() {
+    let (plain, secure) = (serve_grpc(None).await, serve_grpc(Some(self_signed(b"h2"))).await);
+    let tls = |skip_verify| Some(CheckTls { skip_verify, server_name: String::new() });
+    let h2 = |address: SocketAddr, tls| check("h", CheckKind::H2Ping { address: address.to_string(), tls });
+    let check_plain = becomes(h2(plain, None), CheckStatus::Passing).await;
+    assert_eq!(check_plain.output, format!("HTTP2 ping {plain}: success"));
+    becomes(h2(secure, tls(true)), CheckStatus::Passing).await;
+    for spec in [h2(secure, tls(false)), h2(plain, tls(true)), h2(secure, None)] {
+        let failed = becomes(spec, CheckStatus::Critical).await;
+        assert!(failed.output.starts_with("HTTP2 ping 127.0.0.1:"), "{}", failed.output);
+    }
+    let tcp = |address: SocketAddr, tls| check("t", CheckKind::Tcp { address: address.to_string(), tls });
+    let check_tls = becomes(tcp(secure, tls(true)), CheckStatus::Passing).await;
+    assert_eq!(check_tls.output, format!("TCP+TLS connect {secure}: Success"));
+    let unknown = becomes(tcp(secure, tls(false)), CheckStatus::Critical).await;
+    assert!(unknown.output.contains("TLS handshake"), "{}", unknown.output);
 }
 
 #[tokio::test]

@@ -182,7 +182,7 @@ async fn checks_are_registered_updated_and_removed_apart() {
 
     let other = agent.update_check(&check_id("other"), CheckStatus::Passing, "").await;
     assert_eq!(other, Err(UpdateCheckError::UnknownCheck(check_id("other"))));
-    let tcp = check("tcp", CheckKind::Tcp { address: "127.0.0.1:1".to_owned() });
+    let tcp = check("tcp", CheckKind::tcp("127.0.0.1:1"));
     agent.register_check(CheckRegistration { spec: tcp, service: None }).await.unwrap();
     let not_ttl = agent.update_check(&check_id("tcp"), CheckStatus::Passing, "").await;
     assert_eq!(not_ttl, Err(UpdateCheckError::NotTtl(check_id("tcp"))));
@@ -208,9 +208,9 @@ async fn checks_that_could_never_run_are_refused_by_field() {
     assert_eq!(script.field, "Checks[0].Args");
     assert!(script.reason.contains("--enable-script-checks"), "{script}");
     assert_eq!(refused(crate::build::http("h", "ftp://x/".to_owned())).await.field, "Checks[0].HTTP");
-    let tcp = check("t", CheckKind::Tcp { address: "nowhere".to_owned() });
+    let tcp = check("t", CheckKind::tcp("nowhere"));
     assert_eq!(refused(tcp).await.field, "Checks[0].TCP");
-    let mut never = check("t", CheckKind::Tcp { address: "127.0.0.1:1".to_owned() });
+    let mut never = check("t", CheckKind::tcp("127.0.0.1:1"));
     never.definition.interval = Duration::ZERO;
     assert_eq!(refused(never).await.field, "Checks[0].Interval");
     assert_eq!(refused(ttl("t", Duration::ZERO)).await.field, "Checks[0].TTL");

@@ -48,7 +48,7 @@ async fn a_restart_keeps_registrations_ports_and_statuses_and_writes_nothing() {
 async fn a_check_that_ran_keeps_its_status_until_it_runs_again() {
     let (directory, server) = (tempfile::tempdir().unwrap(), FakeServer::new());
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let kind = starling_model::CheckKind::Tcp { address: listener.local_addr().unwrap().to_string() };
+    let kind = starling_model::CheckKind::tcp(listener.local_addr().unwrap().to_string());
     let mut spec = crate::build::check("up", kind);
     spec.definition.interval = LONG;
     let agent = start(directory.path(), &server).await;
