@@ -214,6 +214,7 @@ fn own_routes() -> Vec<Route> {
         Route::new("GET", "/starling/v1/proxies", P::OperatorRead, B::NONE, "Every proxy that is known to any server: connected, revision applied, what it refused (`local`)", |a, c| Box::pin(starling::proxies(a, c))),
         Route::new("GET", "/starling/v1/diagnostics", P::OperatorRead, B::NONE, "What is wrong with what users wrote, and what to do", |a, c| Box::pin(starling::diagnostics(a, c))),
         Route::new("GET", "/starling/v1/can", P::IntentionsRead, B::NONE, "Whether a request may pass, and which rule decides (`source`, `destination`, `path`, `method`, `header=NAME:VALUE`)", |a, c| Box::pin(starling::can(a, c))),
+        Route::new("GET", "/starling/v1/agent/xds", P::ServiceRead, B::NONE, "What a proxy of this node has to know to ask for its configuration: the node, its datacentre and the port of xDS", |a, c| Box::pin(agent::xds(a, c))),
         Route::new("PUT", "/starling/v1/agent/leaves/rotate", P::AgentWrite, B::NONE, "Have every leaf certificate of this node issued anew, with a new key", |a, c| Box::pin(starling::rotate_leaves(a, c))),
         Route::new("PUT", "/starling/v1/tokens/join", P::OperatorWrite, B::SMALL, "Make a join token (`Reusable`, `TTL`, `Description`); its text is answered here and never again", |a, c| Box::pin(token::create(a, c))),
         Route::new("GET", "/starling/v1/tokens/join", P::OperatorRead, B::NONE, "Join tokens, without their texts", |a, c| Box::pin(token::list(a, c))),

@@ -31,7 +31,7 @@ use crate::print;
 use arguments::EnvoyArgs;
 use bootstrap::{Bootstrap, Endpoint};
 use exposure::Exposure;
-use sidecar::Wanted;
+use sidecar::{Sidecar, Wanted};
 use xds::Xds;
 
 /// Run a data plane for a registered service, and look after the CA as Consul has it
@@ -66,17 +66,17 @@ pub(crate) async fn run(args: ConnectArgs, surroundings: &Surroundings) -> anyho
 async fn compose(args: &EnvoyArgs, client: &Client, environment: &Environment) -> anyhow::Result<serde_json::Value> {
     let admin = admin_address(&args.admin_bind)?;
     let wanted = wanted(args, environment)?;
+    // Once it is registered, whoever may read it may ask where it is.
+    let here = if args.node_name.is_none() { Some(find(args, client, wanted).await?) } else { None };
     let agent = sidecar::agent(client).await?;
     let elsewhere = args.node_name.as_deref().filter(|node| *node != agent.node);
-    let sidecar = match elsewhere {
-        None => match wanted {
-            Wanted::Gateway(name, kind) => gateway::find(client, (name, kind), &args.registering).await?,
-            Wanted::SidecarFor(_) | Wanted::Proxy(_) => sidecar::find(client, wanted).await?,
-        },
-        Some(node) if args.xds.grpc_addr.is_some() || environment.grpc_addr.is_some() => {
+    let sidecar = match (here, elsewhere) {
+        (Some(sidecar), _) => sidecar,
+        (None, None) => find(args, client, wanted).await?,
+        (None, Some(node)) if args.xds.grpc_addr.is_some() || environment.grpc_addr.is_some() => {
             sidecar::find_on(client, node, wanted).await?
         }
-        Some(node) => {
+        (None, Some(node)) => {
             return Err(usage(format!(
                 "proxies of {node} get their configuration from its own agent: give --grpc-addr"
             )));
@@ -94,6 +94,14 @@ async fn compose(args: &EnvoyArgs, client: &Client, environment: &Environment) -
         token: client.token(),
     }
     .render())
+}
+
+/// Finds it at the agent.
+async fn find(args: &EnvoyArgs, client: &Client, wanted: Wanted<'_>) -> anyhow::Result<Sidecar> {
+    match wanted {
+        Wanted::Gateway(name, kind) => gateway::find(client, (name, kind), &args.registering).await,
+        Wanted::SidecarFor(_) | Wanted::Proxy(_) => sidecar::find(client, wanted).await,
+    }
 }
 
 fn wanted<'a>(args: &'a EnvoyArgs, environment: &'a Environment) -> anyhow::Result<Wanted<'a>> {

@@ -47,11 +47,11 @@ async fn start(args: ProxyArgs, surroundings: &Surroundings) -> anyhow::Result<O
         Some(name) => Wanted::Gateway(name, args.gateway_kind),
         None => Wanted::of(&args.sidecar, &surroundings.environment)?,
     };
-    let agent = sidecar::agent(&client).await?;
     let sidecar = match wanted {
         Wanted::Gateway(name, kind) => gateway::find(&client, (name, kind), &args.registering).await?,
         Wanted::SidecarFor(_) | Wanted::Proxy(_) => sidecar::find(&client, wanted).await?,
     };
+    let agent = sidecar::agent(&client).await?;
     let dial = Dial::new(Xds::find(&args.xds, &client, &surroundings.environment, &agent)?)?;
     let id = InstanceId::new(&sidecar.id).context("the sidecar's ID")?;
     // By whatever name it is called, its node's ID is the same.

@@ -156,6 +156,8 @@ pub(crate) fn scope_of(method: &str, path: &str) -> Scope {
         (_, path) if path.starts_with("/v1/acl/") => in_acl(method, path),
         ("GET", "/starling/v1/health/live" | "/starling/v1/health/ready") => S::Public,
         ("GET", "/starling/v1/acl/rights") => S::Anyone,
+        // Who runs a proxy has the rights of its service, and seldom any on the agent.
+        ("GET", "/starling/v1/agent/xds") => S::Judged(&[(R::Service, Read), (R::Node, Read), (R::Agent, Read)]),
         ("GET", "/starling/v1/can") => S::Query(R::Intentions, Read, "destination"),
         ("GET", path) if path.starts_with("/starling/v1/") => S::Whole(R::Operator, Read),
         (_, path) if path.starts_with("/starling/v1/") => S::Whole(R::Operator, Write),

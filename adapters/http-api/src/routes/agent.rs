@@ -57,6 +57,22 @@ pub(super) async fn own(api: Arc<Api>, _: Call) -> Outcome {
     })))
 }
 
+/// What a proxy of this node has to know at its start; for whoever may read a service of the node, the node or the agent.
+pub(super) async fn xds(api: Arc<Api>, call: Call) -> Outcome {
+    let facts = api.catalog.authority();
+    let own = facts.node_name.as_str();
+    let reads = |instance: &ServiceInstance| call.bearer.reads(Resource::Service, instance.name.as_str());
+    if !call.bearer.reads(Resource::Agent, own) && !api.agent()?.services().iter().any(reads) {
+        call.bearer.require(Resource::Node, own, Access::Read)?;
+    }
+    Ok(Answer::json(json!({
+        "node": own,
+        "node_id": facts.node_id,
+        "datacenter": facts.datacenter.as_str(),
+        "xds_port": facts.grpc_port,
+    })))
+}
+
 fn member(api: &Api) -> Value {
     let facts = api.catalog.authority();
     json!({

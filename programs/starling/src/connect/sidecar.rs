@@ -88,11 +88,28 @@ struct Proxy {
 
 type Services = BTreeMap<String, Service>;
 
-/// Asks the agent for what the bootstrap says of the node.
+/// Asks the agent for what the bootstrap says of the node. What it says to those who run its proxies it has said since this release;
+/// one of before is asked about itself, for which it takes more rights.
 ///
 /// # Errors
 /// If it does not answer, or not as an agent.
 pub(crate) async fn agent(client: &Client) -> anyhow::Result<Agent> {
+    #[derive(Deserialize)]
+    struct Place {
+        node: String,
+        node_id: String,
+        datacenter: String,
+        xds_port: Option<u16>,
+    }
+    let asked = client.find(Call::get("/starling/v1/agent/xds")).await;
+    let Some(place) = asked.context("cannot ask the agent where its proxies are configured")? else {
+        return agent_of_before(client).await;
+    };
+    let Place { node, node_id, datacenter, xds_port } = place;
+    Ok(Agent { node, node_id, datacenter, xds_port })
+}
+
+async fn agent_of_before(client: &Client) -> anyhow::Result<Agent> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
     struct Own {
