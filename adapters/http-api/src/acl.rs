@@ -100,7 +100,10 @@ impl Bearer {
     }
 
     /// Refuses what may not be done with `name`.
-    pub(crate) fn require(&self, resource: Resource, name: &str, access: Access) -> Result<(), Denied> {
+    ///
+    /// # Errors
+    /// [`Denied`], in the words in which the bearer is told.
+    pub fn require(&self, resource: Resource, name: &str, access: Access) -> Result<(), Denied> {
         if self.rights.allows(resource, name, access) { Ok(()) } else { Err(self.lacks(resource, Some(name), access)) }
     }
 

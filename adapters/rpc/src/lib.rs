@@ -41,4 +41,5 @@ pub use serve::{
 };
 pub use socket::listen;
 pub use source::{AttachError, ProxyFeed, ProxySource};
+pub use starling_xds::ProxyNode;
 pub use stream::FIRST_REQUEST_TIMEOUT;

@@ -7,10 +7,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use http_body::Body as HttpBody;
+use starling_model::AclSecret;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 use tonic::codegen::StdError;
+use tonic::metadata::MetadataMap;
 use tonic::server::{Grpc, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
@@ -22,6 +24,9 @@ use crate::stream::{Delta, RESPONSES_QUEUED_MAX, Sotw, Variant, run};
 
 pub(crate) const DELTA_PATH: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 const SOTW_PATH: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+
+/// Where a proxy shows its token.
+const TOKEN: &str = "x-consul-token";
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -79,10 +84,11 @@ impl<V: Variant> StreamingService<V::Request> for Method<V> {
     fn call(&mut self, request: Request<Streaming<V::Request>>) -> Self::Future {
         let (AdsService { source, stopping }, peer) = (self.service.clone(), self.peer.clone());
         Box::pin(async move {
+            let token = token(request.metadata())?;
             let (sender, receiver) = mpsc::channel(RESPONSES_QUEUED_MAX);
             let requests = request.into_inner();
             tokio::spawn(async move {
-                if let Err(status) = run::<V>(source, peer, requests, sender.clone(), stopping).await {
+                if let Err(status) = run::<V>(source, (peer, token), requests, sender.clone(), stopping).await {
                     // Nobody to tell is as good as told.
                     let _ = sender.send(Err(status)).await;
                 }
@@ -90,4 +96,11 @@ impl<V: Variant> StreamingService<V::Request> for Method<V> {
             Ok(Response::new(ReceiverStream::new(receiver)))
         })
     }
+}
+
+/// What a caller shows for a token, by Consul's name for it.
+fn token(metadata: &MetadataMap) -> Result<Option<AclSecret>, Status> {
+    let Some(shown) = metadata.get(TOKEN).filter(|shown| !shown.is_empty()) else { return Ok(None) };
+    let secret = shown.to_str().ok().and_then(AclSecret::new);
+    secret.map(Some).ok_or_else(|| Status::unauthenticated(format!("{TOKEN}: nobody has such a token")))
 }

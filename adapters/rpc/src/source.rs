@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::future::BoxFuture;
+use starling_model::AclSecret;
 use starling_xds::{ProxyNode, Report, ResourceSet};
 use tokio::sync::watch;
 use tonic::Status;
@@ -13,13 +15,13 @@ use crate::connection::Peer;
 /// Knows the proxies.
 #[async_trait]
 pub trait ProxySource: Send + Sync + 'static {
-    /// Begins to serve a proxy, which introduces itself as `node` over a connection from `peer`.
+    /// Begins to serve a proxy, which introduces itself as `node` over a connection from `peer`, and may show a token.
     ///
     /// Awaited before anything is sent, so it may wait until there is something to send.
     ///
     /// # Errors
     /// [`AttachError`] if the proxy is not served; it is told the reason.
-    async fn attach(&self, node: ProxyNode, peer: Peer) -> Result<ProxyFeed, AttachError>;
+    async fn attach(&self, node: ProxyNode, peer: Peer, token: Option<AclSecret>) -> Result<ProxyFeed, AttachError>;
 }
 
 /// One proxy's resources and reports, for as long as its stream lives: the feed is dropped when the stream ends.
@@ -29,6 +31,8 @@ pub struct ProxyFeed {
     pub resources: watch::Receiver<Arc<ResourceSet>>,
     /// Called with every report, in order; must not block. Whatever it owns is dropped when the stream ends.
     pub on_report: Box<dyn FnMut(Report) + Send>,
+    /// Completes when the proxy may be served no more, and the stream ends.
+    pub ends: BoxFuture<'static, AttachError>,
 }
 
 impl fmt::Debug for ProxyFeed {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::Node;
 use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use starling_model::AclSecret;
 use starling_xds::wire::{DeltaResponse, SotwResponse};
 use starling_xds::{AdsSession, Flavour, ProxyNode, ResourceType, Response, SessionError};
 use tokio::sync::{mpsc, watch};
@@ -86,7 +87,7 @@ enum Input<R> {
 /// The status with which the stream ends, unless the client ended it.
 pub(crate) async fn run<V: Variant>(
     source: Arc<dyn ProxySource>,
-    peer: Peer,
+    (peer, token): (Peer, Option<AclSecret>),
     mut requests: Streaming<V::Request>,
     responses: mpsc::Sender<Result<V::Response, Status>>,
     mut stopping: watch::Receiver<bool>,
@@ -95,7 +96,7 @@ pub(crate) async fn run<V: Variant>(
     let node = V::node(&first).filter(|node| !node.id.is_empty());
     let node = ProxyNode::from(node.ok_or_else(|| Status::invalid_argument("the first request names no node"))?);
     tracing::debug!(id = node.id, user_agent = node.user_agent, ?peer, "proxy attaches");
-    let mut feed = source.attach(node, peer).await?;
+    let mut feed = source.attach(node, peer, token).await?;
     let resources = Arc::clone(&feed.resources.borrow_and_update());
     let mut session = AdsSession::new(V::FLAVOUR, resources);
     let mut input = Input::Request(first);
@@ -128,6 +129,7 @@ pub(crate) async fn run<V: Variant>(
                 changed.map_err(|_| Status::unavailable("the proxy is no longer served here"))?;
                 Input::Resources
             }
+            refused = &mut feed.ends => return Err(refused.into()),
             () = stopped(&mut stopping) => return Err(stopping_status()),
         };
     }

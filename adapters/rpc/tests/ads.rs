@@ -15,8 +15,8 @@ use hyper_util::rt::TokioIo;
 use mesh::{Authority, DEADLINE, LOCALHOST, Server, Source, World, names};
 use rustls::pki_types::ServerName;
 use starling_identity::Identity;
-use starling_model::Protocol;
-use starling_rpc::{CONNECTIONS_MAX, Doors, LoopbackListener, Peer, REQUEST_BYTES_MAX};
+use starling_model::{AclSecret, Protocol};
+use starling_rpc::{AttachError, CONNECTIONS_MAX, Doors, LoopbackListener, Peer, REQUEST_BYTES_MAX};
 use starling_tls::{ClientAuth, CredentialSlot, Credentials, TrustRoots, client_config, server_config};
 use starling_xds::{Report, ResourceType};
 use tokio::io::AsyncReadExt;
@@ -125,6 +125,39 @@ async fn who_is_not_known_is_told_so() {
     stream.next().await.unwrap();
     stream.ask("api", ResourceType::Cluster, &[]).await;
     assert_eq!(stream.next().await.unwrap_err().code(), Code::InvalidArgument);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_comes_with_its_stream_which_ends_when_the_proxy_may_be_served_no_more() {
+    let (source, _world, server) = start().await;
+    let channel = connect(server.address).await;
+    let open = async |token: Option<&[u8]>| {
+        let (requests, receiver) = mpsc::channel(8);
+        let mut call = tonic::Request::new(ReceiverStream::new(receiver));
+        if let Some(token) = token {
+            call.metadata_mut().insert("x-consul-token", token.try_into().unwrap());
+        }
+        let mut client = AggregatedDiscoveryServiceClient::new(channel.clone());
+        let responses = client.delta_aggregated_resources(call).await?.into_inner();
+        Ok::<_, Status>(Stream { requests, responses })
+    };
+    for odd in [&b"a b"[..], &[b'a'; 10_000], "é".as_bytes()] {
+        assert_eq!(open(Some(odd)).await.err().unwrap().code(), Code::Unauthenticated);
+    }
+    assert!(source.attached.lock().unwrap().is_empty());
+    for token in [None, Some(&b""[..]), Some(b"sesame")] {
+        let mut stream = open(token).await.unwrap();
+        stream.ask("web", ResourceType::Cluster, &["*"]).await;
+        stream.next().await.unwrap();
+    }
+    assert_eq!(*source.shown.lock().unwrap(), [None, None, AclSecret::new("sesame")]);
+    let mut stream = open(None).await.unwrap();
+    stream.ask("web", ResourceType::Cluster, &["*"]).await;
+    stream.next().await.unwrap();
+    source.ends.send_replace(Some(AttachError::Refused { reason: "no more".to_owned() }));
+    let ended = stream.next().await.unwrap_err();
+    assert_eq!((ended.code(), ended.message()), (Code::PermissionDenied, "no more"));
     server.stop().await;
 }
 

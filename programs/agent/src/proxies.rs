@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use starling_catalog::{MeshRead, Refused, Subject};
 use starling_identity::Identity;
 use starling_model::ingress::certificate_names;
-use starling_model::{InstanceId, InstanceKey, Revision, ServiceName};
+use starling_model::{AclSecret, InstanceId, InstanceKey, Revision, ServiceName};
 use starling_plan::{Diagnostic, MeshSettings, Plan, PlanError, Planned, Planner};
 use starling_rpc::{AttachError, NATIVE_PROXY, PROCESS, Peer, ProxyFeed, ProxySource};
 use starling_tls::dns_names;
@@ -228,8 +228,8 @@ impl Proxies {
     }
 }
 
-/// Over TLS a proxy gets what its own identity may see; in plaintext the listener is on loopback, and whoever is on the
-/// machine is trusted as the agent's user is. What a proxy is sent includes its service's private key, which stays on
+/// Over TLS a proxy gets what its own identity may see; in plaintext the listener is on loopback, and whose door that is
+/// has looked at the caller's token. What a proxy is sent includes its service's private key, which stays on
 /// this machine.
 fn admit(peer: &Peer, client: Client, service: &ServiceName) -> Result<(), AttachError> {
     let Peer::Member { identity, address, is_local } = peer else { return Ok(()) };
@@ -254,7 +254,7 @@ fn admit(peer: &Peer, client: Client, service: &ServiceName) -> Result<(), Attac
 
 #[async_trait]
 impl ProxySource for Proxies {
-    async fn attach(&self, node: ProxyNode, peer: Peer) -> Result<ProxyFeed, AttachError> {
+    async fn attach(&self, node: ProxyNode, peer: Peer, _: Option<AclSecret>) -> Result<ProxyFeed, AttachError> {
         let unknown = || AttachError::Unknown { id: node.id.clone() };
         let id = InstanceId::new(&node.id).map_err(|_| unknown())?;
         let (client, service) = (Client::of(&node), service_of(&self.0, &id)?);
@@ -283,7 +283,7 @@ impl ProxySource for Proxies {
             }
             pass_on(&**reports.lock().unwrap_or_else(PoisonError::into_inner), report);
         });
-        Ok(ProxyFeed { resources, on_report })
+        Ok(ProxyFeed { resources, on_report, ends: Box::pin(std::future::pending()) })
     }
 }
 
@@ -299,11 +299,11 @@ enum Client {
 }
 
 impl Client {
-    /// Every gRPC library calls itself `gRPC` and then by its language; whoever says nothing is taken for an Envoy.
+    /// Whoever says nothing is taken for an Envoy.
     fn of(node: &ProxyNode) -> Self {
         match node.user_agent.as_str() {
             NATIVE_PROXY => Self::Native,
-            other if other.starts_with("gRPC") => Self::Grpc,
+            _ if node.is_grpc_library() => Self::Grpc,
             _ => Self::Envoy,
         }
     }

@@ -17,7 +17,7 @@ use starling_http_api::parse::Definitions;
 use starling_http_api::{AgentPort, AllowEverything, MeshFacts, Ports};
 use starling_model::{Action, TrustDomain};
 use starling_proxy::Engine;
-use starling_rpc::{LoopbackListener, ProxySource};
+use starling_rpc::LoopbackListener;
 use starling_telemetry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -36,6 +36,7 @@ use crate::role::definitions::{self, Named, Unavailable};
 use crate::role::doors::DnsSockets;
 use crate::role::http_doors::HttpSockets;
 use crate::role::local_agent::LocalAgent;
+use crate::role::proxies_door::ProxiesDoor;
 use crate::role::reload::Reload;
 use crate::role::{self, Interrupts, Role, Serving, doors, node};
 
@@ -203,8 +204,14 @@ async fn open(
     let trust_domain = facts.trust_domain.clone();
     let servers = Servers(Arc::clone(&node.api));
     let agent = local_agent(node, serving, trust_domain, guise, known).await?;
+    let catalog = Arc::new(Part::new(Arc::clone(node), servers.clone(), facts, registry));
+    let source = ProxiesDoor {
+        proxies: node.proxies.clone(),
+        agent: Arc::clone(&agent) as _,
+        catalog: Arc::clone(&catalog) as _,
+    };
     let api = starling_http_api::router(Ports {
-        catalog: Arc::new(Part::new(Arc::clone(node), servers.clone(), facts, registry)),
+        catalog,
         agent: Some(agent),
         servers: Some(Arc::new(servers.clone())),
         authoriser: Arc::new(AllowEverything),
@@ -213,8 +220,7 @@ async fn open(
         serving.spawn(starling_dns::relay(udp, tcp, servers.clone(), serving.stopped())).await;
     }
     http.serve(serving, api, shares.http).await;
-    let source = Arc::new(node.proxies.clone()) as Arc<dyn ProxySource>;
-    serving.spawn_door("xDS", starling_rpc::serve(grpc, source, shares.grpc, serving.stopped())).await;
+    serving.spawn_door("xDS", starling_rpc::serve(grpc, Arc::new(source), shares.grpc, serving.stopped())).await;
     Ok(())
 }
 

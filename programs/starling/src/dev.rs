@@ -17,7 +17,7 @@ use starling_http_api::AgentPort;
 use starling_http_api::parse::Definitions;
 use starling_model::Node;
 use starling_plan::MeshSettings;
-use starling_rpc::{LoopbackListener, ProxySource};
+use starling_rpc::LoopbackListener;
 use starling_server::{Opening, ServerConfig};
 use starling_telemetry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
@@ -238,11 +238,8 @@ impl Running {
             let hangup = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
             self.serving.spawn_endless(Arc::clone(&agent).reload_at(hangup)).await;
         }
-        let beside = Beside { agent, proxies: self.proxies.clone(), grpc };
+        let beside = Beside { agent, proxies: self.proxies.clone(), grpc: sockets.grpc };
         self.control.open(&self.serving, sockets.server, &self.node, Some(beside), shares).await?;
-        let source = Arc::new(self.proxies.clone()) as Arc<dyn ProxySource>;
-        let served = starling_rpc::serve(sockets.grpc, source, shares.grpc, self.serving.stopped());
-        self.serving.spawn_door("xDS", served).await;
         Ok((http, grpc))
     }
 

@@ -21,6 +21,7 @@ mod interrupts;
 pub(crate) mod local_agent;
 pub(crate) mod node;
 mod peers;
+pub(crate) mod proxies_door;
 pub(crate) mod reload;
 mod server_certificate;
 pub(crate) mod serving;

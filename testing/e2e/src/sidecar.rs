@@ -46,8 +46,16 @@ impl Sidecar {
     /// # Panics
     /// If there is no bootstrap for it.
     pub async fn spawn(mesh: &Mesh, id: &str, xds: Xds) -> Self {
+        Self::spawn_with(mesh, id, xds, &[]).await
+    }
+
+    /// The same with more arguments.
+    ///
+    /// # Panics
+    /// If there is no bootstrap for it.
+    pub async fn spawn_with(mesh: &Mesh, id: &str, xds: Xds, more: &[&str]) -> Self {
         let admin = format!("127.0.0.1:{}", free_port());
-        let connect = ["connect", "envoy", "-sidecar-for", id, "-admin-bind", &admin];
+        let connect = [&["connect", "envoy", "-sidecar-for", id, "-admin-bind", &admin], more].concat();
         let command = match xds {
             Xds::Incremental => mesh.command(&[&connect[..], &["--"], &ENVOY_ARGUMENTS].concat()),
             Xds::StateOfTheWorld => {

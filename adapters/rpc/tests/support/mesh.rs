@@ -10,8 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use starling_identity::{IssuanceRules, Layout, SpiffeId, service_sni};
 use starling_model::{
-    AccessLog, Action, BalancePolicy, Datacenter, InstanceKey, IntentionPermission, IntentionSubject, Namespace,
-    Protocol, Revision, ServiceName, SourceDecision, TrustDomain, UnixSeconds,
+    AccessLog, AclSecret, Action, BalancePolicy, Datacenter, InstanceKey, IntentionPermission, IntentionSubject,
+    Namespace, Protocol, Revision, ServiceName, SourceDecision, TrustDomain, UnixSeconds,
 };
 use starling_plan::{
     Cluster, Endpoint, Endpoints, Inbound, Limits, LocalApp, OUTBOUND_TIMEOUT, Outbound, Plan, Routes, Trust,
@@ -256,6 +256,10 @@ pub struct Source {
     feeds: Arc<BTreeMap<&'static str, watch::Sender<Arc<ResourceSet>>>>,
     reports: watch::Sender<Vec<(String, Report)>>,
     pub attached: Arc<Mutex<Vec<(ProxyNode, Peer)>>>,
+    /// The tokens that they showed.
+    pub shown: Arc<Mutex<Vec<Option<AclSecret>>>>,
+    /// Why all streams are to end, once they are.
+    pub ends: watch::Sender<Option<AttachError>>,
     /// Rises when a stream ends.
     pub detached: watch::Sender<usize>,
 }
@@ -267,6 +271,8 @@ impl Source {
             feeds: Arc::new(feeds),
             reports: watch::Sender::new(Vec::new()),
             attached: Arc::default(),
+            shown: Arc::default(),
+            ends: watch::Sender::new(None),
             detached: watch::Sender::new(0),
         }
     }
@@ -305,16 +311,24 @@ impl Drop for Detach {
 
 #[async_trait]
 impl ProxySource for Source {
-    async fn attach(&self, node: ProxyNode, peer: Peer) -> Result<ProxyFeed, AttachError> {
+    async fn attach(&self, node: ProxyNode, peer: Peer, token: Option<AclSecret>) -> Result<ProxyFeed, AttachError> {
         let id = node.id.clone();
         let feed = self.feeds.get(id.as_str()).ok_or_else(|| AttachError::Unknown { id: id.clone() })?;
         self.attached.lock().unwrap().push((node, peer));
+        self.shown.lock().unwrap().push(token);
         let (reports, detach) = (self.reports.clone(), Detach(self.detached.clone()));
         let on_report = move |report| {
             let _alive = &detach;
             reports.send_modify(|all| all.push((id.clone(), report)));
         };
-        Ok(ProxyFeed { resources: feed.subscribe(), on_report: Box::new(on_report) })
+        let mut ends = self.ends.subscribe();
+        let ends = async move {
+            match ends.wait_for(Option::is_some).await.map(|end| end.clone()) {
+                Ok(Some(end)) => end,
+                Ok(None) | Err(_) => std::future::pending().await,
+            }
+        };
+        Ok(ProxyFeed { resources: feed.subscribe(), on_report: Box::new(on_report), ends: Box::pin(ends) })
     }
 }
 

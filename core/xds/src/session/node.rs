@@ -34,6 +34,14 @@ pub struct ProxyNode {
     pub metadata: BTreeMap<String, String>,
 }
 
+impl ProxyNode {
+    /// Whether it is an application's gRPC library, which is sent no keys: each calls itself `gRPC`, and then by its language.
+    #[must_use]
+    pub fn is_grpc_library(&self) -> bool {
+        self.user_agent.starts_with("gRPC")
+    }
+}
+
 impl From<&Node> for ProxyNode {
     fn from(node: &Node) -> Self {
         let version = match &node.user_agent_version_type {

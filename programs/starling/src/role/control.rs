@@ -10,7 +10,7 @@ use starling_agent::Proxies;
 use starling_dns::Responder;
 use starling_http_api::{AgentPort, AllowEverything, Authoriser, MeshFacts, Permission, Ports, Router};
 use starling_model::{Action, Node, NodeName};
-use starling_rpc::{Api, ProxySource};
+use starling_rpc::{Api, LoopbackListener, ProxySource};
 use starling_server::{Door, Server};
 use starling_telemetry::Registry;
 use tokio::net::TcpListener;
@@ -22,6 +22,7 @@ use super::dns_reader::DnsReader;
 use super::doors::DnsSockets;
 use super::http_doors::HttpSockets;
 use super::peers::Peers;
+use super::proxies_door::ProxiesDoor;
 use super::{Serving, cut_off, dns_for_agents, doors, server_certificate};
 use crate::descriptors::Shares;
 
@@ -41,7 +42,7 @@ pub(crate) struct Beside {
     pub(crate) agent: Arc<dyn AgentPort>,
     pub(crate) proxies: Proxies,
     /// Where its proxies find xDS in plaintext.
-    pub(crate) grpc: SocketAddr,
+    pub(crate) grpc: LoopbackListener,
 }
 
 /// A server, and the way in for agents.
@@ -87,9 +88,11 @@ impl Control {
         beside: Option<Beside>,
         shares: Shares,
     ) -> anyhow::Result<()> {
-        let facts = self.facts(&sockets, own, beside.as_ref().map(|beside| beside.grpc))?;
+        let plaintext = beside.as_ref().map(|beside| beside.grpc.local_addr()).transpose()?;
+        let facts = self.facts(&sockets, own, plaintext)?;
         let ServerSockets { http, grpc_tls, dns } = sockets;
-        let (agent, proxies) = beside.map(|beside| (beside.agent, beside.proxies)).unzip();
+        let (agent, proxies) =
+            beside.as_ref().map(|beside| (Arc::clone(&beside.agent), beside.proxies.clone())).unzip();
         let peers = Arc::new(Peers::new(Arc::clone(&self.server)));
         serving.spawn_endless(cut_off::run(Arc::clone(&self.server), Arc::clone(&peers))).await;
         let catalog = Arc::new(Catalog {
@@ -109,6 +112,11 @@ impl Control {
         let (tls, renewing) = server_certificate::listener(&self.server, grpc_tls.local_addr()?.ip()).await?;
         serving.spawn_endless(renewing).await;
         http.serve(serving, own_api, shares.http).await;
+        if let Some(Beside { agent, proxies, grpc }) = beside {
+            let source = Arc::new(ProxiesDoor { proxies, agent, catalog: Arc::clone(&catalog) as _ });
+            let served = starling_rpc::serve(grpc, source, shares.grpc, serving.stopped());
+            serving.spawn_door("xDS", served).await;
+        }
         let responder = Responder::new(DnsReader::new(Arc::clone(&catalog), agent)).configured(self.dns.clone());
         let responder = Arc::new(responder.counted(&self.registry));
         for DnsSockets { udp, tcp } in dns {

@@ -10,7 +10,7 @@ use crate::apart::node;
 const SETTINGS: &str = "node_grace = \"3s\"\nacl_default_policy = \"deny\"\n";
 
 /// A server with access control, and the token that may everything.
-async fn server() -> (Mesh, String) {
+pub(crate) async fn server() -> (Mesh, String) {
     let program = Program::Server(SETTINGS.to_owned());
     let server = Mesh::start(MeshOptions { program, ..MeshOptions::default() }).await;
     let first = server.put("/v1/acl/bootstrap", &json!({})).await.success().json();
@@ -18,17 +18,17 @@ async fn server() -> (Mesh, String) {
     (server, secret)
 }
 
-fn shown(target: &str, token: &str) -> String {
+pub(crate) fn shown(target: &str, token: &str) -> String {
     let sign = if target.contains('?') { '&' } else { '?' };
     format!("{target}{sign}token={token}")
 }
 
-async fn made(mesh: &Mesh, target: &str, root: &str, body: &Value) -> Value {
+pub(crate) async fn made(mesh: &Mesh, target: &str, root: &str, body: &Value) -> Value {
     mesh.put(&shown(target, root), body).await.success().json()
 }
 
 /// The secret of a token with these rules.
-async fn token(mesh: &Mesh, root: &str, name: &str, rules: &str) -> String {
+pub(crate) async fn token(mesh: &Mesh, root: &str, name: &str, rules: &str) -> String {
     made(mesh, "/v1/acl/policy", root, &json!({"Name": name, "Rules": rules})).await;
     let token = made(mesh, "/v1/acl/token", root, &json!({"Policies": [{"Name": name}]})).await;
     token["SecretID"].as_str().expect("a secret").to_owned()

@@ -3,6 +3,7 @@
 //! One binary, so that tests of all kinds share the machine's cores; each test has a mesh of its own.
 
 mod acl;
+mod acl_proxies;
 mod apart;
 mod api_doors;
 mod authority;
