@@ -10,6 +10,7 @@ mod connect;
 pub(crate) mod coordinate;
 mod discovery_chain;
 mod event;
+mod exported;
 mod gateway;
 mod health;
 mod intention;
@@ -85,6 +86,7 @@ fn agent_routes() -> Vec<Route> {
         Route::new("GET", "/v1/agent/metrics", P::AgentRead, B::NONE, "Metrics, in Consul's JSON (`format=prometheus`: in text)", |a, c| Box::pin(machine::metrics(a, c))),
         Route::new("GET", "/v1/agent/host", P::OperatorRead, B::NONE, "The machine: memory, processors, kernel", |a, c| Box::pin(machine::host(a, c))),
         Route::new("GET", "/v1/agent/version", P::AgentRead, B::NONE, "The release of Consul whose API this is, and Starling's own", |a, c| Box::pin(machine::version(a, c))),
+        Route::new("GET", "/v1/agent/metrics/stream", P::AgentRead, B::NONE, "The same every 10 seconds, an object a line", |a, c| Box::pin(machine::metrics_stream(a, c))),
         Route::new("GET", "/v1/agent/monitor", P::AgentRead, B::NONE, "The log as it is written, a line at a time (`loglevel`, no deeper than the process logs; `logjson`)", |a, c| Box::pin(monitor::monitor(a, c))),
         Route::new("PUT", "/v1/agent/maintenance", P::NodeWrite, B::NONE, "Put this node into maintenance, or take it out (`enable`, `reason`)", |a, c| Box::pin(maintenance::node(a, c))),
         Route::new("PUT", "/v1/agent/service/maintenance/{id}", P::ServiceWrite, B::NONE, "Put an instance into maintenance, or take it out (`enable`, `reason`)", |a, c| Box::pin(maintenance::service(a, c))),
@@ -147,6 +149,8 @@ fn connect_routes() -> Vec<Route> {
         Route::new("PUT", "/v1/config", P::ConfigWrite, B::CONFIG_ENTRY, "Write a config entry (`cas`)", |a, c| Box::pin(config::write(a, c))),
         Route::new("GET", "/v1/config/{kind}", P::ConfigRead, B::NONE, "Config entries of a kind; blocking", |a, c| Box::pin(config::list(a, c))),
         Route::new("GET", "/v1/config/{kind}/{name}", P::ConfigRead, B::NONE, "One config entry; blocking", |a, c| Box::pin(config::read(a, c))),
+        Route::new("GET", "/v1/exported-services", P::ConfigRead, B::NONE, "What the `exported-services` entry comes to, by service; nobody is served by it; blocking", |a, c| Box::pin(exported::list(a, c))),
+        Route::new("GET", "/v1/imported-services", P::ConfigRead, B::NONE, "Nothing: there are no peers; blocking", |a, c| Box::pin(exported::imported(a, c))),
         Route::new("DELETE", "/v1/config/{kind}/{name}", P::ConfigWrite, B::NONE, "Remove a config entry (`cas`)", |a, c| Box::pin(config::delete(a, c))),
     ]
 }

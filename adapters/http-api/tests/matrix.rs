@@ -142,7 +142,9 @@ impl Mesh {
 /// What would end the mesh, or the tokens by which it is asked; it has tests of its own.
 fn is_left_out(route: &Route) -> bool {
     let path = route.path();
-    path.contains("/server/leave") || (route.method() != "GET" && path.starts_with("/v1/acl/token/"))
+    // What never ends has one, too.
+    let is_endless = path.ends_with("/metrics/stream");
+    is_endless || path.contains("/server/leave") || (route.method() != "GET" && path.starts_with("/v1/acl/token/"))
 }
 
 fn filled(path: &str, with: &str) -> String {

@@ -7,7 +7,9 @@ mod world;
 
 use std::sync::Arc;
 
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
+use tower::ServiceExt;
 use world::World;
 
 async fn send(world: &Arc<World>, method: &str, target: &str, body: &str) -> (u16, String) {
@@ -43,7 +45,7 @@ async fn maintenance_is_a_critical_check_that_somebody_puts_and_takes_away() {
     assert_eq!(send(&world, "PUT", "/v1/agent/service/maintenance/gone?enable=true", "").await.0, 404);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_agent_tells_of_its_machine_and_of_itself() {
     let world = World::new();
     assert!(json_of(&world, "GET", "/v1/agent/host", "").await["CollectionTime"].is_u64());
@@ -53,6 +55,13 @@ async fn an_agent_tells_of_its_machine_and_of_itself() {
     let (status, text) = send(&world, "GET", "/v1/agent/metrics?format=prometheus", "").await;
     assert!(status == 200 && text.contains("starling_commits_total 1"), "{status} {text}");
     assert_eq!(send(&world, "GET", "/v1/agent/metrics?format=xml", "").await.0, 400);
+    let stream = http::Request::get("/v1/agent/metrics/stream").body(axum::body::Body::empty()).unwrap();
+    let mut stream = world.router().oneshot(stream).await.unwrap().into_body();
+    for _ in 0..2 {
+        let line = stream.frame().await.unwrap().unwrap().into_data().unwrap();
+        let line: Value = serde_json::from_slice(line.strip_suffix(b"\n").unwrap()).unwrap();
+        assert_eq!(line["Counters"][0]["Name"], "starling_commits");
+    }
     assert_eq!(send(&world, "GET", "/v1/agent/health/service/name/_none_", "").await, (404, "[]".to_owned()));
     assert_eq!(send(&world, "GET", "/v1/agent/monitor?loglevel=loud", "").await.0, 400);
 }
@@ -158,4 +167,24 @@ async fn where_connect_is_off_nobody_is_given_roots_or_leaves() {
         let (status, text) = send(&world, "GET", target, "").await;
         assert!(status == 400 && text.starts_with("Connect must be enabled"), "{target}: {status} {text}");
     }
+}
+
+#[tokio::test]
+async fn what_is_exported_is_told_by_service() {
+    let world = World::new();
+    assert_eq!(json_of(&world, "GET", "/v1/exported-services", "").await, json!([]));
+    assert_eq!(json_of(&world, "GET", "/v1/imported-services", "").await, json!([]));
+    for name in ["web", "api"] {
+        json_of(&world, "PUT", "/v1/agent/service/register", &json!({"Name": name, "Port": 80}).to_string()).await;
+    }
+    let entry = json!({"Kind": "exported-services", "Name": "default", "Services": [
+        {"Name": "web", "Consumers": [{"Peer": "east"}, {"Partition": "other"}]},
+        {"Name": "*", "Consumers": [{"Peer": "west"}]},
+    ]});
+    json_of(&world, "PUT", "/v1/config", &entry.to_string()).await;
+    let expected = json!([
+        {"Service": "api", "Consumers": {"Peers": ["west"]}},
+        {"Service": "web", "Consumers": {"Peers": ["east", "west"], "Partitions": ["other"]}},
+    ]);
+    assert_eq!(json_of(&world, "GET", "/v1/exported-services", "").await, expected);
 }

@@ -108,6 +108,7 @@ pub(crate) fn scope_of(method: &str, path: &str) -> Scope {
     use Scope as S;
     match (method, path) {
         ("GET", "/metrics") => S::OwnNode(R::Agent, Read),
+        ("GET", "/v1/exported-services" | "/v1/imported-services") => S::Whole(R::Mesh, Read),
         ("GET", path) if path.starts_with("/v1/agent/") && is_of_agent(path) => S::OwnNode(R::Agent, Read),
         ("GET", "/v1/agent/host") => S::Whole(R::Operator, Read),
         ("PUT", "/v1/agent/maintenance") => S::OwnNode(R::Node, Write),
@@ -219,7 +220,10 @@ fn in_mesh(method: &str, path: &str) -> Scope {
 }
 
 fn is_of_agent(path: &str) -> bool {
-    matches!(path, "/v1/agent/self" | "/v1/agent/metrics" | "/v1/agent/version" | "/v1/agent/monitor")
+    matches!(
+        path,
+        "/v1/agent/self" | "/v1/agent/metrics" | "/v1/agent/metrics/stream" | "/v1/agent/version" | "/v1/agent/monitor"
+    )
 }
 
 /// A query is known by an identifier, behind which any name may stand: the handler sees which.

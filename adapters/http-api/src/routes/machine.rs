@@ -1,9 +1,12 @@
 //! What an agent says of its machine and of its own process, in Consul's forms.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
+use futures::stream;
 use serde_json::{Map, Value, json};
 
 use super::agent::CONSUL_VERSION;
@@ -15,6 +18,9 @@ use starling_model::UnixSeconds;
 
 /// Bytes in what the kernel calls a kB.
 const KIB: u64 = 1024;
+
+/// Between two lines of a stream of metrics.
+const METRICS_EVERY: Duration = Duration::from_secs(10);
 
 /// `GET /v1/agent/host`: what the kernel tells of the machine. What it does not tell is left out.
 pub(super) async fn host(_: Arc<Api>, _: Call) -> Outcome {
@@ -77,6 +83,17 @@ pub(super) async fn metrics(api: Arc<Api>, call: Call) -> Outcome {
         Some(other) => Err(ApiError::bad_request(format!("format: {other:?} is not \"prometheus\", the only one"))),
         None => Ok(Answer::json(in_consuls_form(&text))),
     }
+}
+
+/// For as long as somebody listens. Every 10 seconds, as Consul's agents do, by whose interval theirs are summed up.
+pub(super) async fn metrics_stream(api: Arc<Api>, call: Call) -> Outcome {
+    let begun = (tokio::time::interval(METRICS_EVERY), api, call.stopping);
+    let lines = stream::unfold(begun, |(mut interval, api, stopping)| async move {
+        stopping.cuts_short(interval.tick()).await?;
+        let line = format!("{}\n", in_consuls_form(&api.catalog.metrics_text()));
+        Some((Ok::<_, Infallible>(Bytes::from(line)), (interval, api, stopping)))
+    });
+    Ok(Answer::stream(axum::body::Body::from_stream(lines)))
 }
 
 /// Metrics in the OpenMetrics text form, as Consul's agents tell theirs. Buckets of histograms are left out.
