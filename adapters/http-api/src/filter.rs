@@ -20,6 +20,19 @@ pub(crate) struct Shape(&'static [(&'static str, &'static [&'static str])]);
 
 const NODE_FIELDS: &[&str] =
     &["Address", "Datacenter", "ID", "Meta.*", "Node", "Partition", "PeerName", "TaggedAddresses.*"];
+const MEMBER_FIELDS: &[&str] = &[
+    "Addr",
+    "DelegateCur",
+    "DelegateMax",
+    "DelegateMin",
+    "Name",
+    "Port",
+    "ProtocolCur",
+    "ProtocolMax",
+    "ProtocolMin",
+    "Status",
+    "Tags.*",
+];
 const CHECK_FIELDS: &[&str] = &[
     "CheckID",
     "Definition.*",
@@ -98,6 +111,8 @@ const INTENTION_FIELDS: &[&str] = &[
 impl Shape {
     /// Nodes.
     pub(crate) const NODES: Self = Self(&[("", NODE_FIELDS)]);
+    /// Members.
+    pub(crate) const MEMBERS: Self = Self(&[("", MEMBER_FIELDS)]);
     /// Checks.
     pub(crate) const CHECKS: Self = Self(&[("", CHECK_FIELDS)]);
     /// Services as an agent has them, or a node.

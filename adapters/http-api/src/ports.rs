@@ -13,8 +13,8 @@ use starling_catalog::{
 use starling_identity::JoinToken;
 use starling_model::{
     AclSecret, Action, CaKeyRecord, Check, CheckId, CheckStatus, Datacenter, InstanceId, InstanceKey,
-    JoinTokenDescription, NodeName, Revision, ServerId, ServiceInstance, ServiceName, ServiceRegistration, TrustDomain,
-    UnixSeconds,
+    JoinTokenDescription, Node, NodeName, Revision, ServerId, ServiceInstance, ServiceName, ServiceRegistration,
+    TrustDomain, UnixSeconds,
 };
 
 use tokio::sync::mpsc;
@@ -52,6 +52,17 @@ pub trait CatalogPort: Send + Sync + 'static {
     /// Servers that ended without leaving a while ago and are not back.
     fn lost_servers(&self) -> Vec<LostServer> {
         Vec::new()
+    }
+
+    /// Nodes with agents that have left the mesh and are not back, as far as that is remembered.
+    fn left_nodes(&self) -> Vec<Node> {
+        Vec::new()
+    }
+
+    /// Forgets one of them; whether it was remembered.
+    fn forget_left_node(&self, node: &NodeName) -> bool {
+        let _ = node;
+        false
     }
 
     /// How it stands with each process that keeps a shared store. Takes some seconds where one does not answer.
@@ -461,6 +472,16 @@ pub trait AgentPort: Send + Sync + 'static {
     async fn reload(&self) -> Result<(), AgentFailure> {
         let reason = "this agent was started without definition files that it could read anew".to_owned();
         Err(AgentFailure::BadRequest { path: "reload".to_owned(), reason })
+    }
+
+    /// Takes its node out of the mesh, and ends the process soon after. What is registered is kept for a later start. Where no server
+    /// is reached it ends all the same.
+    ///
+    /// # Errors
+    /// [`AgentFailure`] if it is not its own to leave.
+    async fn leave(&self) -> Result<(), AgentFailure> {
+        let reason = "this agent is part of a server".to_owned();
+        Err(AgentFailure::BadRequest { path: "leave".to_owned(), reason })
     }
 
     /// The token of those who ask this agent without one.

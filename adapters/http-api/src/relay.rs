@@ -43,6 +43,8 @@ impl Answerer {
     pub(crate) fn of(method: &Method, path: &str, pattern: &str) -> Self {
         match pattern {
             "/v1/agent/connect/ca/roots" | "/v1/connect/ca/roots" => Self::ServersElseAgent,
+            // Who the others are an agent does not know; while it reaches nobody, it is there itself.
+            "/v1/agent/members" => Self::ServersElseAgent,
             // Of other entries an agent does not know whether they are there.
             "/v1/config/{kind}/{name}" if *method == Method::GET && path == "/v1/config/proxy-defaults/global" => {
                 Self::ServersElseAgent
@@ -124,6 +126,9 @@ mod tests {
         for (method, path, pattern, expected) in [
             (Method::PUT, "/v1/agent/service/register", "/v1/agent/service/register", Agent),
             (Method::GET, "/v1/agent/connect/ca/leaf/web", "/v1/agent/connect/ca/leaf/{service}", Agent),
+            (Method::GET, "/v1/agent/members", "/v1/agent/members", ServersElseAgent),
+            (Method::GET, "/starling/v1/agent/xds", "/starling/v1/agent/xds", Agent),
+            (Method::PUT, "/v1/agent/leave", "/v1/agent/leave", Agent),
             (Method::GET, "/metrics", "/metrics", Agent),
             (Method::PUT, "/v1/agent/force-leave/n2", "/v1/agent/force-leave/{node}", Servers),
             (Method::PUT, "/v1/agent/maintenance", "/v1/agent/maintenance", Agent),

@@ -166,7 +166,7 @@ impl Api {
     }
 
     /// The token that was shown, or that of who shows this agent none.
-    fn token(&self, query: &Query, headers: &HeaderMap) -> Option<String> {
+    pub(crate) fn token(&self, query: &Query, headers: &HeaderMap) -> Option<String> {
         let default = || self.agent.as_ref().and_then(|agent| agent.default_token());
         token_of(query, headers).or_else(|| default().map(|token| token.reveal().to_owned()))
     }

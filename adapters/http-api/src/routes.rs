@@ -17,6 +17,7 @@ mod intention;
 mod kv;
 mod machine;
 mod maintenance;
+mod members;
 mod membership;
 mod monitor;
 mod operator;
@@ -66,7 +67,7 @@ fn agent_routes() -> Vec<Route> {
     use Permission as P;
     vec![
         Route::new("GET", "/v1/agent/self", P::AgentRead, B::NONE, "The agent: node, version, ports", |a, c| Box::pin(agent::own(a, c))),
-        Route::new("GET", "/v1/agent/members", P::NodeRead, B::NONE, "This node, as the only member that an agent lists", |a, c| Box::pin(agent::members(a, c))),
+        Route::new("GET", "/v1/agent/members", P::NodeRead, B::NONE, "Servers, and nodes with agents, as alive, left or failed (`filter`); with `wan`, servers alone", |a, c| Box::pin(members::members(a, c))).filtered(F::All(Shape::MEMBERS)),
         Route::new("GET", "/v1/agent/services", P::ServiceRead, B::NONE, "Services registered with this agent (`filter`)", |a, c| Box::pin(agent::services(a, c))).filtered(F::All(Shape::SERVICES)),
         Route::new("GET", "/v1/agent/service/{id}", P::ServiceRead, B::NONE, "One service registered with this agent; waits by content hash (`hash`, `wait`)", |a, c| Box::pin(agent::service(a, c))),
         Route::new("PUT", "/v1/agent/service/register", P::ServiceWrite, B::REGISTRATION, "Register a service, its sidecar and its checks (`replace-existing-checks`)", |a, c| Box::pin(agent::register(a, c))),
@@ -92,8 +93,8 @@ fn agent_routes() -> Vec<Route> {
         Route::new("PUT", "/v1/agent/service/maintenance/{id}", P::ServiceWrite, B::NONE, "Put an instance into maintenance, or take it out (`enable`, `reason`)", |a, c| Box::pin(maintenance::service(a, c))),
         Route::new("PUT", "/v1/agent/reload", P::AgentWrite, B::NONE, "Read definition files anew; what they say no more goes", |a, c| Box::pin(agent::reload(a, c))),
         Route::new("PUT", "/v1/agent/token/{token}", P::AgentWrite, B::SMALL, "Give the agent a token of its own, until it ends", |a, c| Box::pin(membership::token(a, c))),
-        Route::new("PUT", "/v1/agent/leave", P::AgentWrite, B::NONE, "Have this server leave, if there is another", |a, c| Box::pin(membership::leave(a, c))),
-        Route::new("PUT", "/v1/agent/force-leave/{node}", P::OperatorWrite, B::NONE, "Take out a node that is lost", |a, c| Box::pin(membership::force_leave(a, c))),
+        Route::new("PUT", "/v1/agent/leave", P::AgentWrite, B::NONE, "Have this agent take its node out of the mesh and end, or this server leave, if there is another", |a, c| Box::pin(membership::leave(a, c))),
+        Route::new("PUT", "/v1/agent/force-leave/{node}", P::OperatorWrite, B::NONE, "Take out a node that is lost; with `prune`, the server that is asked forgets that it was there", |a, c| Box::pin(membership::force_leave(a, c))),
         Route::new("PUT", "/v1/agent/join/{address}", P::AgentWrite, B::NONE, "Refused, with how a node joins", |a, c| Box::pin(membership::join(a, c))),
     ]
 }

@@ -31,7 +31,7 @@ mod shared;
 pub use error::{DeregisterError, RegisterError, StartError, UpdateCheckError, WriteError};
 pub use rehearsal::Rehearsal;
 use shared::Waiting;
-pub(crate) use shared::{Shared, State};
+pub(crate) use shared::{Leaving, Shared, State};
 
 /// Resolution of `DeregisterCriticalServiceAfter`. The duration itself is honoured as given, also below Consul's minimum
 /// of a minute.
@@ -178,6 +178,7 @@ impl Agent {
             changes: watch::channel(0).0,
             service_changes: watch::Sender::default(),
             clock: Arc::clone(&config.clock),
+            leaving: Leaving::default(),
         });
         {
             let state = shared.lock();
@@ -333,6 +334,15 @@ impl Agent {
             }
         };
         Ok(settled(waiting).await?)
+    }
+
+    /// Takes the node out of the catalog, with everything that is registered here; returns when that is durable. What is registered is
+    /// kept, and a later start registers it again; this agent writes nothing any more.
+    ///
+    /// # Errors
+    /// [`WriteError`] if no server took it; it is not tried again.
+    pub async fn leave(&self) -> Result<Revision, WriteError> {
+        self.shared.leave().await
     }
 
     /// Lets the checks of an instance run now, without waiting for their intervals: for whoever knows that it has just

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use starling_model::{Change, Revision};
+use starling_model::{Change, LIVENESS_CHECK, RecordKey, Revision};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -53,6 +53,10 @@ impl Committer {
         let mut ready = Some(ready);
         let mut compare_at = Instant::now();
         loop {
+            if self.shared.leaving.is_asked() {
+                self.leave().await;
+                break;
+            }
             let mut working = true;
             if Instant::now() >= compare_at || self.shared.lock().doubts {
                 let compared = self.compare().await;
@@ -76,14 +80,41 @@ impl Committer {
                 self.failures = 0;
                 tokio::select! {
                     () = self.shared.wake.notified() => {}
+                    () = self.shared.leaving.until_asked() => {}
                     () = tokio::time::sleep_until(compare_at) => {}
                 }
             } else {
                 let wait = RETRY_FIRST.saturating_mul(1 << self.failures.min(8)).min(RETRY_MAX);
                 self.failures += 1;
-                tokio::time::sleep(wait.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+                tokio::select! {
+                    () = self.shared.leaving.until_asked() => {}
+                    () = tokio::time::sleep(wait.mul_f64(0.5 + fastrand::f64() / 2.0)) => {}
+                }
             }
         }
+        // Who would have something written yet is told that nothing is.
+        loop {
+            self.shared.fail(self.shared.take_pending(), &WriteError::Stopped);
+            self.shared.wake.notified().await;
+        }
+    }
+
+    /// Takes the node out of the catalog. The journal keeps everything for a later start.
+    async fn leave(&mut self) {
+        let changes = {
+            let state = self.shared.lock();
+            let node = &state.registrations.node().name;
+            let liveness = LIVENESS_CHECK.parse().expect("invariant: the name of a check");
+            let checks = state.registrations.checks().keys().cloned().chain([liveness]);
+            let checks = checks.map(|check| RecordKey::Check(node.clone(), check));
+            let services = state.registrations.services().values();
+            let services = services.map(|service| RecordKey::Instance(service.instance.key.clone()));
+            checks.chain(services).chain([RecordKey::Node(node.clone())]).map(Change::Delete).collect()
+        };
+        self.shared.leaving.ended(self.link.leave(changes).await.map_err(|error| match error {
+            LinkError::Refused(reason) => WriteError::Refused(reason),
+            LinkError::Unavailable(reason) => WriteError::Unavailable(reason),
+        }));
     }
 
     /// Compares with the catalog and queues what differs; when to do so again, or `None` if it could not.

@@ -18,6 +18,16 @@ pub trait ServerLink: Send + Sync + 'static {
     /// could not now; in the second case all, some or none may have been written.
     async fn commit(&self, changes: Vec<Change>) -> Result<Revision, LinkError>;
 
+    /// The node leaves the mesh: `changes` take everything of it out of the catalog, and nobody waits for its agent any more. Nothing
+    /// is to be written after this.
+    ///
+    /// # Errors
+    /// [`LinkError`] as for [`ServerLink::commit`]; refused where the agent lives in its server's process.
+    async fn leave(&self, changes: Vec<Change>) -> Result<Revision, LinkError> {
+        let _ = changes;
+        Err(LinkError::Refused("the agent of a server's own process does not leave by itself".to_owned()))
+    }
+
     /// The catalog's records of this node: the node itself, its instances and its checks; none if they are those that
     /// were answered at `since`.
     ///

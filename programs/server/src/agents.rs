@@ -282,6 +282,19 @@ impl Agents {
         self.hub.remove_node(node);
     }
 
+    /// A node has left the mesh: its streams end, nobody waits for it, and receipts expect nothing of it.
+    pub(crate) fn has_left(&self, node: &NodeName) {
+        let mut state = self.lock();
+        if let Some(id) = state.nodes.remove(node)
+            && state.end(id)
+        {
+            self.metrics.attached.dec();
+        }
+        self.liveness.has_left(node);
+        drop(state);
+        self.hub.release_node(node);
+    }
+
     /// How many agents are attached.
     pub(crate) fn attached(&self) -> u32 {
         u32::try_from(self.metrics.attached.get()).unwrap_or_default()

@@ -16,7 +16,7 @@ use starling_catalog::{
     Charge, Command, JoinTokenCommand, JoinTokenRefusal, NameHolder, Refusal, Refused, Snapshot, Subject,
 };
 use starling_identity::JoinToken;
-use starling_model::{Action, Change, InstanceId, InstanceKey, NodeName, Record, Revision};
+use starling_model::{Action, Change, InstanceId, InstanceKey, NodeName, Record, RecordKey, Revision};
 use starling_rpc::{
     AgentDoor, AgentStream, AliasView, CallError, JoinAnswer, JoinRequest, LeafRequest, OwnRecords, whole_request,
 };
@@ -120,6 +120,10 @@ impl AgentDoor for Door {
     }
 
     async fn commit(&self, node: &NodeName, changes: Vec<Change>) -> Result<Revision, CallError> {
+        let leaves = |change: &Change| matches!(change, Change::Delete(RecordKey::Node(of)) if of == node);
+        if changes.iter().any(leaves) {
+            return Ok(self.server.leave_node(node).await?);
+        }
         let command = Command::Node { name: node.clone(), changes };
         let revision = self.server.commit(&command).await?;
         if self.server.is_attached(node) {

@@ -154,13 +154,22 @@ impl Hub {
         AttachedNode { hub: Arc::clone(self), reporter, generation }
     }
 
-    /// A node is lost or deregistered: receipts expect nothing more of it. Should it be attached still, it has to
-    /// attach anew to be spoken of again.
+    /// A node is lost: receipts expect nothing more of it, and those of what it owed name it. Should it be attached still, it has
+    /// to attach anew to be spoken of again.
     pub(crate) fn remove_node(&self, node: &NodeName) {
+        self.retire_node(node, Receipts::lost);
+    }
+
+    /// A node has left the mesh: receipts expect nothing more of it, and what it owed does not concern it after all.
+    pub(crate) fn release_node(&self, node: &NodeName) {
+        self.retire_node(node, Receipts::removed);
+    }
+
+    fn retire_node(&self, node: &NodeName, retire: fn(&mut Receipts, ReporterId) -> Vec<Progress>) {
         let mut state = self.lock();
         let Some(reporter) = state.receipts.find(&Reporter::Node(node.clone())) else { return };
         state.nodes.remove(&reporter);
-        let progress = state.receipts.lost(reporter);
+        let progress = retire(&mut state.receipts, reporter);
         drop(state);
         self.tell(&progress);
     }

@@ -10,6 +10,7 @@ mod backup;
 mod commit;
 mod contact;
 mod convergence;
+mod departed;
 mod door;
 mod garbage;
 mod hub;

@@ -15,10 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use starling_catalog::{Command, LIVENESS_NODES_MAX, LivenessCommand, Said, decide};
-use starling_model::{Change, CheckId, CheckStatus, LIVENESS_CHECK, NodeName, Record};
+use starling_model::{Change, CheckId, CheckStatus, LIVENESS_CHECK, NodeName, Record, Revision};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use crate::commit::CommitFailure;
 use crate::server::Server;
 
 /// How long a node may be away before it is lost, unless the configuration says otherwise.
@@ -94,6 +95,11 @@ impl Liveness {
         let mut state = self.lock();
         state.away.remove(node);
         state.last_return = Instant::now();
+    }
+
+    /// A node has left the mesh, and is not waited for.
+    pub(crate) fn has_left(&self, node: &NodeName) {
+        self.lock().away.remove(node);
     }
 
     /// A node's stream is gone.
@@ -250,6 +256,19 @@ impl Server {
         let _ = self.agents().liveness().note(node.clone()).await;
     }
 
+    /// Takes a node out of the catalog whose agent says that it leaves, with everything on it.
+    ///
+    /// # Errors
+    /// [`CommitFailure`] if that cannot be written; the node is as it was then, or partly gone.
+    pub(crate) async fn leave_node(&self, node: &NodeName) -> Result<Revision, CommitFailure> {
+        let revision = self.commit(&Command::DeregisterNode(node.clone())).await?;
+        self.agents().has_left(node);
+        // Where the store is shared it is written that the node is nobody's.
+        self.write_liveness(node).await;
+        tracing::info!(%node, "node left");
+        Ok(revision)
+    }
+
     /// The same for several, at most [`LIVENESS_NODES_MAX`].
     async fn say(&self, liveness: &Liveness, nodes: &[NodeName]) {
         loop {
@@ -282,7 +301,7 @@ fn log(change: &Change) {
     }
 }
 
-fn liveness_check() -> CheckId {
+pub(crate) fn liveness_check() -> CheckId {
     CheckId::new(LIVENESS_CHECK).expect("invariant: an identifier")
 }
 

@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use starling_catalog::Snapshot;
-use starling_model::{Change, Fence, LeaderRecord, NodeName, Record, RecordKey, ServerId, ServerRecord};
+use starling_model::{Change, Fence, LeaderRecord, Node, NodeName, Record, RecordKey, ServerId, ServerRecord};
 use starling_store::{CommitError, Expected, Lease, LeaseId, StoreMember, Transaction};
 use tokio::sync::{Notify, watch};
 
 use crate::commit::store_key;
+use crate::departed::Departed;
 use crate::server::{Server, now};
 
 /// How long after its end a server's record goes.
@@ -73,6 +74,7 @@ pub(crate) struct Membership {
     resigning: watch::Sender<bool>,
     resigned: watch::Sender<bool>,
     lost: Mutex<Vec<Lost>>,
+    departed: Departed,
 }
 
 /// A server whose record went with its lease.
@@ -103,6 +105,7 @@ impl Membership {
             resigning: watch::Sender::new(false),
             resigned: watch::Sender::new(false),
             lost: Mutex::default(),
+            departed: Departed::default(),
         }
     }
 
@@ -225,6 +228,17 @@ impl Server {
         recent.map(form).collect()
     }
 
+    /// Nodes that have left the mesh, or were taken out of it, and are not back, as far as this server was there.
+    #[must_use]
+    pub fn left_nodes(&self) -> Vec<Node> {
+        self.membership().departed.all()
+    }
+
+    /// Forgets one of them; whether it was remembered.
+    pub fn forget_left_node(&self, node: &NodeName) -> bool {
+        self.membership().departed.forget(node)
+    }
+
     /// How it stands with each process that keeps the store, where it is shared.
     pub async fn store_members(&self) -> Vec<StoreMember> {
         self.store().members().await
@@ -289,6 +303,7 @@ impl Server {
 
     /// The catalog has changed: does what that entails for this server and the nodes that are its business.
     pub(crate) fn members_changed(&self, before: &Snapshot, after: &Snapshot, changes: &[Change]) {
+        self.membership().departed.note(before, changes);
         let Some(me) = self.id() else { return };
         let mut changed = false;
         for change in changes {

@@ -9,6 +9,7 @@ mod streams;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use starling_agent::remote::{NodeConfig, RemoteNode};
@@ -35,10 +36,10 @@ use crate::role::control::ENVOY_VERSIONS;
 use crate::role::definitions::{self, Named, Unavailable};
 use crate::role::doors::DnsSockets;
 use crate::role::http_doors::HttpSockets;
-use crate::role::local_agent::LocalAgent;
+use crate::role::local_agent::{LEFT_WITHIN, LocalAgent};
 use crate::role::proxies_door::ProxiesDoor;
 use crate::role::reload::Reload;
-use crate::role::{self, Interrupts, Role, Serving, doors, node};
+use crate::role::{self, Interrupt, Interrupts, Role, Serving, doors, node};
 
 /// Runs until interrupted.
 pub(crate) async fn run(args: AgentArgs, environment: &Environment) -> anyhow::Result<()> {
@@ -112,6 +113,10 @@ struct Running {
     /// The native data plane, if this node has one.
     engine: Option<Arc<Engine>>,
     serving: Serving,
+    /// The agent as its API has it.
+    local: Arc<LocalAgent>,
+    /// Upon what requests to end the node leaves the mesh.
+    leaves_on: Vec<Interrupt>,
     /// Nobody else uses the directory meanwhile.
     _directory: Directory,
 }
@@ -134,17 +139,27 @@ impl Running {
         }
         let engine = plane.map(|plane| plane.engine);
         let http = sockets.http.places();
-        open(&node, &serving, sockets, registry, (guise, named)).await?;
+        let local = open(&node, &serving, sockets, registry, (guise, named)).await?;
         tracing::info!(data_dir = %directory.path.display(), %http, attached = node.is_attached(), "ready");
-        Ok(Self { node, engine, serving, _directory: directory })
+        let leaves_on = args.leaves_on();
+        Ok(Self { node, engine, serving, local, leaves_on, _directory: directory })
     }
 }
 
 impl Role for Running {
     const FINISHES_START: bool = false;
+    const ASKED_WITHIN: Duration = LEFT_WITHIN;
 
     async fn serve(&mut self) -> anyhow::Result<()> {
-        std::future::pending().await
+        self.local.left().await;
+        Ok(())
+    }
+
+    async fn asked_to_end(&mut self, by: Interrupt) {
+        if self.leaves_on.contains(&by) {
+            // It says itself where that failed.
+            let _ = AgentPort::leave(&*self.local).await;
+        }
     }
 
     async fn stop(self) {
@@ -197,7 +212,7 @@ async fn open(
     sockets: Sockets,
     registry: Registry,
     (guise, known): (Guise, Named),
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Arc<LocalAgent>> {
     let shares = Shares::here()?;
     let facts = facts(node, &sockets, guise.translates_addresses)?;
     let Sockets { http, grpc, dns } = sockets;
@@ -212,7 +227,7 @@ async fn open(
     };
     let api = starling_http_api::router(Ports {
         catalog,
-        agent: Some(agent),
+        agent: Some(Arc::clone(&agent) as _),
         servers: Some(Arc::new(servers.clone())),
         authoriser: Arc::new(AllowEverything),
     });
@@ -221,7 +236,7 @@ async fn open(
     }
     http.serve(serving, api, shares.http).await;
     serving.spawn_door("xDS", starling_rpc::serve(grpc, Arc::new(source), shares.grpc, serving.stopped())).await;
-    Ok(())
+    Ok(agent)
 }
 
 async fn local_agent(
@@ -241,7 +256,7 @@ async fn local_agent(
         known: known.into(),
     });
     let reloads = reload.is_some();
-    let agent = Arc::new(LocalAgent::new(agent, trust_domain, reload));
+    let agent = Arc::new(LocalAgent::new(agent, trust_domain, reload).able_to_leave());
     agent.set_default_token(guise.tokens.default);
     if reloads {
         let hangup = signal(SignalKind::hangup()).context("listening for SIGHUP")?;

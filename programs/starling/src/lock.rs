@@ -119,7 +119,10 @@ pub(crate) async fn run(args: LockArgs, surroundings: &Surroundings) -> anyhow::
         limit => Held::Among(Semaphore { session: &session, prefix, limit }),
     };
     let mut interrupts = Interrupts::listen()?;
-    let outcome = held(&held_by, &args, interrupts.next()).await;
+    let outcome = held(&held_by, &args, async {
+        let _ = interrupts.next().await;
+    })
+    .await;
     held_by.end().await;
     outcome
 }

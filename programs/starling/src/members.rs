@@ -23,7 +23,7 @@ pub(crate) struct MembersArgs {
     #[arg(long, value_name = "REGEX", default_value = ".*", hide_default_value = true, value_parser = pattern)]
     status: Regex,
 
-    /// Servers of every datacentre: there is one
+    /// Servers alone, by the names that they have among datacentres: there is one
     #[arg(long)]
     wan: bool,
 
@@ -50,7 +50,9 @@ struct Member {
 
 pub(crate) async fn run(args: MembersArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
     let client = surroundings.client(&args.api)?;
-    let call = args.filter.iter().fold(Call::get("/v1/agent/members"), |call, filter| call.query("filter", filter));
+    let call = Call::get("/v1/agent/members");
+    let call = if args.wan { call.query("wan", "true") } else { call };
+    let call = args.filter.iter().fold(call, |call, filter| call.query("filter", filter));
     let mut members: Vec<Value> = client.read(call).await?;
     members.retain(|member| is_shown(member, &args));
     if members.is_empty() {

@@ -153,7 +153,7 @@ pub(crate) async fn reload(args: ReloadArgs, surroundings: &Surroundings) -> any
     Ok(Outcome::Done)
 }
 
-/// Have the server that is asked leave, if there is another
+/// Have the agent that is asked take its node out of the mesh and end; a server leaves if there is another
 #[derive(Debug, clap::Args)]
 pub(crate) struct LeaveArgs {
     #[command(flatten)]
@@ -173,7 +173,7 @@ pub(crate) struct ForceLeaveArgs {
     #[arg(value_name = "NODE")]
     node: String,
 
-    /// Taken, and of no effect: nobody is remembered who has left
+    /// Also remove it from the members that the server lists who is asked
     #[arg(long)]
     prune: bool,
 

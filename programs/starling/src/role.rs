@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-pub(crate) use interrupts::{Interrupts, STOP_WITHIN};
+pub(crate) use interrupts::{Interrupt, Interrupts, STOP_WITHIN};
 pub(crate) use serving::Serving;
 use starling_proxy::Engine;
 use starling_server::AuthorityConfig;
@@ -57,8 +57,16 @@ pub(crate) trait Role {
     /// Whether a start that is interrupted is let finish: it writes where something is removed next.
     const FINISHES_START: bool;
 
+    /// How long the end may take longer for what a request to end entails beyond it.
+    const ASKED_WITHIN: Duration = Duration::ZERO;
+
     /// Serves until something fails.
     async fn serve(&mut self) -> anyhow::Result<()>;
+
+    /// Does what such a request to end entails beyond the end, and takes [`Self::ASKED_WITHIN`] for it at most.
+    async fn asked_to_end(&mut self, by: Interrupt) {
+        let _ = by;
+    }
 
     /// Ends in order.
     async fn stop(self);
@@ -109,18 +117,24 @@ pub(crate) async fn run_within<R: Role>(
     let mut starting = pin!(starting);
     let mut running = tokio::select! {
         started = &mut starting => started?,
-        () = interrupts.next() => {
+        _ = interrupts.next() => {
             if R::FINISHES_START {
                 interrupts.bound(stop_within, starting).await;
             }
             return Ok(());
         }
     };
-    let outcome = tokio::select! {
-        outcome = running.serve() => outcome,
-        () = interrupts.next() => Ok(()),
+    let (outcome, asked) = tokio::select! {
+        outcome = running.serve() => (outcome, None),
+        by = interrupts.next() => (Ok(()), Some(by)),
     };
-    interrupts.bound(stop_within, running.stop()).await;
+    let ending = async {
+        if let Some(by) = asked {
+            running.asked_to_end(by).await;
+        }
+        running.stop().await;
+    };
+    interrupts.bound(stop_within + R::ASKED_WITHIN, ending).await;
     outcome
 }
 

@@ -8,6 +8,7 @@ use starling_catalog::Snapshot;
 use starling_model::{Access, Check, CheckStatus, Resource, Revision, ServiceInstance, ServiceRegistration};
 
 use super::agent_check::may_touch;
+use super::members::{self, SERF_PORT};
 use crate::answer::{Answer, forms};
 use crate::blocking::jittered;
 use crate::call::{Call, log_notices};
@@ -19,11 +20,6 @@ use crate::router::{Api, Outcome};
 
 /// The release of Consul whose API this is; clients look at it to decide what they may ask for.
 pub const CONSUL_VERSION: &str = "1.22.0";
-
-/// Serf's word for a member that is there.
-const MEMBER_ALIVE: u8 = 1;
-/// Where Consul's agents gossip; clients expect a port, nothing here listens on it.
-const SERF_PORT: u16 = 8301;
 
 pub(super) async fn own(api: Arc<Api>, _: Call) -> Outcome {
     let facts = api.catalog.authority();
@@ -46,7 +42,7 @@ pub(super) async fn own(api: Arc<Api>, _: Call) -> Outcome {
             "GRPCTLSPort": tls,
         },
         "Coord": null,
-        "Member": member(&api),
+        "Member": members::own(&api),
         "Stats": super::stats::stats(&api),
         "Meta": {},
         "xDS": {
@@ -71,32 +67,6 @@ pub(super) async fn xds(api: Arc<Api>, call: Call) -> Outcome {
         "datacenter": facts.datacenter.as_str(),
         "xds_port": facts.grpc_port,
     })))
-}
-
-fn member(api: &Api) -> Value {
-    let facts = api.catalog.authority();
-    json!({
-        "Name": facts.node_name.as_str(),
-        "Addr": facts.node_address,
-        "Port": SERF_PORT,
-        "Tags": {
-            "dc": facts.datacenter.as_str(),
-            "id": facts.node_id,
-            "role": if api.is_server() { "consul" } else { "node" },
-            "build": format!("{CONSUL_VERSION}:starling"),
-        },
-        "Status": MEMBER_ALIVE,
-        "ProtocolMin": 1,
-        "ProtocolMax": 5,
-        "ProtocolCur": 2,
-        "DelegateMin": 2,
-        "DelegateMax": 5,
-        "DelegateCur": 4,
-    })
-}
-
-pub(super) async fn members(api: Arc<Api>, _: Call) -> Outcome {
-    Ok(Answer::json(json!([member(&api)])))
 }
 
 pub(super) async fn services(api: Arc<Api>, _: Call) -> Outcome {

@@ -18,6 +18,10 @@ pub(super) async fn join(_: Arc<Api>, _: Call) -> Outcome {
 }
 
 pub(super) async fn leave(api: Arc<Api>, _: Call) -> Outcome {
+    if !api.is_server() {
+        api.agent()?.leave().await?;
+        return Ok(Answer::empty());
+    }
     match api.catalog.leaving(true) {
         Some(_) => Ok(Answer::empty()),
         None => Err(ApiError::bad_request(
@@ -26,11 +30,20 @@ pub(super) async fn leave(api: Arc<Api>, _: Call) -> Outcome {
     }
 }
 
-/// Takes out a node that is lost. One that lives would come back with its next report.
+/// Takes out a node that is lost. One that lives would come back with its next report. Of one that has left, there is nothing but to
+/// forget it.
 pub(super) async fn force_leave(api: Arc<Api>, call: Call) -> Outcome {
-    let name = call.node_name()?;
+    let (name, prunes) = (call.node_name()?, call.query.switch("prune")?);
     let snapshot = api.catalog.snapshot();
     if snapshot.node(&name).is_none() {
+        let was_there = if prunes {
+            api.catalog.forget_left_node(&name)
+        } else {
+            api.catalog.left_nodes().iter().any(|left| left.name == name)
+        };
+        if was_there {
+            return Ok(Answer::empty());
+        }
         return Err(ApiError::not_found(format!("No node found with name {:?}", name.as_str())));
     }
     let liveness = LIVENESS_CHECK.parse().expect("invariant: the name of a check");
@@ -38,7 +51,10 @@ pub(super) async fn force_leave(api: Arc<Api>, call: Call) -> Outcome {
     if lives {
         return Err(ApiError::bad_request(format!("node {name} is alive; end its agent first")));
     }
-    let revision = api.catalog.commit(Command::DeregisterNode(name)).await?;
+    let revision = api.catalog.commit(Command::DeregisterNode(name.clone())).await?;
+    if prunes {
+        api.catalog.forget_left_node(&name);
+    }
     Ok(Answer::empty().written_at(revision))
 }
 

@@ -26,6 +26,33 @@ pub(crate) struct Shared {
     /// Told of changes of services alone: there are far more of checks.
     pub(super) service_changes: watch::Sender<()>,
     pub(super) clock: WallClock,
+    pub(crate) leaving: Leaving,
+}
+
+/// How far the node is with leaving the mesh.
+#[derive(Default)]
+pub(crate) struct Leaving {
+    asked: watch::Sender<bool>,
+    /// What came of it.
+    outcome: watch::Sender<Option<Result<Revision, WriteError>>>,
+}
+
+impl Leaving {
+    /// Whether the node is to leave, or has left.
+    pub(crate) fn is_asked(&self) -> bool {
+        *self.asked.borrow()
+    }
+
+    /// Returns once it is asked to.
+    pub(crate) async fn until_asked(&self) {
+        // The sender is borrowed, so the channel is not closed.
+        let _ = self.asked.subscribe().wait_for(|asked| *asked).await;
+    }
+
+    /// What came of it; it is not tried again.
+    pub(crate) fn ended(&self, outcome: Result<Revision, WriteError>) {
+        self.outcome.send_replace(Some(outcome));
+    }
 }
 
 pub(crate) struct State {
@@ -88,6 +115,16 @@ impl Shared {
     pub(crate) fn take_pending(&self) -> Vec<Group> {
         let State { registrations, pending, .. } = &mut *self.lock();
         pending.take(|key| registrations.change_bytes(key))
+    }
+
+    /// Takes the node out of the catalog, after what is being written now and before anything else.
+    pub(super) async fn leave(&self) -> Result<Revision, WriteError> {
+        let mut outcome = self.leaving.outcome.subscribe();
+        self.leaving.asked.send_replace(true);
+        match outcome.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone().unwrap_or(Err(WriteError::Stopped)),
+            Err(_) => Err(WriteError::Stopped),
+        }
     }
 
     /// Queues what was touched for somebody who waits. If nothing was, but some of `keys` is not yet written, they wait
@@ -233,6 +270,7 @@ mod tests {
             changes: watch::channel(0).0,
             service_changes: watch::Sender::default(),
             clock: Arc::new(|| UnixSeconds(0)),
+            leaving: Leaving::default(),
         }
     }
 

@@ -61,6 +61,8 @@ pub struct Uplink {
     compared_over: AtomicU64,
     wanted: Mutex<Wanted>,
     figures: Mutex<Figures>,
+    /// Whether the node leaves the mesh: no stream takes the place of one that ends.
+    leaving: watch::Sender<bool>,
 }
 
 /// Leaves that wait for the call that is under way to end; they go together in the next.
@@ -80,6 +82,7 @@ impl Uplink {
             compared_over: AtomicU64::new(0),
             wanted: Mutex::default(),
             figures: Mutex::default(),
+            leaving: watch::Sender::new(false),
         })
     }
 
@@ -173,6 +176,13 @@ pub struct RemoteLink(pub Arc<Uplink>);
 impl ServerLink for RemoteLink {
     async fn commit(&self, changes: Vec<Change>) -> Result<Revision, LinkError> {
         self.0.client()?.commit(changes).await.map_err(LinkError::from)
+    }
+
+    async fn leave(&self, changes: Vec<Change>) -> Result<Revision, LinkError> {
+        let client = self.0.client()?;
+        // Before it is said: a server ends the stream then, and one that was opened anew would bring the node back.
+        self.0.leaving.send_replace(true);
+        client.commit(changes).await.map_err(LinkError::from)
     }
 
     async fn own_records(&self, since: Option<Revision>) -> Result<OwnRecords, LinkError> {

@@ -8,6 +8,7 @@ use starling_model::{Datacenter, Locality, NodeName};
 use crate::client::address::host_and_port;
 use crate::environment::Environment;
 use crate::outcome::usage;
+use crate::role::Interrupt;
 use crate::role::arguments::{DataPlaneArgs, LogArgs};
 use crate::role::http_doors::HttpDoorArgs;
 
@@ -83,6 +84,14 @@ pub(crate) struct AgentArgs {
     #[arg(long)]
     pub(super) enable_script_checks: bool,
 
+    /// On SIGTERM, take this node out of the mesh with everything on it, rather than be waited for; a later start brings it back
+    #[arg(long)]
+    pub(super) leave_on_terminate: bool,
+
+    /// The same on Ctrl-C
+    #[arg(long)]
+    pub(super) leave_on_interrupt: bool,
+
     #[command(flatten)]
     pub(super) http_doors: HttpDoorArgs,
 
@@ -97,6 +106,12 @@ impl AgentArgs {
     /// Host and port of each server.
     pub(super) fn servers(&self) -> anyhow::Result<Vec<String>> {
         addresses("--server", &self.server)
+    }
+
+    /// Upon what requests to end the node leaves the mesh.
+    pub(super) fn leaves_on(&self) -> Vec<Interrupt> {
+        let on = [(self.leave_on_terminate, Interrupt::Terminate), (self.leave_on_interrupt, Interrupt::CtrlC)];
+        on.into_iter().filter_map(|(leaves, interrupt)| leaves.then_some(interrupt)).collect()
     }
 
     /// The join token: of the flag, of the file, or of the environment, in this order.

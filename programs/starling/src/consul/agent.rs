@@ -128,6 +128,10 @@ pub(super) struct AgentArgs {
     #[arg(long, value_name = "FILE")]
     join_token_file: Option<String>,
 
+    /// For an agent that is no server: whether SIGTERM has its node leave the mesh [default: true]
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    leave_on_terminate: Option<bool>,
+
     #[command(flatten)]
     passed_over: passed_over::Flags,
 }
@@ -213,6 +217,7 @@ impl AgentArgs {
         set(&mut settings.joining.bootstrap_expect, self.bootstrap_expect);
         settings.joining.members.extend(self.retry_join);
         set(&mut settings.joining.token_file, self.join_token_file);
+        set(&mut settings.joining.leave_on_terminate, self.leave_on_terminate);
         settings.ignored.extend(self.passed_over.names.into_iter().map(str::to_owned));
     }
 }

@@ -3,7 +3,7 @@
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 /// A flag by its name, the setting that it stands for, and whether it has a value.
-const FLAGS: [(&str, &str, bool); 41] = [
+const FLAGS: [(&str, &str, bool); 40] = [
     ("alt-domain", "alt_domain", true),
     ("auto-reload-config", "auto_reload_config", false),
     ("check_output_max_size", "check_output_max_size", true),
@@ -13,7 +13,6 @@ const FLAGS: [(&str, &str, bool); 41] = [
     ("domain", "domain", true),
     ("encrypt", "encrypt", true),
     ("advertise-wan", "advertise_addr_wan", true),
-    ("leave-on-terminate", "leave_on_terminate", false),
     ("log-file", "log_file", true),
     ("log-rotate-bytes", "log_rotate_bytes", true),
     ("log-rotate-duration", "log_rotate_duration", true),

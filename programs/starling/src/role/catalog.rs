@@ -16,7 +16,7 @@ use starling_http_api::{
     StoreMember,
 };
 use starling_identity::{JoinToken, JoinTokenTtlError};
-use starling_model::{InstanceKey, Revision, ServerId, ServerRecord, UnixSeconds, Versioned};
+use starling_model::{InstanceKey, Node, NodeName, Revision, ServerId, ServerRecord, UnixSeconds, Versioned};
 use starling_server::{CommitFailure as Failure, Incoming, Server, Unmade};
 use starling_telemetry::{LogFormat, Registry};
 use tokio::sync::Semaphore;
@@ -59,6 +59,14 @@ impl CatalogPort for Catalog {
     fn lost_servers(&self) -> Vec<LostServer> {
         let lost = self.server.lost_servers().into_iter();
         lost.map(|starling_server::LostServer { name, http, gone_for }| LostServer { name, http, gone_for }).collect()
+    }
+
+    fn left_nodes(&self) -> Vec<Node> {
+        self.server.left_nodes()
+    }
+
+    fn forget_left_node(&self, node: &NodeName) -> bool {
+        self.server.forget_left_node(node)
     }
 
     async fn store_members(&self) -> Vec<StoreMember> {

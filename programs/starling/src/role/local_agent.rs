@@ -16,6 +16,10 @@ use starling_model::{
     TrustDomain,
 };
 use tokio::signal::unix::Signal;
+use tokio::sync::watch;
+
+/// How long a server is waited for to take in that the node leaves, before the orderly end.
+pub(crate) const LEFT_WITHIN: Duration = Duration::from_secs(10);
 
 /// The agent behind the HTTP API of its process.
 pub(crate) struct LocalAgent {
@@ -30,6 +34,8 @@ pub(crate) struct LocalAgent {
     dns_token: Mutex<Option<AclSecret>>,
     /// Rises when one of them changes.
     tokens_version: AtomicU64,
+    /// Where the node may leave: turns true once it has, and the process is to end.
+    has_left: Option<watch::Sender<bool>>,
 }
 
 #[async_trait]
@@ -129,6 +135,20 @@ impl AgentPort for LocalAgent {
         reload.run(&self.agent).await.map_err(|error| refused(format!("{error:#}")))
     }
 
+    async fn leave(&self) -> Result<(), AgentFailure> {
+        let Some(has_left) = &self.has_left else {
+            let reason = "this agent is part of a server".to_owned();
+            return Err(AgentFailure::BadRequest { path: "leave".to_owned(), reason });
+        };
+        let left = tokio::time::timeout(LEFT_WITHIN, self.agent.leave()).await;
+        match left.unwrap_or_else(|_| Err(WriteError::Unavailable("no answer in time".to_owned()))) {
+            Ok(revision) => tracing::info!(%revision, "this node has left the mesh"),
+            Err(error) => tracing::warn!(%error, "no server was told that this node leaves; it counts as lost"),
+        }
+        has_left.send_replace(true);
+        Ok(())
+    }
+
     fn default_token(&self) -> Option<AclSecret> {
         self.default_token.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -165,8 +185,22 @@ impl LocalAgent {
 
     /// The agent, with the trust domain of its workloads, and how its files are read anew.
     pub(crate) fn new(agent: Arc<Agent>, trust_domain: TrustDomain, reload: Option<Reload>) -> Self {
-        let (default_token, dns_token, tokens_version) = Default::default();
-        Self { agent, trust_domain, reload, default_token, dns_token, tokens_version }
+        let (default_token, dns_token, tokens_version, has_left) = Default::default();
+        Self { agent, trust_domain, reload, default_token, dns_token, tokens_version, has_left }
+    }
+
+    /// The same with a node that leaves when it is asked to, upon which the process ends.
+    pub(crate) fn able_to_leave(self) -> Self {
+        Self { has_left: Some(watch::Sender::new(false)), ..self }
+    }
+
+    /// Returns once the node has left.
+    pub(crate) async fn left(&self) {
+        match &self.has_left {
+            // The sender lives as long as this.
+            Some(has_left) => drop(has_left.subscribe().wait_for(|left| *left).await),
+            None => std::future::pending().await,
+        }
     }
 
     fn identity_of(&self, service: &ServiceName) -> SpiffeId {

@@ -14,6 +14,7 @@ mod certificates;
 mod chain;
 mod command_line;
 mod command_output;
+mod consul_agents;
 mod consul_commands;
 mod consul_name;
 mod coordinating;

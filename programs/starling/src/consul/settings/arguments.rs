@@ -57,8 +57,12 @@ impl Settings {
             Some(servers) => {
                 say(&mut arguments, "--server", servers.join(","));
                 self.joining.say_token(&mut arguments);
+                self.joining.say_leaving(&mut arguments);
             }
-            None => self.say_policies(&mut arguments),
+            None => {
+                self.ignored.extend(self.joining.of_agents_alone());
+                self.say_policies(&mut arguments);
+            }
         }
         if self.enable_script_checks {
             arguments.push("--enable-script-checks".into());

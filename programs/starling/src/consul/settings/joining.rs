@@ -27,6 +27,10 @@ pub(in super::super) struct Joining {
     pub(in super::super) members: Vec<String>,
     pub(in super::super) token_file: Option<String>,
     token: Option<String>,
+    /// Whether SIGTERM has the node leave; Consul's default is that of an agent that is no server.
+    pub(in super::super) leave_on_terminate: Option<bool>,
+    /// Whether Ctrl-C does not.
+    skip_leave_on_interrupt: Option<bool>,
 }
 
 impl Joining {
@@ -46,7 +50,34 @@ impl Joining {
             auto.ignored(&["enabled"]);
             ignored.extend(auto.rest().map(|name| format!("auto_config.{name}")));
         }
+        for (name, setting) in [
+            ("leave_on_terminate", &mut self.leave_on_terminate),
+            ("skip_leave_on_interrupt", &mut self.skip_leave_on_interrupt),
+        ] {
+            if let Some(field) = fields.take(name) {
+                *setting = Some(field.flag()?);
+            }
+        }
         Ok(())
+    }
+
+    /// What is said of how the process ends and counts for agents that are no servers alone.
+    pub(super) fn of_agents_alone(&self) -> Vec<String> {
+        let leaves = [
+            ("leave_on_terminate", self.leave_on_terminate == Some(true)),
+            ("skip_leave_on_interrupt", self.skip_leave_on_interrupt == Some(false)),
+        ];
+        leaves.into_iter().filter(|(_, is_said)| *is_said).map(|(name, _)| name.to_owned()).collect()
+    }
+
+    /// Upon what requests to end an agent that is no server leaves the mesh.
+    pub(super) fn say_leaving(&self, arguments: &mut Vec<OsString>) {
+        if self.leave_on_terminate.unwrap_or(true) {
+            arguments.push("--leave-on-terminate".into());
+        }
+        if !self.skip_leave_on_interrupt.unwrap_or(false) {
+            arguments.push("--leave-on-interrupt".into());
+        }
     }
 
     /// The servers to join, if this agent is none.

@@ -164,10 +164,11 @@ fn an_agent_that_is_no_server_joins_those_that_are_named() {
                     "auto_config": {"intro_token_file": "/t"}}"#;
     let joined = line(joins, false).expect("arguments");
     let expected = "starling agent --data-dir /d --http-addr 127.0.0.1:8500 --dns-addr 127.0.0.1:8600 --grpc-addr 127.0.0.1:8502 \
-                    --datacenter dc1 --advertise-addr 10.0.0.9 --log-level info --server 10.0.0.1,s2,s3:9503,[::1] --join-token-file /t";
+                    --datacenter dc1 --advertise-addr 10.0.0.9 --log-level info --server 10.0.0.1,s2,s3:9503,[::1] --join-token-file /t \
+                    --leave-on-terminate --leave-on-interrupt";
     assert_eq!(joined, expected);
     let unsaid = line(r#"{"data_dir": "/d", "start_join": ["s1"]}"#, false).expect("arguments");
-    assert!(unsaid.starts_with("starling agent ") && unsaid.ends_with("--server s1"), "{unsaid}");
+    assert!(unsaid.starts_with("starling agent ") && unsaid.contains("--server s1 "), "{unsaid}");
     for server in [r#"{"server": true, "data_dir": "/d"}"#, r#"{"bootstrap": true, "data_dir": "/d"}"#] {
         assert!(line(server, false).expect("arguments").starts_with("starling dev "), "{server}");
     }
@@ -185,6 +186,30 @@ fn an_agent_that_is_no_server_joins_those_that_are_named() {
     }
     let vain = read(r#"{"server": true, "bootstrap_expect": 1, "retry_join": ["s1"]}"#).expect("settings");
     assert!(vain.joining.names_members_in_vain(false));
+}
+
+#[test]
+fn how_an_agent_ends_is_as_it_is_said_and_a_server_does_not_leave_by_a_signal() {
+    for (said, leaves) in [
+        ("", vec!["--leave-on-terminate", "--leave-on-interrupt"]),
+        (
+            r#""leave_on_terminate": true, "skip_leave_on_interrupt": false,"#,
+            vec!["--leave-on-terminate", "--leave-on-interrupt"],
+        ),
+        (r#""leave_on_terminate": false,"#, vec!["--leave-on-interrupt"]),
+        (r#""skip_leave_on_interrupt": true,"#, vec!["--leave-on-terminate"]),
+        (r#""leave_on_terminate": false, "skip_leave_on_interrupt": true,"#, vec![]),
+    ] {
+        let agent = line(&format!(r#"{{{said} "data_dir": "/d", "retry_join": ["s1"]}}"#), false).expect("arguments");
+        let words: Vec<_> = agent.split(' ').filter(|word| word.starts_with("--leave")).collect();
+        assert_eq!(words, leaves, "{said}");
+        let server = format!(r#"{{{said} "data_dir": "/d", "server": true}}"#);
+        assert!(!line(&server, false).expect("arguments").contains("--leave"), "{said}");
+        let mut server = read(&server).expect("settings");
+        server.arguments(false).expect("arguments");
+        let vain = said.contains("_terminate\": true") || said.contains("_interrupt\": false");
+        assert_eq!(server.ignored.iter().any(|name| name.contains("leave")), vain, "{said}");
+    }
 }
 
 #[test]
