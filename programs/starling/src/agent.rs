@@ -25,7 +25,7 @@ use tokio::signal::unix::{SignalKind, signal};
 pub(crate) use arguments::AgentArgs;
 use directory::Directory;
 use part::Part;
-use servers::Servers;
+use servers::{Dns, Servers};
 
 use crate::consul::Guise;
 use crate::descriptors::Shares;
@@ -232,7 +232,8 @@ async fn open(
         authoriser: Arc::new(AllowEverything),
     });
     for DnsSockets { udp, tcp } in dns {
-        serving.spawn(starling_dns::relay(udp, tcp, servers.clone(), serving.stopped())).await;
+        let upstream = Dns { servers: servers.clone(), agent: Arc::clone(&agent) as _ };
+        serving.spawn(starling_dns::relay(udp, tcp, upstream, serving.stopped())).await;
     }
     http.serve(serving, api, shares.http).await;
     serving.spawn_door("xDS", starling_rpc::serve(grpc, Arc::new(source), shares.grpc, serving.stopped())).await;
@@ -258,6 +259,7 @@ async fn local_agent(
     let reloads = reload.is_some();
     let agent = Arc::new(LocalAgent::new(agent, trust_domain, reload).able_to_leave());
     agent.set_default_token(guise.tokens.default);
+    agent.set_dns_token(guise.tokens.dns);
     if reloads {
         let hangup = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
         serving.spawn_endless(Arc::clone(&agent).reload_at(hangup)).await;

@@ -10,7 +10,7 @@ use hyper::body::Bytes;
 use starling_agent::remote::Passage;
 use starling_dns::responder::TCP_BYTES_MAX;
 use starling_dns::{Transport, Upstream};
-use starling_http_api::{Body, ServersPort, Unreached};
+use starling_http_api::{AgentPort, Body, ServersPort, Unreached};
 
 use crate::role::dns_for_agents;
 
@@ -29,7 +29,13 @@ impl ServersPort for Servers {
     }
 }
 
-impl Upstream for Servers {
+/// Their DNS, which answers what the agent's token for it may read, else its default token.
+pub(super) struct Dns {
+    pub(super) servers: Servers,
+    pub(super) agent: Arc<dyn AgentPort>,
+}
+
+impl Upstream for Dns {
     async fn ask(&self, packet: &[u8], transport: Transport) -> Result<Option<Vec<u8>>, starling_dns::Unreached> {
         let unreached = |reason: String| {
             tracing::debug!(reason, "a DNS question is not answered");
@@ -40,10 +46,13 @@ impl Upstream for Servers {
             Transport::Tcp => String::new(),
         };
         let target = format!("{}{by}", dns_for_agents::PATH);
-        let request =
-            Request::post(target).body(Bytes::copy_from_slice(packet)).map_err(|e| unreached(e.to_string()))?;
+        let mut request = Request::post(target);
+        if let Some(token) = self.agent.dns_token().or_else(|| self.agent.default_token()) {
+            request = request.header(dns_for_agents::TOKEN, token.reveal());
+        }
+        let request = request.body(Bytes::copy_from_slice(packet)).map_err(|error| unreached(error.to_string()))?;
         let asking = async {
-            let answer = self.0.ask(request).await.map_err(|error| unreached(error.to_string()))?;
+            let answer = self.servers.0.ask(request).await.map_err(|error| unreached(error.to_string()))?;
             let status = answer.status();
             let body = Limited::new(answer.into_body(), TCP_BYTES_MAX).collect().await;
             let body = body.map_err(|error| unreached(error.to_string()))?.to_bytes();

@@ -147,7 +147,6 @@ impl Settings {
             ("default_intention_policy", self.default_intention_policy.is_some()),
             ("acl.default_policy", self.acl.default_policy().is_some()),
             ("acl.tokens.initial_management", tokens.initial_management.is_some()),
-            ("acl.tokens.dns", tokens.dns.is_some()),
         ];
         said.into_iter()
             .filter(|(_, is_said)| *is_said)

@@ -18,7 +18,8 @@ use tokio::sync::Semaphore;
 use tower::{ServiceExt, service_fn};
 
 use super::catalog::Catalog;
-use super::dns_reader::DnsReader;
+use super::dns_for_agents::ForAgents;
+use super::dns_reader::{Asker, DnsReader};
 use super::doors::DnsSockets;
 use super::http_doors::HttpSockets;
 use super::peers::Peers;
@@ -117,14 +118,14 @@ impl Control {
             let served = starling_rpc::serve(grpc, source, shares.grpc, serving.stopped());
             serving.spawn_door("xDS", served).await;
         }
-        let responder = Responder::new(DnsReader::new(Arc::clone(&catalog), agent)).configured(self.dns.clone());
+        let asker = agent.map_or(Asker::Anybody, Asker::Agent);
+        let responder = Responder::new(DnsReader::new(Arc::clone(&catalog), asker)).configured(self.dns.clone());
         let responder = Arc::new(responder.counted(&self.registry));
         for DnsSockets { udp, tcp } in dns {
             serving.spawn(starling_dns::serve(udp, tcp, Arc::clone(&responder), serving.stopped())).await;
         }
         // They have tokens of their own, which are not this agent's.
-        let for_others = Responder::new(DnsReader::new(catalog, None)).configured(self.dns.clone());
-        let for_agents = asked_by_agents(for_agents, Arc::new(for_others));
+        let for_agents = asked_by_agents(for_agents, Arc::new(ForAgents::new(catalog, self.dns.clone())));
         let doors = starling_rpc::Doors {
             proxies: proxies.map(|proxies| Arc::new(proxies) as Arc<dyn ProxySource>),
             agents: Some(Arc::clone(&self.door) as _),
@@ -159,12 +160,12 @@ impl Control {
 }
 
 /// What agents are asked and cannot answer: the API, and DNS.
-fn asked_by_agents(api: Router, dns: Arc<Responder<DnsReader>>) -> Api {
+fn asked_by_agents(api: Router, dns: Arc<ForAgents>) -> Api {
     Api::new(service_fn(move |request: Request<Incoming>| {
         let (api, dns) = (api.clone(), Arc::clone(&dns));
         async move {
             match request.uri().path() {
-                dns_for_agents::PATH => Ok(dns_for_agents::answer(dns, request).await),
+                dns_for_agents::PATH => Ok(dns.answer(request).await),
                 _ => api.oneshot(request).await,
             }
         }

@@ -8,15 +8,26 @@ use starling_catalog::Snapshot;
 use starling_dns::{CatalogReader, Sight};
 use starling_http_api::AgentPort;
 use starling_http_api::acl::{BearerFailure, bearer_in, secret_hash};
-use starling_model::{ANONYMOUS_TOKEN, Datacenter, NodeName, TrustDomain};
+use starling_model::{ANONYMOUS_TOKEN, AclSecret, Datacenter, NodeName, TrustDomain};
 
 use super::catalog::Catalog;
 
-/// A catalog, and whose token counts for questions.
+/// Whose rights count for questions.
+pub(crate) enum Asker {
+    /// The anonymous token's.
+    Anybody,
+    /// Those of the agent's token for them, else of its default one, else the anonymous token's.
+    Agent(Arc<dyn AgentPort>),
+    /// Those of the token that another agent has for them.
+    Token(AclSecret),
+    /// No rights: what another agent has for them is nobody's token.
+    Nobody,
+}
+
+/// A catalog, and whose rights count for questions.
 pub(crate) struct DnsReader {
     catalog: Arc<Catalog>,
-    /// The agent that has tokens for them; without one it is the anonymous token.
-    agent: Option<Arc<dyn AgentPort>>,
+    asker: Asker,
     /// Whether it was said that nobody has the token.
     said: AtomicBool,
     /// The second, since 1970, at which the token ends by which it was last decided what is seen; the last there is for none.
@@ -24,8 +35,18 @@ pub(crate) struct DnsReader {
 }
 
 impl DnsReader {
-    pub(crate) fn new(catalog: Arc<Catalog>, agent: Option<Arc<dyn AgentPort>>) -> Self {
-        Self { catalog, agent, said: AtomicBool::new(false), until_s: AtomicU64::new(u64::MAX) }
+    pub(crate) fn new(catalog: Arc<Catalog>, asker: Asker) -> Self {
+        Self { catalog, asker, said: AtomicBool::new(false), until_s: AtomicU64::new(u64::MAX) }
+    }
+
+    fn refused(&self) -> Sight {
+        if !self.said.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "questions over DNS are refused: no token has the secret that was given for them; \
+                 make the token, or change acl.tokens.dns or acl.tokens.default of the agent that is asked"
+            );
+        }
+        Sight::Nothing
     }
 }
 
@@ -37,7 +58,12 @@ impl CatalogReader for DnsReader {
     /// What the token for DNS lets read, else the agent's default one, else the anonymous one. Nothing, if one is given that nobody has.
     fn sight(&self, snapshot: &Snapshot) -> Sight {
         let Some(default) = self.catalog.facts.acl_default else { return Sight::Everything };
-        let given = self.agent.as_ref().and_then(|agent| agent.dns_token().or_else(|| agent.default_token()));
+        let given = match &self.asker {
+            Asker::Anybody => None,
+            Asker::Agent(agent) => agent.dns_token().or_else(|| agent.default_token()),
+            Asker::Token(shown) => Some(shown.clone()),
+            Asker::Nobody => return self.refused(),
+        };
         let Some(secret) = given else {
             let grants =
                 snapshot.acl_token(ANONYMOUS_TOKEN).map(|token| token.value.grants.clone()).unwrap_or_default();
@@ -52,19 +78,13 @@ impl CatalogReader for DnsReader {
                 Sight::Only(bearer.rights().clone())
             }
             Err(BearerFailure::Unknown | BearerFailure::NotBootstrapped | BearerFailure::Unavailable(_)) => {
-                if !self.said.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(
-                        "questions over DNS are refused: no token has the secret that was given for them; \
-                         make the token, or change acl.tokens.dns or acl.tokens.default"
-                    );
-                }
-                Sight::Nothing
+                self.refused()
             }
         }
     }
 
     fn sight_version(&self) -> u64 {
-        let version = self.agent.as_ref().map_or(0, |agent| agent.tokens_version());
+        let version = if let Asker::Agent(agent) = &self.asker { agent.tokens_version() } else { 0 };
         // A token that ends takes its rights along, whether or not anything else changes.
         let until_s = self.until_s.load(Ordering::Relaxed);
         let has_ended =
@@ -73,7 +93,7 @@ impl CatalogReader for DnsReader {
     }
 
     fn node(&self) -> Option<&NodeName> {
-        self.agent.is_some().then_some(&self.catalog.facts.node_name)
+        matches!(self.asker, Asker::Agent(_)).then_some(&self.catalog.facts.node_name)
     }
 
     fn datacenter(&self) -> &Datacenter {

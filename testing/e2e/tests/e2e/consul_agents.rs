@@ -12,6 +12,7 @@ use starling_e2e::etcd::Etcd;
 use starling_e2e::{Mesh, MeshOptions, Process, Program, bare, eventually, free_port, http, tools};
 use tempfile::TempDir;
 
+use crate::dns_settings::{A, NXDOMAIN, REFUSED, over_udp};
 
 /// For an agent to end. What it has to say to a server may take ten seconds of it.
 const TIME_MAX: Duration = Duration::from_secs(60);
@@ -25,6 +26,7 @@ const FAILED: u64 = 4;
 struct Agent {
     process: Process,
     api: String,
+    dns: u16,
     folder: TempDir,
 }
 
@@ -43,7 +45,7 @@ impl Agent {
         config.as_object_mut().expect("an object").extend(given);
         std::fs::write(folder.path().join("agent.json"), config.to_string()).expect("written");
         let process = Process::spawn(name, Self::command(&folder));
-        let mut agent = Self { process, api: format!("127.0.0.1:{http}"), folder };
+        let mut agent = Self { process, api: format!("127.0.0.1:{http}"), dns, folder };
         agent.known(server, name, root).await;
         agent
     }
@@ -252,4 +254,70 @@ async fn who_leaves_has_left_every_server_directly_or_behind_a_relay_and_may_com
     direct.restart().await;
     behind.restart().await;
     are(ALIVE).await;
+}
+
+/// A mesh in which nothing is allowed, its root token, and one by which agents join.
+async fn closed() -> (Mesh, String, String) {
+    let server = server("acl_default_policy = \"deny\"\n").await;
+    let root = server.put("/v1/acl/bootstrap", &json!({})).await.success().json();
+    let root = root["SecretID"].as_str().expect("a secret").to_owned();
+    let join = server.cli(&["token", "create", "--join", "--reusable", "--token", &root]).await.success().stdout;
+    (server, root, join.trim().to_owned())
+}
+
+async fn token(server: &Mesh, root: &str, body: Value) -> String {
+    let made = server.put(&format!("/v1/acl/token?token={root}"), &body).await.success().json();
+    made["SecretID"].as_str().expect("a secret").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dns_of_an_agent_answers_what_that_agents_tokens_may_read() {
+    let (server, root, join) = closed().await;
+    let reads = async |service: &str| {
+        let rules = format!("service \"{service}\" {{ policy = \"read\" }} node_prefix \"\" {{ policy = \"read\" }}");
+        let policy = json!({"Name": service, "Rules": rules});
+        let _ = server.put(&format!("/v1/acl/policy?token={root}"), &policy).await.success();
+        token(&server, &root, json!({"Policies": [{"Name": service}]})).await
+    };
+    let (web, db) = (reads("web").await, reads("db").await);
+    let config = json!({"services": [{"name": "web", "port": 80}, {"name": "db", "port": 81}],
+        "acl": {"enabled": true, "default_policy": "deny", "tokens": {"dns": web}}});
+    let of_nobody = json!({});
+    let of_default = json!({"acl": {"enabled": true, "default_policy": "deny", "tokens": {"default": db}}});
+    let (c1, c2, c3) = tokio::join!(
+        Agent::start(&server, &join, "c1", &config, &root),
+        Agent::start(&server, &join, "c2", &of_default, &root),
+        Agent::start(&server, &join, "c3", &of_nobody, &root),
+    );
+    let sees = async |agent: &Agent, web: bool, db: bool| {
+        let codes = |seen: bool| if seen { 0 } else { NXDOMAIN };
+        eventually(&format!("web is seen: {web}, db: {db}"), async || {
+            for (name, seen) in [("web.service.consul", web), ("db.service.consul", db)] {
+                let answer = over_udp(agent.dns, name, A).await?;
+                anyhow::ensure!(answer.code == codes(seen), "{name}: {answer:?}");
+            }
+            Ok(())
+        })
+        .await;
+    };
+    sees(&c1, true, false).await;
+    sees(&c2, false, true).await;
+    sees(&c3, false, false).await;
+
+    let set = async |agent: &Agent, kind: &str, secret: &str| {
+        let _ = agent.says(&["acl", "set-agent-token", "-token", &root, kind, secret]).await.success();
+    };
+    set(&c1, "dns", &db).await;
+    sees(&c1, false, true).await;
+    set(&c1, "dns", "").await;
+    sees(&c1, false, false).await;
+    set(&c1, "default", &web).await;
+    sees(&c1, true, false).await;
+    set(&c3, "default", &db).await;
+    sees(&c3, false, true).await;
+    set(&c3, "dns", &web).await;
+    sees(&c3, true, false).await;
+    set(&c3, "dns", "5e3c2f0e-3f0b-4f0e-8b7f-0d8a3a0b1c2d").await;
+    let refused = over_udp(c3.dns, "web.service.consul", A).await.expect("an answer");
+    assert_eq!(refused.code, REFUSED, "a token that nobody has");
 }

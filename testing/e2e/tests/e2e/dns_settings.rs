@@ -13,16 +13,16 @@ use tokio::net::{TcpStream, UdpSocket};
 /// For an answer to come.
 const TIME_MAX: Duration = Duration::from_secs(20);
 
-const A: u8 = 1;
+pub(crate) const A: u8 = 1;
 const SOA: u8 = 6;
 
-const REFUSED: u8 = 5;
-const NXDOMAIN: u8 = 3;
+pub(crate) const REFUSED: u8 = 5;
+pub(crate) const NXDOMAIN: u8 = 3;
 
 /// What matters of an answer.
 #[derive(Debug, PartialEq, Eq)]
-struct Answer {
-    code: u8,
+pub(crate) struct Answer {
+    pub(crate) code: u8,
     truncated: bool,
     answers: u16,
     /// Of the first record, whatever section it is in; 0 without one.
@@ -56,7 +56,7 @@ fn read(question: &[u8], answer: &[u8]) -> Answer {
     Answer { code: answer[3] & 0xf, truncated: answer[2] & 2 != 0, answers: number(6), ttl_s }
 }
 
-async fn over_udp(port: u16, name: &str, kind: u8) -> anyhow::Result<Answer> {
+pub(crate) async fn over_udp(port: u16, name: &str, kind: u8) -> anyhow::Result<Answer> {
     let question = question(name, kind);
     let socket = UdpSocket::bind("127.0.0.1:0").await?;
     // So that nobody's port is told at once.
