@@ -28,6 +28,7 @@ use crate::client::address::host_and_port;
 use crate::environment::Environment;
 use crate::outcome::{Outcome, usage};
 use crate::print;
+use crate::proxy::{self, ProxyArgs};
 use arguments::EnvoyArgs;
 use bootstrap::{Bootstrap, Endpoint};
 use exposure::Exposure;
@@ -41,9 +42,23 @@ pub(crate) struct ConnectArgs {
     command: ConnectCommand,
 }
 
+impl ConnectArgs {
+    /// The arguments of the native data plane, if it is that which is to run.
+    ///
+    /// # Errors
+    /// Itself, if it is not.
+    pub(crate) fn into_proxy(self) -> Result<Box<ProxyArgs>, Self> {
+        match self.command {
+            ConnectCommand::Proxy(args) => Ok(args),
+            command @ (ConnectCommand::Envoy(_) | ConnectCommand::Ca(_)) => Err(Self { command }),
+        }
+    }
+}
+
 #[derive(Debug, clap::Subcommand)]
 enum ConnectCommand {
     Envoy(Box<EnvoyArgs>),
+    Proxy(Box<ProxyArgs>),
     Ca(Box<authority::CaArgs>),
 }
 
@@ -51,6 +66,7 @@ pub(crate) async fn run(args: ConnectArgs, surroundings: &Surroundings) -> anyho
     let args = match args.command {
         ConnectCommand::Envoy(args) => args,
         ConnectCommand::Ca(args) => return authority::run(*args, surroundings).await,
+        ConnectCommand::Proxy(args) => return proxy::run(*args, surroundings).await.map(|()| Outcome::Done),
     };
     let client = surroundings.client(&args.api)?;
     let bootstrap = compose(&args, &client, &surroundings.environment).await?;

@@ -110,6 +110,12 @@ fn read(arguments: Vec<OsString>) -> Arguments {
 
 fn run(arguments: Arguments, agent: Option<consul::Program>) -> anyhow::Result<ExitCode> {
     let Arguments { command, api } = arguments;
+    // Consul's name for it.
+    let command = if let Command::Connect(args) = command {
+        args.into_proxy().map_or_else(Command::Connect, Command::Proxy)
+    } else {
+        command
+    };
     let surroundings = Surroundings { environment: Environment::read(|name| std::env::var_os(name)), api };
     if let Some(parent) = surroundings.environment.ends_with {
         lifeline::end_with(parent)?;

@@ -271,6 +271,42 @@ async fn token(server: &Mesh, root: &str, body: Value) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_runs_by_the_identity_of_its_service_alone() {
+    let (server, root, join) = closed().await;
+    let identity = token(&server, &root, json!({"ServiceIdentities": [{"ServiceName": "web"}]})).await;
+    let port = free_port();
+    let web = json!({"services": [{"name": "web", "port": 80, "connect": {"sidecar_service": {"port": port}}}],
+        "acl": {"enabled": true, "default_policy": "deny"}});
+    let agent = Agent::start(&server, &join, "c1", &web, &root).await;
+    let place = "/starling/v1/agent/xds";
+    let status = async |target: &str, token: &str| {
+        http::get(&agent.api, &format!("{target}?token={token}")).await.expect("an answer").status
+    };
+    assert_eq!(status("/v1/agent/self", &identity).await, 403, "it has no right on the agent");
+    assert_eq!((status(place, &identity).await, status(place, "").await), (200, 403));
+
+    let token = ["-token", &identity];
+    let said = agent.says(&[&["connect", "envoy", "-sidecar-for", "web", "-bootstrap"], &token[..]].concat()).await;
+    let bootstrap = said.success().json();
+    assert_eq!(bootstrap["node"]["id"], "web-sidecar-proxy");
+    assert!(bootstrap.to_string().contains(&identity), "Envoy shows it");
+    let admin = format!("127.0.0.1:{}", free_port());
+    let mut command = Command::new(agent.folder.path().join("consul"));
+    bare(&mut command);
+    command.args(["connect", "proxy", "-sidecar-for", "web", "-admin-bind", &admin, "-http-addr", &agent.api]);
+    command.args(token).arg("-runtime-dir").arg(agent.folder.path().join("proxies"));
+    let mut proxy = Process::spawn("proxy", command);
+    eventually("the proxy serves its service", async || {
+        proxy.expect_running()?;
+        let config = http::get(&admin, "/config").await?.text();
+        anyhow::ensure!(config.contains("# web-sidecar-proxy at revision"), "{config}");
+        Ok(())
+    })
+    .await;
+    starling_e2e::wait::listens(&[port]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dns_of_an_agent_answers_what_that_agents_tokens_may_read() {
     let (server, root, join) = closed().await;
     let reads = async |service: &str| {
