@@ -5,6 +5,7 @@
 //! `consul`. Settings that are documented and have no part in Starling are told, and passed over. The other commands are those of `starling`.
 
 mod agent;
+mod configuration;
 mod passed_over;
 mod refused;
 mod seal;
@@ -31,7 +32,6 @@ use starling_server::Server;
 
 use crate::arguments::Arguments;
 use crate::outcome::{EXIT_CODES, usage};
-use crate::role::reload::Sources;
 use crate::{argv, print};
 use agent::AgentArgs;
 pub(crate) use agent::{Agent, Program};
@@ -82,8 +82,6 @@ pub(crate) struct Guise {
     pub(crate) connect_off: bool,
     /// Whether answers say that addresses are translated.
     pub(crate) translates_addresses: bool,
-    /// Where its definitions are written.
-    pub(crate) sources: Sources,
     /// Tokens that are given.
     pub(crate) tokens: GivenTokens,
     /// What answers over DNS are like.

@@ -15,6 +15,7 @@ mod command_line;
 mod command_output;
 mod consul_commands;
 mod consul_name;
+mod consul_reload;
 mod coordinating;
 mod coordination;
 mod cut_off;
