@@ -12,6 +12,7 @@ mod seal;
 mod settings;
 mod tokens;
 mod validate;
+mod words;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -38,6 +39,8 @@ pub(crate) use agent::{Agent, Program};
 pub(crate) use seal::seal_key;
 pub(crate) use tokens::GivenTokens;
 use validate::ValidateArgs;
+use words::Speaker;
+pub(crate) use words::worded;
 
 /// The name.
 const NAME: &str = "consul";
@@ -131,7 +134,18 @@ fn command_line() -> CommandLine {
         line = line.mut_subcommand(own, |command| command.hide(true));
     }
     // In the order of their names.
-    line.mut_subcommands(|command| command.display_order(0))
+    line.mut_subcommands(|command| usage_of(command).display_order(0))
+}
+
+/// The command; where it says itself how it is used, under this name.
+fn usage_of(mut command: CommandLine) -> CommandLine {
+    let usage = command.render_usage().to_string();
+    let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage);
+    if usage.starts_with("starling ") {
+        let under_this_name = usage.replace("starling ", "consul ");
+        command = command.override_usage(under_this_name);
+    }
+    command.mut_subcommands(usage_of)
 }
 
 /// Reads the command line.
@@ -140,6 +154,8 @@ fn command_line() -> CommandLine {
 /// When a file cannot be read, or says what cannot be.
 pub(crate) fn called(arguments: Vec<OsString>) -> anyhow::Result<Called> {
     let words = arguments.get(1..).unwrap_or_default();
+    let is_agents = words.first().is_some_and(|word| word == "agent" || word == "validate");
+    words::begin(if is_agents { Speaker::Agent } else { Speaker::Command });
     if words.first().is_some_and(|word| ["-v", "-version", "--version"].iter().any(|flag| word == flag)) {
         return version("pretty");
     }
