@@ -33,6 +33,7 @@ use starling_server::Server;
 
 use crate::arguments::Arguments;
 use crate::outcome::{EXIT_CODES, usage};
+use crate::role::definitions::Rival;
 use crate::{argv, print};
 use agent::AgentArgs;
 pub(crate) use agent::{Agent, Program};
@@ -94,6 +95,11 @@ pub(crate) struct Guise {
 }
 
 impl Guise {
+    /// What becomes of config entries of files that the mesh has already.
+    pub(crate) fn rival(&self) -> Rival {
+        if self.is_consul { Rival::Stays } else { Rival::Replaced }
+    }
+
     /// Ports for sidecars that name none.
     pub(crate) fn sidecar_ports(&self) -> RangeInclusive<u16> {
         self.sidecar_ports.clone().unwrap_or(starling_agent::DEFAULT_SIDECAR_PORTS)

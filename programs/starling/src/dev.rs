@@ -28,7 +28,7 @@ use crate::dev_args::DevArgs;
 use crate::memory;
 use crate::role::arguments::NativePlane;
 use crate::role::control::{Beside, Control, ServerSockets};
-use crate::role::definitions::{self, Named, Unavailable};
+use crate::role::definitions::{self, Named, Rival, Unavailable};
 use crate::role::http_doors::{self, HttpSockets};
 use crate::role::local_agent::LocalAgent;
 use crate::role::reload::{Files, Reload, Sources};
@@ -75,7 +75,7 @@ pub(crate) fn judge(args: &DevArgs, definitions: &[Definitions], guise: &Guise) 
     let node = node::unregistered(node::name(args.node_name.as_ref())?, args.advertise_addr);
     definitions::rehearse(definitions, node, (&guise.sidecar_ports(), args.enable_script_checks))?;
     let mesh = definitions::mesh_in(args.data_dir.as_deref(), definitions);
-    definitions::rehearse_config_entries(definitions, mesh)
+    definitions::rehearse_config_entries(definitions, mesh, guise.rival())
 }
 
 struct Sockets {
@@ -143,6 +143,8 @@ struct Running {
     closed: Option<(Sockets, Vec<Definitions>)>,
     /// Whether the node has Consul's check and service.
     is_consul: bool,
+    /// What becomes of config entries that the mesh has already.
+    rival: Rival,
     /// Where what is registered is written.
     files: Arc<dyn Files>,
     /// Tokens that the configuration gives.
@@ -179,7 +181,7 @@ impl Running {
         let server = opening.start(&registry).await?;
         server.has_beside(&name);
         let mut node = node::local(name.clone(), args.advertise_addr, &path)?;
-        let sidecar_ports = guise.sidecar_ports();
+        let (sidecar_ports, rival) = (guise.sidecar_ports(), guise.rival());
         if let Some(id) = guise.node_id {
             node.id = id.to_string();
         }
@@ -218,7 +220,21 @@ impl Running {
         serving.spawn_endless(starling_agent::follow_roots(Arc::clone(&agent), view)).await;
         let Guise { is_consul, tokens, .. } = guise;
         let demo = args.demo;
-        Ok(Self { control, agent, proxies, node, closed, is_consul, files, tokens, demo, engine, serving, data_dir })
+        Ok(Self {
+            control,
+            agent,
+            proxies,
+            node,
+            closed,
+            is_consul,
+            rival,
+            files,
+            tokens,
+            demo,
+            engine,
+            serving,
+            data_dir,
+        })
     }
 
     /// How the files that were read are read again.
@@ -226,7 +242,7 @@ impl Running {
         Reload {
             files: Arc::clone(&self.files),
             datacenter: self.agent.datacenter().clone(),
-            server: Some(Arc::clone(&self.control.server)),
+            server: Some((Arc::clone(&self.control.server), self.rival)),
             enable_script_checks: self.agent.runs_scripts(),
             sidecar_ports: self.agent.sidecar_ports(),
             known: known.into(),
@@ -261,7 +277,7 @@ impl Running {
         let Some((sockets, definitions)) = self.closed.take() else { return Ok(()) };
         // Those of the demo are in no file.
         let known = if self.demo { Named::default() } else { Named::of(&definitions) };
-        definitions::write_config_entries(&definitions, &self.control.server).await?;
+        definitions::write_config_entries(&definitions, &self.control.server, self.rival).await?;
         if self.is_consul {
             self.tokens.keep_initial_management(&self.control.server).await?;
             consul::enter(&self.control.server, &self.node, sockets.server.grpc_tls.local_addr()?.port()).await?;

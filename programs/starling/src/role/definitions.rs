@@ -141,11 +141,29 @@ pub(crate) fn locality(flag: Option<&Locality>, all: &[Definitions]) -> Option<A
     flag.cloned().map(Arc::new).or_else(in_files)
 }
 
+/// What becomes of an entry of a file where the mesh has one of its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rival {
+    /// That of the file takes its place.
+    Replaced,
+    /// It stays, as in Consul: somebody may have changed it since.
+    Stays,
+}
+
+impl Rival {
+    fn keeps_out(self, entry: &ConfigEntry, mesh: &Snapshot) -> bool {
+        self == Self::Stays && mesh.config(&entry.key()).is_some()
+    }
+}
+
 /// Writes the config entries that were read, in their order, since they are held against each other; before anything is
 /// registered, since services are planned by them.
-pub(crate) async fn write_config_entries(all: &[Definitions], server: &Server) -> anyhow::Result<()> {
+pub(crate) async fn write_config_entries(all: &[Definitions], server: &Server, rival: Rival) -> anyhow::Result<()> {
     for definitions in all {
         for entry in &definitions.config_entries {
+            if rival.keeps_out(entry, &server.snapshot()) {
+                continue;
+            }
             let command = Command::PutConfig { entry: entry.clone(), cas: None };
             let written = server.commit(&command).await.map_err(|failure| match failure {
                 CommitFailure::Refused(_) | CommitFailure::Invalid(_) => {
@@ -168,8 +186,15 @@ pub(crate) async fn write_config_entries(all: &[Definitions], server: &Server) -
 ///
 /// # Errors
 /// The first that would be refused.
-pub(crate) fn rehearse_config_entries(all: &[Definitions], mut mesh: Arc<Snapshot>) -> anyhow::Result<()> {
+pub(crate) fn rehearse_config_entries(
+    all: &[Definitions],
+    mut mesh: Arc<Snapshot>,
+    rival: Rival,
+) -> anyhow::Result<()> {
     for entry in all.iter().flat_map(|definitions| &definitions.config_entries) {
+        if rival.keeps_out(entry, &mesh) {
+            continue;
+        }
         let decided = decide(&mesh, &Command::PutConfig { entry: entry.clone(), cas: None });
         let decision = decided.map_err(|refusal| usage(refusal.to_string()));
         let decision = decision.with_context(|| format!("writing {}", entry.key()))?;

@@ -12,7 +12,7 @@ use starling_model::{Datacenter, Revision};
 use starling_server::Server;
 use tokio::sync::Mutex;
 
-use super::definitions::{self, FilesOf, Named, Unavailable};
+use super::definitions::{self, FilesOf, Named, Rival, Unavailable};
 use crate::outcome::usage;
 
 /// Where definitions are written.
@@ -131,8 +131,8 @@ impl Sources {
 pub(crate) struct Reload {
     pub(crate) files: Arc<dyn Files>,
     pub(crate) datacenter: Datacenter,
-    /// The server that writes config entries; without one, files say none.
-    pub(crate) server: Option<Arc<Server>>,
+    /// The server that writes config entries, and what becomes of those that it has; without one, files say none.
+    pub(crate) server: Option<(Arc<Server>, Rival)>,
     pub(crate) enable_script_checks: bool,
     pub(crate) sidecar_ports: RangeInclusive<u16>,
     /// What is there by them.
@@ -154,9 +154,9 @@ impl Reload {
         definitions::rehearse(&read, agent.node().clone(), (&self.sidecar_ports, self.enable_script_checks))?;
         let now = Named::of(&read);
         match &self.server {
-            Some(server) => {
-                definitions::rehearse_config_entries(&read, server.snapshot())?;
-                definitions::write_config_entries(&read, server).await?;
+            Some((server, rival)) => {
+                definitions::rehearse_config_entries(&read, server.snapshot(), *rival)?;
+                definitions::write_config_entries(&read, server, *rival).await?;
             }
             None => definitions::refuse_config_entries(&read)?,
         }

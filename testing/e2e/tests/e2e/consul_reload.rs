@@ -119,6 +119,22 @@ async fn definitions_count_at_once_and_changed_settings_are_named() {
     assert!(reloaded.status == 200 && reloaded.text().is_empty(), "what has no effect: {}", reloaded.text());
     assert_eq!(agent.services().await, ["new"]);
 
+    let defaults = |name: &str| json!({"kind": "service-defaults", "name": name, "protocol": "http"});
+    changed["config_entries"] = json!({"bootstrap": [defaults("web")]});
+    agent.write(&changed);
+    assert_eq!(agent.reload().await.status, 200);
+    let written = r#"{"Kind": "service-defaults", "Name": "web", "Protocol": "grpc"}"#;
+    let written = client::request(Method::PUT, &agent.api, "/v1/config", &[], written).await.expect("an answer");
+    assert_eq!(written.status, 200, "{}", written.text());
+    changed["config_entries"] = json!({"bootstrap": [defaults("web"), defaults("new")]});
+    agent.write(&changed);
+    assert_eq!(agent.reload().await.status, 200);
+    for (name, protocol) in [("web", "grpc"), ("new", "http")] {
+        let target = format!("/v1/config/service-defaults/{name}");
+        let entry = client::get(&agent.api, &target).await.expect("an answer").success().json();
+        assert_eq!(entry["Protocol"], protocol, "an entry that is there stays, and one that is not comes: {name}");
+    }
+
     changed["ports"]["dns"] = json!(-1);
     changed["log_level"] = json!("debug");
     agent.write(&changed);

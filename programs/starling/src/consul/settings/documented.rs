@@ -9,7 +9,7 @@ type Block = (&'static str, &'static [&'static str]);
 
 /// Blocks at the top.
 /// Source: <https://developer.hashicorp.com/consul/docs/reference/agent/configuration-file>.
-const BLOCKS: [Block; 11] = [
+const BLOCKS: [Block; 12] = [
     (
         "autopilot",
         &[
@@ -85,6 +85,7 @@ const BLOCKS: [Block; 11] = [
             "statsite_address",
         ],
     ),
+    ("xds", &["update_max_per_second"]),
     (
         "ui_config",
         &[
