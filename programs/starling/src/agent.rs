@@ -36,7 +36,7 @@ use crate::role::definitions::{self, Named, Unavailable};
 use crate::role::doors::DnsSockets;
 use crate::role::http_doors::{self, HttpSockets};
 use crate::role::local_agent::LocalAgent;
-use crate::role::reload::{Files, Reload};
+use crate::role::reload::{Files, Followed, Reload};
 use crate::role::{self, Interrupts, Role, Serving, doors, node};
 
 /// Runs until interrupted.
@@ -200,7 +200,7 @@ async fn open(
     serving: &Serving,
     sockets: Sockets,
     registry: Registry,
-    (guise, files): (Guise, Option<(Arc<dyn Files>, Named)>),
+    (guise, files): (Guise, Option<Followed>),
 ) -> anyhow::Result<()> {
     let shares = Shares::here()?;
     let facts = facts(node, &sockets, guise.translates_addresses)?;
@@ -228,7 +228,7 @@ async fn local_agent(
     serving: &Serving,
     trust_domain: TrustDomain,
     guise: Guise,
-    files: Option<(Arc<dyn Files>, Named)>,
+    files: Option<Followed>,
 ) -> anyhow::Result<Arc<LocalAgent>> {
     let agent = Arc::clone(&node.agent);
     let reload = files.map(|(files, known)| Reload {

@@ -218,8 +218,7 @@ impl Running {
         let proxies = Proxies::new(Arc::clone(&agent), Arc::clone(&view) as _, settings);
         let (closed, serving) = (Some((sockets, definitions)), Serving::new());
         serving.spawn_endless(starling_agent::follow_roots(Arc::clone(&agent), view)).await;
-        let Guise { is_consul, tokens, .. } = guise;
-        let demo = args.demo;
+        let (is_consul, tokens, demo) = (guise.is_consul, guise.tokens, args.demo);
         Ok(Self {
             control,
             agent,

@@ -154,29 +154,29 @@ impl Belief for Anybody {
 
 /// What is missing where TLS has failed, if that can be told.
 pub(super) fn missing(error: &(dyn Error + 'static), settings: &TlsSettings) -> Option<String> {
-    match refused(error)? {
-        rustls::Error::AlertReceived(alert) => of_alert(*alert, settings),
-        // The other is what one gets whose CA has the name of one that is known.
-        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
-            Some(match &settings.authorities {
-                Some(given) => {
-                    format!("its certificate is of no CA that {} holds; --ca-file names its CA", given.path().display())
-                }
-                None => "its certificate is of no CA that this machine trusts: --ca-file and CONSUL_CACERT name its CA"
-                    .to_owned(),
-            })
-        }
-        rustls::Error::InvalidCertificate(
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => Some(
-            "its certificate is for another name: --tls-server-name and CONSUL_TLS_SERVER_NAME say for which"
-                .to_owned(),
-        ),
-        rustls::Error::InvalidMessage(_) => {
-            Some("does it speak TLS there? https is served at a port of its own".to_owned())
-        }
-        _ => None,
+    let refused = refused(error)?;
+    if let rustls::Error::AlertReceived(alert) = refused {
+        return of_alert(*alert, settings);
     }
+    if matches!(refused, rustls::Error::InvalidMessage(_)) {
+        return Some("does it speak TLS there? https is served at a port of its own".to_owned());
+    }
+    let rustls::Error::InvalidCertificate(reason) = refused else { return None };
+    // The second is what one gets whose CA has the name of one that is known.
+    if matches!(reason, CertificateError::UnknownIssuer | CertificateError::BadSignature) {
+        return Some(match &settings.authorities {
+            Some(given) => {
+                format!("its certificate is of no CA that {} holds; --ca-file names its CA", given.path().display())
+            }
+            None => "its certificate is of no CA that this machine trusts: --ca-file and CONSUL_CACERT name its CA"
+                .to_owned(),
+        });
+    }
+    let is_anothers =
+        matches!(reason, CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. });
+    is_anothers.then(|| {
+        "its certificate is for another name: --tls-server-name and CONSUL_TLS_SERVER_NAME say for which".to_owned()
+    })
 }
 
 /// Whoever asks for a certificate tells why it has sent somebody away.

@@ -207,15 +207,15 @@ pub(crate) fn rehearse_config_entries(
 /// The mesh that is begun where nothing is kept in this directory yet. What is kept in one is not looked at: of such a mesh it is believed
 /// that every service speaks what its entries here need.
 pub(crate) fn mesh_in(data_dir: Option<&Path>, all: &[Definitions]) -> Arc<Snapshot> {
-    if !data_dir.is_some_and(|path| path.join("store").symlink_metadata().is_ok()) {
+    if data_dir.is_none_or(|path| path.join("store").symlink_metadata().is_err()) {
         return Arc::default();
     }
-    let needing = all.iter().flat_map(|definitions| &definitions.config_entries).filter_map(|entry| match entry {
-        ConfigEntry::ServiceIntentions(entry) => match &entry.destination {
+    let needing = all.iter().flat_map(|definitions| &definitions.config_entries).filter_map(|entry| {
+        let ConfigEntry::ServiceIntentions(intentions) = entry else { return entry.routing_of() };
+        match &intentions.destination {
             IntentionSubject::Service(service) => Some(service),
             IntentionSubject::Any => None,
-        },
-        entry => entry.routing_of(),
+        }
     });
     let said = needing.map(|service| {
         let defaults = ServiceDefaults { protocol: Some(Protocol::Http), ..ServiceDefaults::bare(service.clone()) };

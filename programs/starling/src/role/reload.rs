@@ -67,6 +67,9 @@ pub(crate) trait Files: Send + Sync {
     fn read(&self, context: &Context) -> anyhow::Result<Anew>;
 }
 
+/// Files that are read anew, and what they named last.
+pub(crate) type Followed = (Arc<dyn Files>, Named);
+
 /// What files say when they are read anew.
 #[derive(Debug, Default)]
 pub(crate) struct Anew {
