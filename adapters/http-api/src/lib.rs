@@ -33,4 +33,4 @@ pub use ports::{
 pub use relay::{INSIDE, ServersPort, Unreached};
 pub use router::{AllowEverything, Authoriser, Permission, Ports, Route, router};
 pub use routes::CONSUL_VERSION;
-pub use serve::{Door, Places, serve, stopped_by};
+pub use serve::{Door, Guards, Places, guarded, serve, stopped_by};

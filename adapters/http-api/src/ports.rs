@@ -465,11 +465,12 @@ pub trait AgentPort: Send + Sync + 'static {
         false
     }
 
-    /// Reads its definition files anew, and registers what they say now; what they say no more goes.
+    /// Reads its files anew, and registers what they define now; what they define no more goes. Answers with the settings that were
+    /// changed there, and count from the next start.
     ///
     /// # Errors
     /// [`AgentFailure`] if a file cannot be read or says what cannot be; nothing is changed then.
-    async fn reload(&self) -> Result<(), AgentFailure> {
+    async fn reload(&self) -> Result<Vec<String>, AgentFailure> {
         let reason = "this agent was started without definition files that it could read anew".to_owned();
         Err(AgentFailure::BadRequest { path: "reload".to_owned(), reason })
     }

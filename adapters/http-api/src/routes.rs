@@ -91,7 +91,7 @@ fn agent_routes() -> Vec<Route> {
         Route::new("GET", "/v1/agent/monitor", P::AgentRead, B::NONE, "The log as it is written, a line at a time (`loglevel`, no deeper than the process logs; `logjson`)", |a, c| Box::pin(monitor::monitor(a, c))),
         Route::new("PUT", "/v1/agent/maintenance", P::NodeWrite, B::NONE, "Put this node into maintenance, or take it out (`enable`, `reason`)", |a, c| Box::pin(maintenance::node(a, c))),
         Route::new("PUT", "/v1/agent/service/maintenance/{id}", P::ServiceWrite, B::NONE, "Put an instance into maintenance, or take it out (`enable`, `reason`)", |a, c| Box::pin(maintenance::service(a, c))),
-        Route::new("PUT", "/v1/agent/reload", P::AgentWrite, B::NONE, "Read definition files anew; what they say no more goes", |a, c| Box::pin(agent::reload(a, c))),
+        Route::new("PUT", "/v1/agent/reload", P::AgentWrite, B::NONE, "Read files anew: what they define, and no more what they do not; `FromNextStart` names changed settings", |a, c| Box::pin(agent::reload(a, c))),
         Route::new("PUT", "/v1/agent/token/{token}", P::AgentWrite, B::SMALL, "Give the agent a token of its own, until it ends", |a, c| Box::pin(membership::token(a, c))),
         Route::new("PUT", "/v1/agent/leave", P::AgentWrite, B::NONE, "Have this agent take its node out of the mesh and end, or this server leave, if there is another", |a, c| Box::pin(membership::leave(a, c))),
         Route::new("PUT", "/v1/agent/force-leave/{node}", P::OperatorWrite, B::NONE, "Take out a node that is lost; with `prune`, the server that is asked forgets that it was there", |a, c| Box::pin(membership::force_leave(a, c))),

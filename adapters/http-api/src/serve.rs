@@ -1,6 +1,7 @@
 //! Serving connections: limits on their number and on request heads, and an orderly end.
 
 mod door;
+mod guard;
 mod head;
 
 use std::future::Future;
@@ -23,6 +24,8 @@ use crate::limits::{FIRST_HEAD_TIMEOUT, HEAD_BYTES_MAX, HEAD_TIMEOUT, HEADERS_MA
 use crate::site::OnLoopback;
 pub use door::Door;
 use door::Incoming;
+use guard::CameFrom;
+pub use guard::{Guards, guarded};
 
 /// Time to breathe after a failed accept, which means that file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -100,6 +103,13 @@ async fn accept(door: &Door, places: &Arc<Semaphore>) -> std::io::Result<(Incomi
     Ok((door.accept().await?, place))
 }
 
+/// What is spoken over a connection.
+struct Spoken {
+    router: axum::Router,
+    from: Option<CameFrom>,
+    stopping: watch::Receiver<bool>,
+}
+
 async fn connection(
     caller: Incoming,
     place: OwnedSemaphorePermit,
@@ -107,18 +117,19 @@ async fn connection(
     stopping: watch::Receiver<bool>,
 ) {
     let _held_until_the_end = place;
+    let spoken = Spoken { router, from: caller.address().map(CameFrom), stopping };
     match caller {
-        Incoming::Tcp(stream) => converse(without_delay(stream), router, stopping).await,
-        Incoming::Unix(stream) => converse(stream, router, stopping).await,
+        Incoming::Tcp(stream) => converse(without_delay(stream), spoken).await,
+        Incoming::Unix(stream) => converse(stream, spoken).await,
         // Apart, so that a caller in plaintext who waits for minutes takes no room for it.
-        Incoming::Tls(stream, config) => Box::pin(over_tls(stream, config, router, stopping)).await,
+        Incoming::Tls(stream, config) => Box::pin(over_tls(stream, config, spoken)).await,
     }
 }
 
-async fn over_tls(stream: TcpStream, config: Arc<ServerConfig>, router: axum::Router, stopping: watch::Receiver<bool>) {
+async fn over_tls(stream: TcpStream, config: Arc<ServerConfig>, spoken: Spoken) {
     let handshake = TlsAcceptor::from(config).accept(without_delay(stream));
     match tokio::time::timeout(FIRST_HEAD_TIMEOUT, handshake).await {
-        Ok(Ok(stream)) => converse(stream, router, stopping).await,
+        Ok(Ok(stream)) => converse(stream, spoken).await,
         Ok(Err(error)) => tracing::debug!(%error, "a caller could not agree on TLS"),
         Err(_) => tracing::debug!("a caller took too long to agree on TLS"),
     }
@@ -131,16 +142,17 @@ fn without_delay(stream: TcpStream) -> TcpStream {
     stream
 }
 
-async fn converse(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    router: axum::Router,
-    mut stopping: watch::Receiver<bool>,
-) {
+async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, spoken: Spoken) {
+    let Spoken { router, from, mut stopping } = spoken;
     let (inner, head_came) = (TowerToHyperService::new(router), Arc::new(Notify::new()));
     let first_head = Arc::clone(&head_came);
     let service = service_fn(move |request| {
         head_came.notify_one();
-        inner.call(head::detached(request))
+        let mut request = head::detached(request);
+        if let Some(from) = from {
+            request.extensions_mut().insert(from);
+        }
+        inner.call(request)
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -1,6 +1,7 @@
 //! `starling acl`: tokens, policies and roles, with Consul's flags.
 
 mod grants;
+mod identifier;
 mod method;
 mod policy;
 mod role;
@@ -17,6 +18,7 @@ use crate::client::{ApiArgs, Call, Client};
 use crate::definition::Document;
 use crate::outcome::{Outcome, usage};
 use crate::print::{self, OutputArgs};
+use identifier::Kind;
 
 /// Say who may do what: tokens, policies and roles
 #[derive(Debug, clap::Args)]
@@ -64,7 +66,7 @@ struct AgentTokenArgs {
 /// A policy or a role.
 #[derive(Debug, clap::Args)]
 struct Which {
-    /// Its ID
+    /// Its ID, or what it alone begins with
     #[arg(long, value_name = "UUID")]
     id: Option<String>,
 
@@ -74,8 +76,8 @@ struct Which {
 }
 
 impl Which {
-    async fn id(&self, client: &Client, what: &str) -> anyhow::Result<String> {
-        id_of(client, what, self.id.as_ref(), self.name.as_ref()).await
+    async fn id(&self, client: &Client, kind: Kind) -> anyhow::Result<String> {
+        id_of(client, kind, self.id.as_ref(), self.name.as_ref()).await
     }
 }
 
@@ -127,10 +129,11 @@ pub(crate) async fn run(args: AclArgs, surroundings: &Surroundings) -> anyhow::R
     Ok(Outcome::Done)
 }
 
-/// The identifier behind a name, as the API finds policies and roles by.
-async fn id_of(client: &Client, what: &str, id: Option<&String>, name: Option<&String>) -> anyhow::Result<String> {
+/// The identifier that is given, or the one behind a name.
+async fn id_of(client: &Client, kind: Kind, id: Option<&String>, name: Option<&String>) -> anyhow::Result<String> {
+    let what = kind.what();
     let found: Value = match (id, name) {
-        (Some(id), _) => return Ok(id.clone()),
+        (Some(id), _) => return kind.whole(client, id).await,
         (None, Some(name)) => client.read(Call::get(&format!("/v1/acl/{what}/name")).segment(name)).await?,
         (None, None) => return Err(usage(format!("name the {what} by --id or --name"))),
     };

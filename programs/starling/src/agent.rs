@@ -35,39 +35,38 @@ use crate::outcome::usage;
 use crate::role::control::ENVOY_VERSIONS;
 use crate::role::definitions::{self, Named, Unavailable};
 use crate::role::doors::DnsSockets;
-use crate::role::http_doors::HttpSockets;
+use crate::role::http_doors::{self, HttpSockets};
 use crate::role::local_agent::{LEFT_WITHIN, LocalAgent};
 use crate::role::proxies_door::ProxiesDoor;
-use crate::role::reload::Reload;
+use crate::role::reload::{Files, Followed, Reload};
 use crate::role::{self, Interrupt, Interrupts, Role, Serving, doors, node};
 
 /// Runs until interrupted.
 pub(crate) async fn run(args: AgentArgs, environment: &Environment) -> anyhow::Result<()> {
-    run_as(args, environment, Vec::new(), Guise::default()).await
+    let mut definitions = read_definitions(&args)?;
+    definitions::keep_last(&mut definitions);
+    judge(&args, &definitions, &Guise::default())?;
+    run_judged(args, environment, definitions, Guise::default(), None).await
 }
 
-/// The same with definitions beyond those that the arguments name, and a node that shows itself otherwise.
-pub(crate) async fn run_as(
+/// The same with definitions that were read and [judged](judge), a node that shows itself otherwise, and what is read anew if anything is.
+pub(crate) async fn run_judged(
     args: AgentArgs,
     environment: &Environment,
-    more: Vec<Definitions>,
+    definitions: Vec<Definitions>,
     guise: Guise,
+    files: Option<Arc<dyn Files>>,
 ) -> anyhow::Result<()> {
-    let reloads = guise.sources.has_settings;
-    let interrupts = if reloads { Interrupts::listen_but_for_hangup() } else { Interrupts::listen() }?;
+    let interrupts = if files.is_some() { Interrupts::listen_but_for_hangup() } else { Interrupts::listen() }?;
     if args.grpc_tls_addr.is_some() {
         tracing::warn!("--grpc-tls-addr is of no effect: an agent serves xDS in plaintext to its own machine");
     }
     let servers = args.servers()?;
     let join_token = args.join_token(environment)?;
-    let mut definitions = read_definitions(&args)?;
-    definitions.extend(more);
-    definitions::keep_last(&mut definitions);
-    judge(&args, &definitions, &guise)?;
     let http = HttpSockets::bind(&args.http_addr, &args.http_doors).await?;
     let grpc = doors::grpc(args.grpc_addr).await?;
     let dns = doors::dns(&args.dns_addr).await?;
-    let given = Given { servers, join_token, definitions, guise, sockets: Sockets { http, grpc, dns } };
+    let given = Given { servers, join_token, definitions, guise, files, sockets: Sockets { http, grpc, dns } };
     role::run(interrupts, Running::start(args, given)).await
 }
 
@@ -77,6 +76,7 @@ struct Given {
     join_token: Option<String>,
     definitions: Vec<Definitions>,
     guise: Guise,
+    files: Option<Arc<dyn Files>>,
     sockets: Sockets,
 }
 
@@ -88,6 +88,11 @@ pub(crate) fn judge(args: &AgentArgs, definitions: &[Definitions], guise: &Guise
     args.log.judge()?;
     args.http_doors.judge()?;
     args.servers()?;
+    // Which one is the environment's to say, whether it is there the file's.
+    args.join_token(&Environment::default())?;
+    let grpc = [args.grpc_addr];
+    let others = [("DNS", args.dns_addr.as_slice()), ("xDS", &grpc)];
+    doors::apart(http_doors::places(&args.http_addr, &args.http_doors).into_iter().chain(others))?;
     definitions::refuse_config_entries(definitions)?;
     let node = node::unregistered(node::name(args.node_name.as_ref())?, args.advertise_addr);
     definitions::rehearse(definitions, node, (&guise.sidecar_ports(), args.enable_script_checks))
@@ -124,7 +129,7 @@ struct Running {
 impl Running {
     async fn start(args: AgentArgs, given: Given) -> anyhow::Result<Self> {
         let directory = Directory::lock(role::data_dir(&args.data_dir)?)?;
-        let Given { servers, join_token, definitions, guise, sockets } = given;
+        let Given { servers, join_token, definitions, guise, files, sockets } = given;
         let named = Named::of(&definitions);
         let joining = (servers, join_token);
         let node = start_node(&args, directory.path.clone(), joining, &definitions, &guise).await?;
@@ -139,7 +144,7 @@ impl Running {
         }
         let engine = plane.map(|plane| plane.engine);
         let http = sockets.http.places();
-        let local = open(&node, &serving, sockets, registry, (guise, named)).await?;
+        let local = open(&node, &serving, sockets, registry, (guise, files.map(|files| (files, named)))).await?;
         tracing::info!(data_dir = %directory.path.display(), %http, attached = node.is_attached(), "ready");
         let leaves_on = args.leaves_on();
         Ok(Self { node, engine, serving, local, leaves_on, _directory: directory })
@@ -211,14 +216,14 @@ async fn open(
     serving: &Serving,
     sockets: Sockets,
     registry: Registry,
-    (guise, known): (Guise, Named),
+    (guise, files): (Guise, Option<Followed>),
 ) -> anyhow::Result<Arc<LocalAgent>> {
     let shares = Shares::here()?;
     let facts = facts(node, &sockets, guise.translates_addresses)?;
     let Sockets { http, grpc, dns } = sockets;
     let trust_domain = facts.trust_domain.clone();
     let servers = Servers(Arc::clone(&node.api));
-    let agent = local_agent(node, serving, trust_domain, guise, known).await?;
+    let agent = local_agent(node, serving, trust_domain, guise, files).await?;
     let catalog = Arc::new(Part::new(Arc::clone(node), servers.clone(), facts, registry));
     let source = ProxiesDoor {
         proxies: node.proxies.clone(),
@@ -245,11 +250,11 @@ async fn local_agent(
     serving: &Serving,
     trust_domain: TrustDomain,
     guise: Guise,
-    known: Named,
+    files: Option<Followed>,
 ) -> anyhow::Result<Arc<LocalAgent>> {
     let agent = Arc::clone(&node.agent);
-    let reload = guise.sources.has_settings.then(|| Reload {
-        sources: guise.sources,
+    let reload = files.map(|(files, known)| Reload {
+        files,
         datacenter: agent.datacenter().clone(),
         server: None,
         enable_script_checks: agent.runs_scripts(),

@@ -10,6 +10,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -192,6 +194,8 @@ impl Call {
 pub(crate) struct Client {
     address: Address,
     token: Option<HeaderValue>,
+    /// For a proxy in front of the API that asks for a name and a password.
+    basic: Option<HeaderValue>,
     /// Parameters of every request: the datacentre and what it is divided into.
     scope: Vec<(&'static str, String)>,
     /// Whether reads may be answered by any server.
@@ -209,21 +213,18 @@ impl Client {
         let given = args.http_addr.as_ref().or(environment.http_addr.as_ref());
         let text = given.map_or(address::DEFAULT, String::as_str);
         let address = Address::parse(text, switch("CONSUL_HTTP_SSL", environment.ssl.as_deref(), false)?)?;
-        let token = match token(args, environment)? {
-            None => None,
-            Some(text) => {
-                let mut value = HeaderValue::from_str(&text)
-                    .map_err(|_| usage("the token has characters that no header can carry"))?;
-                value.set_sensitive(true);
-                Some(value)
-            }
-        };
+        let token = token(args, environment)?;
+        let token =
+            token.map(|text| secret(&text).ok_or_else(|| usage("the token has characters that no header can carry")));
+        let basic =
+            environment.http_auth.as_ref().and_then(|pair| secret(&format!("Basic {}", BASE64_STANDARD.encode(pair))));
         let settings = TlsSettings::given(args, environment);
         let tls = match &address {
             Address::Tcp { host, tls: true, .. } => Some(tls_to(host, &settings, environment)?),
             Address::Tcp { .. } | Address::Unix(_) => None,
         };
-        Ok(Self { address, token, scope: scope(args, environment), stale: args.stale, settings, tls })
+        let (token, scope) = (token.transpose()?, scope(args, environment));
+        Ok(Self { address, token, basic, scope, stale: args.stale, settings, tls })
     }
 
     /// Where it connects to.
@@ -318,7 +319,10 @@ impl Client {
         let unreachable = |reason: String| ApiError::Unreachable { address: self.address.to_string(), reason };
         match timeout(CONNECT_WITHIN, self.dial()).await {
             Ok(Ok(stream)) => Ok(stream),
-            Ok(Err(error)) => Err(unreachable(said(&error))),
+            Ok(Err(error)) => Err(unreachable(match tls::missing(&error, &self.settings) {
+                Some(missing) => format!("{error}: {missing}"),
+                None => said(&error),
+            })),
             Err(_) => Err(unreachable(format!("no connection within {} s", CONNECT_WITHIN.as_secs()))),
         }
     }
@@ -337,7 +341,12 @@ impl Client {
     fn broken(&self, error: &hyper::Error) -> ApiError {
         // What lies beneath says more than that something does.
         let beneath = std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
-        ApiError::Broken { address: self.address.to_string(), reason: format!("{error}{beneath}") }
+        // Whoever is sent away for want of a certificate may be gone before it hears why.
+        let unshown =
+            || self.tls.as_ref().filter(|_| self.settings.shows_nothing()).map(|_| tls::NO_CERTIFICATE.to_owned());
+        let missing = tls::missing(error, &self.settings).or_else(unshown);
+        let missing = missing.map(|missing| format!(": {missing}")).unwrap_or_default();
+        ApiError::Broken { address: self.address.to_string(), reason: format!("{error}{beneath}{missing}") }
     }
 
     /// The body of a response; one without success is an error.
@@ -361,6 +370,9 @@ impl Client {
             .header(http::header::USER_AGENT, concat!("starling/", env!("CARGO_PKG_VERSION")));
         if let Some(token) = &self.token {
             builder = builder.header("x-consul-token", token);
+        }
+        if let Some(basic) = &self.basic {
+            builder = builder.header(http::header::AUTHORIZATION, basic);
         }
         if !call.body.is_empty() {
             builder = builder.header(http::header::CONTENT_TYPE, "application/json");
@@ -392,6 +404,13 @@ fn said(error: &io::Error) -> String {
     } else {
         error.to_string()
     }
+}
+
+/// A header that is not shown.
+fn secret(text: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(text).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 fn token(args: &ApiArgs, environment: &Environment) -> anyhow::Result<Option<String>> {
@@ -435,10 +454,11 @@ fn tls_to(
     settings: &TlsSettings,
     environment: &Environment,
 ) -> anyhow::Result<(Arc<ClientConfig>, ServerName<'static>)> {
-    if !switch("CONSUL_HTTP_SSL_VERIFY", environment.ssl_verify.as_deref(), true)? {
-        return Err(usage("CONSUL_HTTP_SSL_VERIFY=false is not supported: give the CA's certificate with --ca-file"));
+    let verified = switch("CONSUL_HTTP_SSL_VERIFY", environment.ssl_verify.as_deref(), true)?;
+    if !verified {
+        tracing::warn!("CONSUL_HTTP_SSL_VERIFY=false: whoever answers is believed, and is given the token");
     }
     let name = settings.server_name.as_deref().unwrap_or(host).to_owned();
     let name = ServerName::try_from(name.clone()).map_err(|_| usage(format!("{name:?} is no name for TLS")))?;
-    Ok((tls::client_config(settings)?, name))
+    Ok((tls::client_config(settings, verified)?, name))
 }

@@ -5,12 +5,14 @@
 //! `consul`. Settings that are documented and have no part in Starling are told, and passed over. The other commands are those of `starling`.
 
 mod agent;
+mod configuration;
 mod passed_over;
 mod refused;
 mod seal;
 mod settings;
 mod tokens;
 mod validate;
+mod words;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -31,13 +33,15 @@ use starling_server::Server;
 
 use crate::arguments::Arguments;
 use crate::outcome::{EXIT_CODES, usage};
-use crate::role::reload::Sources;
+use crate::role::definitions::Rival;
 use crate::{argv, print};
 use agent::AgentArgs;
 pub(crate) use agent::{Agent, Program};
 pub(crate) use seal::seal_key;
 pub(crate) use tokens::GivenTokens;
 use validate::ValidateArgs;
+use words::Speaker;
+pub(crate) use words::worded;
 
 /// The name.
 const NAME: &str = "consul";
@@ -82,8 +86,6 @@ pub(crate) struct Guise {
     pub(crate) connect_off: bool,
     /// Whether answers say that addresses are translated.
     pub(crate) translates_addresses: bool,
-    /// Where its definitions are written.
-    pub(crate) sources: Sources,
     /// Tokens that are given.
     pub(crate) tokens: GivenTokens,
     /// What answers over DNS are like.
@@ -93,6 +95,11 @@ pub(crate) struct Guise {
 }
 
 impl Guise {
+    /// What becomes of config entries of files that the mesh has already.
+    pub(crate) fn rival(&self) -> Rival {
+        if self.is_consul { Rival::Stays } else { Rival::Replaced }
+    }
+
     /// Ports for sidecars that name none.
     pub(crate) fn sidecar_ports(&self) -> RangeInclusive<u16> {
         self.sidecar_ports.clone().unwrap_or(starling_agent::DEFAULT_SIDECAR_PORTS)
@@ -133,7 +140,18 @@ fn command_line() -> CommandLine {
         line = line.mut_subcommand(own, |command| command.hide(true));
     }
     // In the order of their names.
-    line.mut_subcommands(|command| command.display_order(0))
+    line.mut_subcommands(|command| usage_of(command).display_order(0))
+}
+
+/// The command; where it says itself how it is used, under this name.
+fn usage_of(mut command: CommandLine) -> CommandLine {
+    let usage = command.render_usage().to_string();
+    let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage);
+    if usage.starts_with("starling ") {
+        let under_this_name = usage.replace("starling ", "consul ");
+        command = command.override_usage(under_this_name);
+    }
+    command.mut_subcommands(usage_of)
 }
 
 /// Reads the command line.
@@ -142,6 +160,8 @@ fn command_line() -> CommandLine {
 /// When a file cannot be read, or says what cannot be.
 pub(crate) fn called(arguments: Vec<OsString>) -> anyhow::Result<Called> {
     let words = arguments.get(1..).unwrap_or_default();
+    let is_agents = words.first().is_some_and(|word| word == "agent" || word == "validate");
+    words::begin(if is_agents { Speaker::Agent } else { Speaker::Command });
     if words.first().is_some_and(|word| ["-v", "-version", "--version"].iter().any(|flag| word == flag)) {
         return version("pretty");
     }

@@ -28,34 +28,38 @@ use crate::dev_args::DevArgs;
 use crate::memory;
 use crate::role::arguments::NativePlane;
 use crate::role::control::{Beside, Control, ServerSockets};
-use crate::role::definitions::{self, Named, Unavailable};
-use crate::role::http_doors::HttpSockets;
+use crate::role::definitions::{self, Named, Rival, Unavailable};
+use crate::role::http_doors::{self, HttpSockets};
 use crate::role::local_agent::LocalAgent;
-use crate::role::reload::{Reload, Sources};
+use crate::role::reload::{Files, Reload, Sources};
 use crate::role::{self, Interrupts, Role, Serving, doors, node};
 
 /// Runs until interrupted.
 pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
-    run_as(args, Vec::new(), Guise::default()).await
+    let mut definitions = read_definitions(&args)?;
+    definitions::keep_last(&mut definitions);
+    let guise = Guise::default();
+    judge(&args, &definitions, &guise)?;
+    let sources = Sources { directories: args.config_dir.iter().cloned().collect(), ..Sources::default() };
+    run_judged(args, definitions, guise, Arc::new(sources)).await
 }
 
-/// The same with definitions beyond those that the arguments name, and a node that shows itself otherwise.
-pub(crate) async fn run_as(mut args: DevArgs, more: Vec<Definitions>, mut guise: Guise) -> anyhow::Result<()> {
+/// The same with definitions that were read and [judged](judge), a node that shows itself otherwise, and what is read anew.
+pub(crate) async fn run_judged(
+    mut args: DevArgs,
+    definitions: Vec<Definitions>,
+    guise: Guise,
+    files: Arc<dyn Files>,
+) -> anyhow::Result<()> {
     // First of all: whatever has begun when a signal comes is taken down in order.
-    let reloads = guise.sources.has_settings;
-    let interrupts = if reloads { Interrupts::listen_but_for_hangup() } else { Interrupts::listen() }?;
-    let mut definitions = read_definitions(&args)?;
-    definitions.extend(more);
-    definitions::keep_last(&mut definitions);
-    judge(&args, &definitions, &guise)?;
-    guise.sources.directories.extend(args.config_dir.clone());
+    let interrupts = if guise.is_consul { Interrupts::listen_but_for_hangup() } else { Interrupts::listen() }?;
     if args.demo {
         demo::Demo::check_ports(args.data_plane.is_native())?;
         args.data_plane.show_at(demo::ADMIN);
     }
     let sockets = Sockets::bind(&args).await?;
     let data_dir = DataDir::prepare(&args)?;
-    role::run(interrupts, Running::start(args, sockets, data_dir, definitions, guise)).await
+    role::run(interrupts, Running::start(args, sockets, data_dir, definitions, (guise, files))).await
 }
 
 /// Whether it could be run so; nothing is opened, and nothing written.
@@ -65,8 +69,13 @@ pub(crate) async fn run_as(mut args: DevArgs, more: Vec<Definitions>, mut guise:
 pub(crate) fn judge(args: &DevArgs, definitions: &[Definitions], guise: &Guise) -> anyhow::Result<()> {
     args.log.judge()?;
     args.http_doors.judge()?;
+    let (grpc, grpc_tls) = ([args.grpc_addr], [args.grpc_tls_addr]);
+    let others = [("DNS", args.dns_addr.as_slice()), ("xDS", &grpc), ("gRPC over TLS", &grpc_tls)];
+    doors::apart(http_doors::places(&args.http_addr, &args.http_doors).into_iter().chain(others))?;
     let node = node::unregistered(node::name(args.node_name.as_ref())?, args.advertise_addr);
-    definitions::rehearse(definitions, node, (&guise.sidecar_ports(), args.enable_script_checks))
+    definitions::rehearse(definitions, node, (&guise.sidecar_ports(), args.enable_script_checks))?;
+    let mesh = definitions::mesh_in(args.data_dir.as_deref(), definitions);
+    definitions::rehearse_config_entries(definitions, mesh, guise.rival())
 }
 
 struct Sockets {
@@ -134,8 +143,10 @@ struct Running {
     closed: Option<(Sockets, Vec<Definitions>)>,
     /// Whether the node has Consul's check and service.
     is_consul: bool,
+    /// What becomes of config entries that the mesh has already.
+    rival: Rival,
     /// Where what is registered is written.
-    sources: Sources,
+    files: Arc<dyn Files>,
     /// Tokens that the configuration gives.
     tokens: GivenTokens,
     demo: bool,
@@ -152,7 +163,7 @@ impl Running {
         sockets: Sockets,
         data_dir: DataDir,
         definitions: Vec<Definitions>,
-        guise: Guise,
+        (guise, files): (Guise, Arc<dyn Files>),
     ) -> anyhow::Result<Self> {
         let registry = Registry::default();
         memory::register(&registry);
@@ -170,7 +181,7 @@ impl Running {
         let server = opening.start(&registry).await?;
         server.has_beside(&name);
         let mut node = node::local(name.clone(), args.advertise_addr, &path)?;
-        let sidecar_ports = guise.sidecar_ports();
+        let (sidecar_ports, rival) = (guise.sidecar_ports(), guise.rival());
         if let Some(id) = guise.node_id {
             node.id = id.to_string();
         }
@@ -207,17 +218,30 @@ impl Running {
         let proxies = Proxies::new(Arc::clone(&agent), Arc::clone(&view) as _, settings);
         let (closed, serving) = (Some((sockets, definitions)), Serving::new());
         serving.spawn_endless(starling_agent::follow_roots(Arc::clone(&agent), view)).await;
-        let Guise { is_consul, sources, tokens, .. } = guise;
-        let demo = args.demo;
-        Ok(Self { control, agent, proxies, node, closed, is_consul, sources, tokens, demo, engine, serving, data_dir })
+        let (is_consul, tokens, demo) = (guise.is_consul, guise.tokens, args.demo);
+        Ok(Self {
+            control,
+            agent,
+            proxies,
+            node,
+            closed,
+            is_consul,
+            rival,
+            files,
+            tokens,
+            demo,
+            engine,
+            serving,
+            data_dir,
+        })
     }
 
     /// How the files that were read are read again.
     fn reload(&self, known: Named) -> Reload {
         Reload {
-            sources: self.sources.clone(),
+            files: Arc::clone(&self.files),
             datacenter: self.agent.datacenter().clone(),
-            server: Some(Arc::clone(&self.control.server)),
+            server: Some((Arc::clone(&self.control.server), self.rival)),
             enable_script_checks: self.agent.runs_scripts(),
             sidecar_ports: self.agent.sidecar_ports(),
             known: known.into(),
@@ -233,7 +257,7 @@ impl Running {
         agent.set_default_token(self.tokens.default.clone());
         agent.set_dns_token(self.tokens.dns.clone());
         let agent = Arc::new(agent);
-        if self.sources.has_settings {
+        if self.is_consul {
             // As Consul's agent does.
             let hangup = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
             self.serving.spawn_endless(Arc::clone(&agent).reload_at(hangup)).await;
@@ -249,7 +273,7 @@ impl Running {
         let Some((sockets, definitions)) = self.closed.take() else { return Ok(()) };
         // Those of the demo are in no file.
         let known = if self.demo { Named::default() } else { Named::of(&definitions) };
-        definitions::write_config_entries(&definitions, &self.control.server).await?;
+        definitions::write_config_entries(&definitions, &self.control.server, self.rival).await?;
         if self.is_consul {
             self.tokens.keep_initial_management(&self.control.server).await?;
             consul::enter(&self.control.server, &self.node, sockets.server.grpc_tls.local_addr()?.port()).await?;

@@ -18,6 +18,8 @@ pub(crate) struct Environment {
     pub(crate) token: Option<String>,
     /// `STARLING_HTTP_TOKEN_FILE`, `CONSUL_HTTP_TOKEN_FILE`: the file that holds the token.
     pub(crate) token_file: Option<PathBuf>,
+    /// `STARLING_HTTP_AUTH`, `CONSUL_HTTP_AUTH`: a name and a password, with a colon between them, for a proxy in front of the API.
+    pub(crate) http_auth: Option<String>,
     /// `STARLING_HTTP_SSL`, `CONSUL_HTTP_SSL`: whether an address without scheme means HTTPS.
     pub(crate) ssl: Option<String>,
     /// `STARLING_HTTP_SSL_VERIFY`, `CONSUL_HTTP_SSL_VERIFY`: whether the API's certificate is checked.
@@ -77,6 +79,7 @@ impl Environment {
             http_addr: either("HTTP_ADDR"),
             token,
             token_file: token_file.map(PathBuf::from),
+            http_auth: either("HTTP_AUTH"),
             ssl: either("HTTP_SSL"),
             ssl_verify: either("HTTP_SSL_VERIFY"),
             authorities: authorities(["CACERT", "CAPATH"]),

@@ -140,7 +140,9 @@ pub(crate) async fn monitor(args: MonitorArgs, surroundings: &Surroundings) -> a
     Ok(Outcome::Done)
 }
 
-/// Have the agent read its definition files anew
+/// Have the agent read its files anew
+///
+/// What they define counts at once. Settings that were changed are named, and count from its next start.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReloadArgs {
     #[command(flatten)]
@@ -148,8 +150,13 @@ pub(crate) struct ReloadArgs {
 }
 
 pub(crate) async fn reload(args: ReloadArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
-    surroundings.client(&args.api)?.send(Call::put("/v1/agent/reload")).await?;
+    let body = surroundings.client(&args.api)?.send(Call::put("/v1/agent/reload")).await?;
     print::line("Configuration reload triggered")?;
+    // Consul's answer, and that to a reload that is complete, has no body.
+    let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
+    for setting in answer["FromNextStart"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        print::note(&format!("{setting}: was changed, and counts from the agent's next start"));
+    }
     Ok(Outcome::Done)
 }
 

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use crate::client::ApiError;
+use crate::consul::worded;
 use crate::print::OutputClosed;
 
 /// What every help page says about exit codes.
@@ -76,7 +77,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
         return Outcome::Done.into();
     }
     // Standard error may be closed; the exit code still tells.
-    let _ = writeln!(std::io::stderr(), "error: {error:#}");
+    let _ = writeln!(std::io::stderr(), "error: {}", worded(&format!("{error:#}")));
     ExitCode::from(code_of(error))
 }
 

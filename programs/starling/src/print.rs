@@ -8,6 +8,8 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, Color, ContentArrangement, Table};
 use serde::Serialize;
 
+use crate::consul::worded;
+
 /// The form of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Format {
@@ -70,7 +72,7 @@ pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
 
 /// Tells people something on standard error, which may be closed: that is no reason to end.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    let _ = writeln!(std::io::stderr().lock(), "{}", worded(text));
 }
 
 /// An empty table with these headings.

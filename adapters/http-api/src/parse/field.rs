@@ -450,6 +450,11 @@ impl<'c> Fields<'c> {
         self.only("Partition", &["default"])
     }
 
+    /// What nobody has taken yet and says something, by its names as they were given.
+    pub fn left(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.values.values().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.as_str(), value))
+    }
+
     /// Takes all that is left and says something; the names, as they were given.
     pub fn rest(&mut self) -> impl Iterator<Item = String> + use<> {
         let left = std::mem::take(&mut self.values).into_values();

@@ -97,8 +97,11 @@ pub(super) async fn service(api: Arc<Api>, call: Call) -> Outcome {
 }
 
 pub(super) async fn reload(api: Arc<Api>, _: Call) -> Outcome {
-    api.agent()?.reload().await?;
-    Ok(Answer::empty())
+    let waiting = api.agent()?.reload().await?;
+    if waiting.is_empty() {
+        return Ok(Answer::empty());
+    }
+    Ok(Answer::json(json!({"FromNextStart": waiting})))
 }
 
 pub(super) async fn register(api: Arc<Api>, call: Call) -> Outcome {

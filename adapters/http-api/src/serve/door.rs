@@ -1,6 +1,7 @@
 //! What the API is served at: a port, a port over TLS, or a Unix socket.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
@@ -56,6 +57,14 @@ impl Door {
 }
 
 impl Incoming {
+    /// The caller's address; at a Unix socket that of this machine.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(stream) | Self::Tls(stream, _) => stream.peer_addr().ok().map(|address| address.ip()),
+            Self::Unix(_) => Some(Ipv4Addr::LOCALHOST.into()),
+        }
+    }
+
     pub(super) fn descriptor(&self) -> RawFd {
         match self {
             Self::Tcp(stream) | Self::Tls(stream, _) => stream.as_raw_fd(),

@@ -2,12 +2,14 @@
 
 use serde_json::{Value, json};
 
+use super::identifier::Kind;
+use crate::client::Client;
 use crate::outcome::usage;
 
 /// What is granted
 #[derive(Debug, clap::Args)]
 pub(super) struct GrantArgs {
-    /// A policy, by its ID; may be given several times
+    /// A policy, by its ID or what it alone begins with; may be given several times
     #[arg(long, value_name = "ID")]
     policy_id: Vec<String>,
 
@@ -42,24 +44,25 @@ impl GrantArgs {
             && self.templated_policy.is_none()
     }
 
-    /// Adds what is granted to what `body` has already, or puts it in its place if `replace`.
-    pub(super) fn put_into(&self, body: &mut Value, replace: bool) -> anyhow::Result<()> {
-        let ids = self.policy_id.iter().map(|id| json!({"ID": id}));
-        let names = self.policy_name.iter().map(|name| json!({"Name": name}));
-        add(body, "Policies", ids.chain(names).collect(), replace);
+    /// Puts what is granted into `body`, each list as `how` has it for the list of that name.
+    pub(super) async fn put_into(
+        &self,
+        client: &Client,
+        body: &mut Value,
+        how: impl Fn(&str) -> How,
+    ) -> anyhow::Result<()> {
+        let policies = links(client, Kind::Policy, &self.policy_id, &self.policy_name).await?;
         let services = self.service_identity.iter().map(|text| match text.split_once(':') {
             None => json!({"ServiceName": text}),
             Some((name, datacenters)) => {
                 json!({"ServiceName": name, "Datacenters": datacenters.split(',').collect::<Vec<_>>()})
             }
         });
-        add(body, "ServiceIdentities", services.collect(), replace);
         let node = |text: &String| match text.split_once(':') {
             Some((name, datacenter)) => Ok(json!({"NodeName": name, "Datacenter": datacenter})),
             None => Err(usage(format!("--node-identity {text:?} is not of the form NAME:DATACENTER"))),
         };
         let nodes = self.node_identity.iter().map(node).collect::<anyhow::Result<Vec<_>>>()?;
-        add(body, "NodeIdentities", nodes, replace);
         let templated = self.templated_policy.iter().map(|template| {
             let name = self.var.iter().find_map(|pair| pair.strip_prefix("name:"));
             match name {
@@ -67,14 +70,63 @@ impl GrantArgs {
                 None => json!({"TemplateName": template}),
             }
         });
-        add(body, "TemplatedPolicies", templated.collect(), replace);
+        for (field, more) in [
+            ("Policies", policies),
+            ("ServiceIdentities", services.collect()),
+            ("NodeIdentities", nodes),
+            ("TemplatedPolicies", templated.collect()),
+        ] {
+            put(body, field, more, how(field));
+        }
         Ok(())
     }
 }
 
-/// Adds to a list of `body`, or replaces it.
-pub(super) fn add(body: &mut Value, field: &str, more: Vec<Value>, replace: bool) {
-    let mut list = if replace { Vec::new() } else { body[field].as_array().cloned().unwrap_or_default() };
+/// What becomes of a list that somebody has already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    /// It is what is given.
+    Replace,
+    /// The same where anything is given; else it stays.
+    ReplaceIfGiven,
+    /// What is given comes behind it.
+    Add,
+}
+
+/// Policies or roles, by identifiers or what these begin with, and by names.
+pub(super) async fn links(client: &Client, kind: Kind, ids: &[String], names: &[String]) -> anyhow::Result<Vec<Value>> {
+    let mut links = Vec::new();
+    for id in ids {
+        links.push(json!({"ID": kind.whole(client, id).await?}));
+    }
+    links.extend(names.iter().map(|name| json!({"Name": name})));
+    Ok(links)
+}
+
+/// Puts a list into `body`.
+pub(super) fn put(body: &mut Value, field: &str, more: Vec<Value>, how: How) {
+    let keeps = how == How::Add || (how == How::ReplaceIfGiven && more.is_empty());
+    let mut list = if keeps { body[field].as_array().cloned().unwrap_or_default() } else { Vec::new() };
     list.extend(more);
     body[field] = list.into();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_replaced_added_to_or_left() {
+        let after = |how: How, more: Vec<Value>| {
+            let mut body = json!({"Roles": [{"ID": "1"}]});
+            put(&mut body, "Roles", more, how);
+            body["Roles"].clone()
+        };
+        let more = || vec![json!({"Name": "r"})];
+        assert_eq!(after(How::Replace, more()), json!([{"Name": "r"}]));
+        assert_eq!(after(How::Replace, Vec::new()), json!([]));
+        assert_eq!(after(How::ReplaceIfGiven, more()), json!([{"Name": "r"}]));
+        assert_eq!(after(How::ReplaceIfGiven, Vec::new()), json!([{"ID": "1"}]));
+        assert_eq!(after(How::Add, more()), json!([{"ID": "1"}, {"Name": "r"}]));
+    }
 }

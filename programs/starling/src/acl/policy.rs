@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::identifier::Kind;
 use super::{DeleteArgs, ListArgs, ReadArgs, id_of, shown, text_or_file};
 use crate::arguments::Surroundings;
 use crate::client::{ApiArgs, Call};
@@ -50,7 +51,7 @@ struct CreateArgs {
 /// Change a policy: what is given replaces what it had
 #[derive(Debug, clap::Args)]
 struct UpdateArgs {
-    /// Its ID
+    /// Its ID, or what it alone begins with
     #[arg(long, value_name = "UUID")]
     id: Option<String>,
 
@@ -83,7 +84,7 @@ pub(super) async fn run(args: PolicyArgs, surroundings: &Surroundings) -> anyhow
         }
         PolicyCommand::Update(args) => {
             let client = surroundings.client(&args.api)?;
-            let id = id_of(&client, "policy", args.id.as_ref(), args.name.as_ref()).await?;
+            let id = id_of(&client, Kind::Policy, args.id.as_ref(), args.name.as_ref()).await?;
             let mut body: Value = client.read(Call::get(POLICY).segment(&id)).await?;
             let rules = args.rules.as_deref().map(text_or_file).transpose()?;
             for (field, value) in [("Name", args.name), ("Description", args.description), ("Rules", rules)] {
@@ -96,7 +97,7 @@ pub(super) async fn run(args: PolicyArgs, surroundings: &Surroundings) -> anyhow
         }
         PolicyCommand::Read(args) => {
             let client = surroundings.client(&args.api)?;
-            let id = args.which.id(&client, "policy").await?;
+            let id = args.which.id(&client, Kind::Policy).await?;
             let found: Value = client.read(Call::get(POLICY).segment(&id)).await?;
             shown::policy(&found, args.output.format)
         }
@@ -106,7 +107,7 @@ pub(super) async fn run(args: PolicyArgs, surroundings: &Surroundings) -> anyhow
         }
         PolicyCommand::Delete(args) => {
             let client = surroundings.client(&args.api)?;
-            let id = args.which.id(&client, "policy").await?;
+            let id = args.which.id(&client, Kind::Policy).await?;
             client.send(Call::delete(POLICY).segment(&id)).await?;
             print::line(&format!("Policy {id} deleted"))
         }

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::grants::GrantArgs;
+use super::grants::{GrantArgs, How};
+use super::identifier::Kind;
 use super::{DeleteArgs, ListArgs, ReadArgs, id_of, shown};
 use crate::arguments::Surroundings;
 use crate::client::{ApiArgs, Call};
@@ -49,7 +50,7 @@ struct CreateArgs {
 /// Change a role: what is given is added to what it has
 #[derive(Debug, clap::Args)]
 struct UpdateArgs {
-    /// Its ID
+    /// Its ID, or what it alone begins with
     #[arg(long, value_name = "UUID")]
     id: Option<String>,
 
@@ -79,13 +80,14 @@ pub(super) async fn run(args: RoleArgs, surroundings: &Surroundings) -> anyhow::
     match args.command {
         RoleCommand::Create(args) => {
             let mut body = json!({"Name": args.name, "Description": args.description});
-            args.grants.put_into(&mut body, true)?;
-            let made: Value = surroundings.client(&args.api)?.read(Call::put(ROLE).json(&body)).await?;
+            let client = surroundings.client(&args.api)?;
+            args.grants.put_into(&client, &mut body, |_| How::Replace).await?;
+            let made: Value = client.read(Call::put(ROLE).json(&body)).await?;
             shown::role(&made, args.output.format)
         }
         RoleCommand::Update(args) => {
             let client = surroundings.client(&args.api)?;
-            let id = id_of(&client, "role", args.id.as_ref(), args.name.as_ref()).await?;
+            let id = id_of(&client, Kind::Role, args.id.as_ref(), args.name.as_ref()).await?;
             let mut body: Value = client.read(Call::get(ROLE).segment(&id)).await?;
             for (field, value) in [("Name", args.name), ("Description", args.description)] {
                 if let Some(value) = value {
@@ -93,14 +95,15 @@ pub(super) async fn run(args: RoleArgs, surroundings: &Surroundings) -> anyhow::
                 }
             }
             if !args.grants.is_empty() {
-                args.grants.put_into(&mut body, args.no_merge)?;
+                let how = if args.no_merge { How::Replace } else { How::Add };
+                args.grants.put_into(&client, &mut body, |_| how).await?;
             }
             let made: Value = client.read(Call::put(ROLE).segment(&id).json(&body)).await?;
             shown::role(&made, args.output.format)
         }
         RoleCommand::Read(args) => {
             let client = surroundings.client(&args.api)?;
-            let id = args.which.id(&client, "role").await?;
+            let id = args.which.id(&client, Kind::Role).await?;
             let found: Value = client.read(Call::get(ROLE).segment(&id)).await?;
             shown::role(&found, args.output.format)
         }
@@ -110,7 +113,7 @@ pub(super) async fn run(args: RoleArgs, surroundings: &Surroundings) -> anyhow::
         }
         RoleCommand::Delete(args) => {
             let client = surroundings.client(&args.api)?;
-            let id = args.which.id(&client, "role").await?;
+            let id = args.which.id(&client, Kind::Role).await?;
             client.send(Call::delete(ROLE).segment(&id)).await?;
             print::line(&format!("Role {id} deleted"))
         }

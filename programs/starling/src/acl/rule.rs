@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::identifier::Kind;
 use super::shown;
 use crate::arguments::Surroundings;
 use crate::client::{ApiArgs, Call};
@@ -28,7 +29,7 @@ enum RuleCommand {
 
 #[derive(Debug, clap::Args)]
 struct IdArgs {
-    /// Its ID
+    /// Its ID, or what it alone begins with
     #[arg(long, value_name = "UUID")]
     id: String,
     #[command(flatten)]
@@ -90,7 +91,7 @@ struct CreateArgs {
 /// Change a binding rule
 #[derive(Debug, clap::Args)]
 struct UpdateArgs {
-    /// Its ID
+    /// Its ID, or what it alone begins with
     #[arg(long, value_name = "UUID")]
     id: String,
 
@@ -138,17 +139,20 @@ pub(super) async fn run(args: RuleArgs, surroundings: &Surroundings) -> anyhow::
         }
         RuleCommand::Update(args) => {
             let client = surroundings.client(&args.api)?;
-            let before: Value = client.read(Call::get(RULE).segment(&args.id)).await?;
+            let id = Kind::BindingRule.whole(&client, &args.id).await?;
+            let before: Value = client.read(Call::get(RULE).segment(&id)).await?;
             let mut body = match args.no_merge {
                 true => json!({"ID": before["ID"], "AuthMethod": before["AuthMethod"]}),
                 false => before,
             };
             args.settings.put_into(&mut body)?;
-            let made: Value = client.read(Call::put(RULE).segment(&args.id).json(&body)).await?;
+            let made: Value = client.read(Call::put(RULE).segment(&id).json(&body)).await?;
             shown::rule(&made, args.output.format)
         }
         RuleCommand::Read(args) => {
-            let found: Value = surroundings.client(&args.api)?.read(Call::get(RULE).segment(&args.id)).await?;
+            let client = surroundings.client(&args.api)?;
+            let id = Kind::BindingRule.whole(&client, &args.id).await?;
+            let found: Value = client.read(Call::get(RULE).segment(&id)).await?;
             shown::rule(&found, args.output.format)
         }
         RuleCommand::List(args) => {
@@ -158,8 +162,10 @@ pub(super) async fn run(args: RuleArgs, surroundings: &Surroundings) -> anyhow::
             shown::list(&found, args.output.format, &["ID", "AuthMethod", "BindType", "BindName", "Selector"])
         }
         RuleCommand::Delete(args) => {
-            surroundings.client(&args.api)?.send(Call::delete(RULE).segment(&args.id)).await?;
-            print::line(&format!("Binding rule {} deleted", args.id))
+            let client = surroundings.client(&args.api)?;
+            let id = Kind::BindingRule.whole(&client, &args.id).await?;
+            client.send(Call::delete(RULE).segment(&id)).await?;
+            print::line(&format!("Binding rule {id} deleted"))
         }
     }
 }

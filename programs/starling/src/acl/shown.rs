@@ -42,6 +42,24 @@ pub(super) fn token(form: &Value, format: Format) -> anyhow::Result<()> {
     one(form, format, &["AccessorID", "SecretID", "Description", "AuthMethod", "Local", "CreateTime", "ExpirationTime"])
 }
 
+/// What a token comes to beyond its own fields; in JSON it is among them.
+pub(super) fn expanded(form: &Value, format: Format) -> anyhow::Result<()> {
+    if format == Format::Json {
+        return Ok(());
+    }
+    let list = |name: &str| form[name].as_array().cloned().unwrap_or_default();
+    for role in list("ExpandedRoles") {
+        print::line("Role:")?;
+        self::role(&role, format)?;
+    }
+    for policy in list("ExpandedPolicies") {
+        print::line("Policy:")?;
+        self::policy(&policy, format)?;
+    }
+    let default = text(&form["AgentACLDefaultPolicy"]);
+    print::line(&format!("Where no rule holds, at {}: {default}", text(&form["ResolvedByAgent"])))
+}
+
 /// One policy, with its rules.
 pub(super) fn policy(form: &Value, format: Format) -> anyhow::Result<()> {
     one(form, format, &["ID", "Name", "Description", "Datacenters"])?;

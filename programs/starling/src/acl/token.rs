@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::grants::{self, GrantArgs};
+use super::grants::{self, GrantArgs, How};
+use super::identifier::Kind;
 use super::{ListArgs, shown};
 use crate::arguments::Surroundings;
-use crate::client::{ApiArgs, Call};
+use crate::client::{ApiArgs, Call, Client};
 use crate::outcome::usage;
 use crate::print::{self, OutputArgs};
 use crate::receipt::duration;
@@ -65,7 +66,7 @@ struct CreateArgs {
 
 #[derive(Debug, clap::Args)]
 struct RoleArgs {
-    /// A role, by its ID; may be given several times
+    /// A role, by its ID or what it alone begins with; may be given several times
     #[arg(long, value_name = "ID")]
     role_id: Vec<String>,
 
@@ -74,7 +75,7 @@ struct RoleArgs {
     role_name: Vec<String>,
 }
 
-/// Change a token: what is given replaces what it had
+/// Change a token: of each kind, what is given replaces what it had
 #[derive(Debug, clap::Args)]
 struct UpdateArgs {
     #[command(flatten)]
@@ -84,10 +85,8 @@ struct UpdateArgs {
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
 
-    /// Add the policies, roles and identities to those that it has
-    #[arg(long, alias = "merge-policies", alias = "merge-roles")]
-    merge: bool,
-
+    #[command(flatten)]
+    merging: MergeArgs,
     #[command(flatten)]
     roles: RoleArgs,
     #[command(flatten)]
@@ -98,9 +97,49 @@ struct UpdateArgs {
     api: ApiArgs,
 }
 
+/// What is added to what a token has
+#[derive(Debug, clap::Args)]
+struct MergeArgs {
+    /// Add the policies, roles and identities to those that it has
+    #[arg(long)]
+    merge: bool,
+
+    /// The same of policies alone; Consul calls this and its like deprecated
+    #[arg(long, hide = true)]
+    merge_policies: bool,
+
+    /// Of roles alone
+    #[arg(long, hide = true)]
+    merge_roles: bool,
+
+    /// Of service identities alone
+    #[arg(long, hide = true)]
+    merge_service_identities: bool,
+
+    /// Of node identities alone
+    #[arg(long, hide = true)]
+    merge_node_identities: bool,
+
+    /// Add a policy to those that it has, by its ID; may be given several times
+    #[arg(long, value_name = "ID", conflicts_with_all = ["policy_id", "policy_name"])]
+    append_policy_id: Vec<String>,
+
+    /// Add a policy, by its name; may be given several times
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["policy_id", "policy_name"])]
+    append_policy_name: Vec<String>,
+
+    /// Add a role to those that it has, by its ID; may be given several times
+    #[arg(long, value_name = "ID", conflicts_with_all = ["role_id", "role_name"])]
+    append_role_id: Vec<String>,
+
+    /// Add a role, by its name; may be given several times
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["role_id", "role_name"])]
+    append_role_name: Vec<String>,
+}
+
 #[derive(Debug, clap::Args)]
 struct Which {
-    /// ID of the token's accessor
+    /// ID of the token's accessor, or what it alone begins with
     #[arg(long, alias = "id", value_name = "UUID")]
     accessor_id: Option<String>,
 }
@@ -114,6 +153,10 @@ struct ReadArgs {
     /// The token that is shown with the request
     #[arg(long = "self", conflicts_with = "accessor_id")]
     own: bool,
+
+    /// With the rules of its policies and those of its roles, and with what holds where they say nothing
+    #[arg(long)]
+    expanded: bool,
 
     #[command(flatten)]
     output: OutputArgs,
@@ -147,17 +190,39 @@ struct DeleteArgs {
 }
 
 impl Which {
-    fn accessor(&self) -> anyhow::Result<&str> {
+    async fn accessor(&self, client: &Client) -> anyhow::Result<String> {
         let id = self.accessor_id.as_deref().ok_or_else(|| usage("name the token by --accessor-id"))?;
-        Ok(if id == "anonymous" { ANONYMOUS } else { id })
+        if id == "anonymous" { Ok(ANONYMOUS.to_owned()) } else { Kind::Token.whole(client, id).await }
     }
 }
 
 impl RoleArgs {
-    fn put_into(&self, body: &mut Value, replace: bool) {
-        let ids = self.role_id.iter().map(|id| json!({"ID": id}));
-        let names = self.role_name.iter().map(|name| json!({"Name": name}));
-        grants::add(body, "Roles", ids.chain(names).collect(), replace);
+    async fn put_into(&self, client: &Client, body: &mut Value, how: How) -> anyhow::Result<()> {
+        let links = grants::links(client, Kind::Role, &self.role_id, &self.role_name).await?;
+        grants::put(body, "Roles", links, how);
+        Ok(())
+    }
+}
+
+impl MergeArgs {
+    /// What becomes of the list of this name.
+    fn how(&self, field: &str) -> How {
+        let adds = match field {
+            "Policies" => self.merge_policies,
+            "Roles" => self.merge_roles,
+            "ServiceIdentities" => self.merge_service_identities,
+            "NodeIdentities" => self.merge_node_identities,
+            _ => false,
+        };
+        if self.merge || adds { How::Add } else { How::ReplaceIfGiven }
+    }
+
+    async fn put_into(&self, client: &Client, body: &mut Value) -> anyhow::Result<()> {
+        let policies = grants::links(client, Kind::Policy, &self.append_policy_id, &self.append_policy_name).await?;
+        grants::put(body, "Policies", policies, How::Add);
+        let roles = grants::links(client, Kind::Role, &self.append_role_id, &self.append_role_name).await?;
+        grants::put(body, "Roles", roles, How::Add);
+        Ok(())
     }
 }
 
@@ -171,9 +236,12 @@ pub(super) async fn run(args: TokenArgs, surroundings: &Surroundings) -> anyhow:
         TokenCommand::Create(args) => create(*args, surroundings).await,
         TokenCommand::Update(args) => update(*args, surroundings).await,
         TokenCommand::Read(args) => {
-            let id = if args.own { "self" } else { args.which.accessor()? };
-            let found: Value = surroundings.client(&args.api)?.read(Call::get(TOKEN).segment(id)).await?;
-            shown::token(&found, args.output.format)
+            let client = surroundings.client(&args.api)?;
+            let id = if args.own { "self".to_owned() } else { args.which.accessor(&client).await? };
+            let call = Call::get(TOKEN).segment(&id);
+            let found: Value = client.read(if args.expanded { call.query("expanded", "true") } else { call }).await?;
+            shown::token(&found, args.output.format)?;
+            if args.expanded { shown::expanded(&found, args.output.format) } else { Ok(()) }
         }
         TokenCommand::List(args) => {
             let found: Value = surroundings.client(&args.api)?.read(Call::get("/v1/acl/tokens")).await?;
@@ -184,14 +252,15 @@ pub(super) async fn run(args: TokenArgs, surroundings: &Surroundings) -> anyhow:
             )
         }
         TokenCommand::Clone(args) => {
-            let call = Call::put(TOKEN).segment(args.which.accessor()?).segment("clone");
-            let call = call.json(&json!({"Description": args.description}));
-            let made: Value = surroundings.client(&args.api)?.read(call).await?;
+            let client = surroundings.client(&args.api)?;
+            let call = Call::put(TOKEN).segment(&args.which.accessor(&client).await?).segment("clone");
+            let made: Value = client.read(call.json(&json!({"Description": args.description}))).await?;
             shown::token(&made, args.output.format)
         }
         TokenCommand::Delete(args) => {
-            let id = args.which.accessor()?;
-            surroundings.client(&args.api)?.send(Call::delete(TOKEN).segment(id)).await?;
+            let client = surroundings.client(&args.api)?;
+            let id = args.which.accessor(&client).await?;
+            client.send(Call::delete(TOKEN).segment(&id)).await?;
             print::line(&format!("Token {id} deleted"))
         }
     }
@@ -207,24 +276,23 @@ async fn create(args: CreateArgs, surroundings: &Surroundings) -> anyhow::Result
     if let Some(ttl) = args.expires_ttl {
         body["ExpirationTTL"] = format!("{}s", ttl.as_secs()).into();
     }
-    args.grants.put_into(&mut body, true)?;
-    args.roles.put_into(&mut body, true);
-    let made: Value = surroundings.client(&args.api)?.read(Call::put(TOKEN).json(&body)).await?;
+    let client = surroundings.client(&args.api)?;
+    args.grants.put_into(&client, &mut body, |_| How::Replace).await?;
+    args.roles.put_into(&client, &mut body, How::Replace).await?;
+    let made: Value = client.read(Call::put(TOKEN).json(&body)).await?;
     shown::token(&made, args.output.format)
 }
 
 async fn update(args: UpdateArgs, surroundings: &Surroundings) -> anyhow::Result<()> {
-    let (client, id) = (surroundings.client(&args.api)?, args.which.accessor()?);
-    let mut body: Value = client.read(Call::get(TOKEN).segment(id)).await?;
+    let client = surroundings.client(&args.api)?;
+    let id = args.which.accessor(&client).await?;
+    let mut body: Value = client.read(Call::get(TOKEN).segment(&id)).await?;
     if let Some(description) = args.description {
         body["Description"] = description.into();
     }
-    if !args.grants.is_empty() {
-        args.grants.put_into(&mut body, !args.merge)?;
-    }
-    if !args.roles.role_id.is_empty() || !args.roles.role_name.is_empty() {
-        args.roles.put_into(&mut body, !args.merge);
-    }
-    let made: Value = client.read(Call::put(TOKEN).segment(id).json(&body)).await?;
+    args.grants.put_into(&client, &mut body, |field| args.merging.how(field)).await?;
+    args.roles.put_into(&client, &mut body, args.merging.how("Roles")).await?;
+    args.merging.put_into(&client, &mut body).await?;
+    let made: Value = client.read(Call::put(TOKEN).segment(&id).json(&body)).await?;
     shown::token(&made, args.output.format)
 }

@@ -144,7 +144,10 @@ pub(crate) fn join_token(
     let mut text = String::new();
     let read = std::fs::File::open(path).and_then(|file| file.take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text));
     read.map_err(|error| usage(format!("{flag}: cannot read {}: {error}", path.display())))?;
-    Ok(Some(text.trim().to_owned()))
+    match text.trim() {
+        "" => Err(usage(format!("{flag}: {} is empty", path.display()))),
+        token => Ok(Some(token.to_owned())),
+    }
 }
 
 #[cfg(test)]
@@ -181,5 +184,8 @@ mod tests {
         assert_eq!(token(&["--server", "s"]), "from-env");
         assert_eq!(token(&["--server", "s", "--join-token", "from-flag"]), "from-flag");
         assert_eq!(token(&["--server", "s", "--join-token-file", path]), "from-file");
+        std::fs::write(file.path(), "\n").unwrap();
+        let empty = args(&["--server", "s", "--join-token-file", path]).join_token(&environment).unwrap_err();
+        assert!(empty.to_string().contains("is empty"), "{empty}");
     }
 }

@@ -1,28 +1,23 @@
 //! `consul agent`: what files and flags come to, judged before anything begins.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use clap::{CommandFactory, FromArgMatches, ValueEnum};
+use clap::ValueEnum;
 use starling_http_api::parse::{Definitions, FileFormat};
 use starling_model::{NodeName, Uuid};
 
+use super::configuration::{Begun, Configuration, Judged};
 use super::settings::Settings;
 use super::{Guise, passed_over};
 use crate::arguments::{Arguments, Command};
 use crate::environment::Environment;
-use crate::outcome::usage;
 use crate::print;
-use crate::role::definitions;
-use crate::role::reload::Sources;
+use crate::role::reload::{Files, Sources};
 use crate::{agent, dev};
 
-/// What is said to a server to which others are named.
-const ALONE: &str = "retry_join: a server has a mesh of its own, and joins no other; several servers share a store: \
-     `starling server --store etcd://HOST:PORT` on each";
-
 /// Run an agent, until interrupted: that of a server of its own, or one of the servers that it joins
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub(super) struct AgentArgs {
     /// A file of settings and definitions, in JSON or HCL; of two that say the same, the later one counts
     #[arg(long, value_name = "FILE")]
@@ -77,24 +72,24 @@ pub(super) struct AgentArgs {
     advertise: Option<String>,
 
     /// Port of the HTTP API
-    #[arg(long, value_name = "PORT")]
-    http_port: Option<u16>,
+    #[arg(long, value_name = "PORT", value_parser = passed_over::port, allow_negative_numbers = true)]
+    http_port: Option<i64>,
 
     /// Port of the HTTP API over TLS, with the certificate that the configuration names
-    #[arg(long, value_name = "PORT")]
-    https_port: Option<u16>,
+    #[arg(long, value_name = "PORT", value_parser = passed_over::port, allow_negative_numbers = true)]
+    https_port: Option<i64>,
 
     /// Port of DNS
-    #[arg(long, value_name = "PORT")]
-    dns_port: Option<u16>,
+    #[arg(long, value_name = "PORT", value_parser = passed_over::port, allow_negative_numbers = true)]
+    dns_port: Option<i64>,
 
     /// Port of xDS in plaintext
-    #[arg(long, value_name = "PORT")]
-    grpc_port: Option<u16>,
+    #[arg(long, value_name = "PORT", value_parser = passed_over::port, allow_negative_numbers = true)]
+    grpc_port: Option<i64>,
 
     /// Port of the agents of other nodes, and of xDS over TLS
-    #[arg(long, value_name = "PORT")]
-    grpc_tls_port: Option<u16>,
+    #[arg(long, value_name = "PORT", value_parser = passed_over::port, allow_negative_numbers = true)]
+    grpc_tls_port: Option<i64>,
 
     /// trace, debug, info, warn or error
     #[arg(long, value_name = "LEVEL")]
@@ -168,6 +163,7 @@ pub(crate) struct Agent {
 pub(crate) struct Program {
     definitions: Vec<Definitions>,
     guise: Guise,
+    files: Arc<dyn Files>,
 }
 
 impl AgentArgs {
@@ -176,21 +172,30 @@ impl AgentArgs {
     /// # Errors
     /// When a file cannot be read, or says what cannot be.
     pub(super) fn agent(self) -> anyhow::Result<Agent> {
-        let sources = Sources {
+        let configuration = Configuration { sources: self.sources(), flags: Some(Box::new(self)) };
+        let Judged { arguments, definitions, guise, said, written, .. } = configuration.judged()?;
+        said.iter().for_each(|said| print::note(said));
+        let files = Arc::new(Begun { configuration, written });
+        Ok(Agent { arguments, program: Program { definitions, guise, files } })
+    }
+
+    /// Whether nothing is to be kept.
+    pub(super) fn is_dev(&self) -> bool {
+        self.dev
+    }
+
+    fn sources(&self) -> Sources {
+        Sources {
             files: self.config_file.clone(),
             directories: self.config_dir.clone(),
             fragments: self.hcl.clone(),
             format: self.config_format.map(Into::into),
             has_settings: true,
-        };
-        let is_dev = self.dev;
-        let (agent, said) = Agent::judged(sources, is_dev, |settings| self.over(settings))?;
-        said.iter().for_each(|said| print::note(said));
-        Ok(agent)
+        }
     }
 
     /// Flags count more than files.
-    fn over(self, settings: &mut Settings) {
+    pub(super) fn over(self, settings: &mut Settings) {
         fn set<T>(setting: &mut Option<T>, flag: Option<T>) {
             if flag.is_some() {
                 *setting = flag;
@@ -204,11 +209,11 @@ impl AgentArgs {
         set(&mut settings.client_addr, self.client);
         set(&mut settings.bind_addr, self.bind);
         set(&mut settings.advertise_addr, self.advertise);
-        set(&mut settings.ports.http, self.http_port.map(i64::from));
-        set(&mut settings.ports.https, self.https_port.map(i64::from));
-        set(&mut settings.ports.dns, self.dns_port.map(i64::from));
-        set(&mut settings.ports.grpc, self.grpc_port.map(i64::from));
-        set(&mut settings.ports.grpc_tls, self.grpc_tls_port.map(i64::from));
+        set(&mut settings.ports.http, self.http_port);
+        set(&mut settings.ports.https, self.https_port);
+        set(&mut settings.ports.dns, self.dns_port);
+        set(&mut settings.ports.grpc, self.grpc_port);
+        set(&mut settings.ports.grpc_tls, self.grpc_tls_port);
         set(&mut settings.log_level, self.log_level);
         settings.log_json |= self.log_json;
         settings.enable_script_checks |= self.enable_script_checks;
@@ -223,42 +228,6 @@ impl AgentArgs {
 }
 
 impl Agent {
-    /// What is written comes to, with what is to be said of it; the one judgement of `consul agent` and `consul validate`.
-    ///
-    /// # Errors
-    /// Everything for which an agent would not start, as far as it lies in what is written and not in the machine.
-    pub(super) fn judged(
-        sources: Sources,
-        is_dev: bool,
-        flags: impl FnOnce(&mut Settings),
-    ) -> anyhow::Result<(Self, Vec<String>)> {
-        let mut settings = Settings::default();
-        let texts = sources.texts()?;
-        texts.iter().try_for_each(|text| settings.read(text))?;
-        flags(&mut settings);
-        let arguments = arguments(settings.arguments(is_dev)?)?;
-        let node = crate::role::node::name(settings.node_name.as_ref())?;
-        let context = definitions::context(node, settings.datacenter()?);
-        let definitions = sources.defined(&texts, &context)?;
-        let mut guise = settings.guise(sources)?;
-        if let Command::Dev(args) = &arguments.command {
-            dev::judge(args, &definitions, &guise)?;
-        }
-        if let Command::Agent(args) = &arguments.command {
-            agent::judge(args, &definitions, &guise)?;
-            guise.tokens = settings.agent_tokens();
-            settings.ignored.extend(settings.of_servers_alone());
-        }
-        let mut said = Vec::new();
-        for ignored in &settings.ignored {
-            said.push(format!("{ignored}: is a setting of Consul's that has no effect here"));
-        }
-        if settings.joining.names_members_in_vain(is_dev) {
-            said.push(format!("warning: {ALONE}"));
-        }
-        Ok((Self { arguments, program: Program { definitions, guise } }, said))
-    }
-
     /// Both parts of it.
     pub(crate) fn parts(self) -> (Arguments, Program) {
         (self.arguments, self.program)
@@ -271,21 +240,11 @@ impl Program {
     /// # Errors
     /// As `starling dev` and `starling agent`.
     pub(crate) async fn run(self, command: Command, environment: &Environment) -> anyhow::Result<()> {
+        let Self { definitions, guise, files } = self;
         if let Command::Agent(args) = command {
-            return agent::run_as(*args, environment, self.definitions, self.guise).await;
+            return agent::run_judged(*args, environment, definitions, guise, Some(files)).await;
         }
         let Command::Dev(args) = command else { anyhow::bail!("invariant: an agent is a server's, or joins one") };
-        dev::run_as(*args, self.definitions, self.guise).await
+        dev::run_judged(*args, definitions, guise, files).await
     }
-}
-
-/// The arguments, parsed as those of `starling` are.
-fn arguments(words: Vec<OsString>) -> anyhow::Result<Arguments> {
-    let matches = Arguments::command().try_get_matches_from(words);
-    let parsed = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
-    parsed.map_err(|error| {
-        let text = error.to_string();
-        let first = text.lines().next().unwrap_or_default();
-        usage(first.strip_prefix("error: ").unwrap_or(first))
-    })
 }

@@ -47,8 +47,14 @@ const FLAGS: [(&str, &str, bool); 40] = [
     ("ui-dir", "ui_dir", true),
 ];
 
+/// A port; below 0 is for none.
+pub(super) fn port(text: &str) -> Result<i64, String> {
+    let port = text.parse().ok().filter(|port: &i64| *port <= i64::from(u16::MAX));
+    port.ok_or_else(|| format!("a port is at most {}, and -1 is for none", u16::MAX))
+}
+
 /// Those that were given and that somebody may count on, by the settings that they stand for.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Flags {
     pub(super) names: Vec<&'static str>,
 }
@@ -56,9 +62,14 @@ pub(super) struct Flags {
 impl clap::Args for Flags {
     /// They are not shown: who looks for flags looks for those that do something.
     fn augment_args(command: Command) -> Command {
-        FLAGS.into_iter().fold(command, |command, (name, _, has_value)| {
+        FLAGS.into_iter().fold(command, |command, (name, setting, has_value)| {
             let action = if has_value { ArgAction::Append } else { ArgAction::SetTrue };
-            command.arg(Arg::new(name).long(name).hide(true).action(action))
+            let flag = Arg::new(name).long(name).hide(true).action(action);
+            command.arg(if setting.starts_with("ports.") {
+                flag.value_parser(port).allow_negative_numbers(true)
+            } else {
+                flag
+            })
         })
     }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 /// The words of a command, and why there is none.
-const REFUSED: [(&[&str], &str); 21] = [
+const REFUSED: [(&[&str], &str); 26] = [
     (&["exec"], "nothing is run on other nodes through the mesh; use ssh, or what deploys your programs"),
     (&["keyring"], "there is no gossip, and so no key of it: agents speak to servers over mutual TLS"),
     (&["keygen"], "there is no gossip, and so no key of it; join tokens are made by `starling token create --join`"),
@@ -16,6 +16,7 @@ const REFUSED: [(&[&str], &str); 21] = [
         &["troubleshoot"],
         "ask `starling can SRC DST` whether a call may pass, and `starling changes` who has applied a change",
     ),
+    (&["hcp"], "nothing here is linked to HashiCorp's cloud; leave it out"),
     (&["license"], "nothing here needs a licence"),
     (&["namespace"], "there is one namespace, `default`"),
     (&["partition"], "there is one partition, `default`"),
@@ -33,6 +34,16 @@ const REFUSED: [(&[&str], &str); 21] = [
     (&["snapshot", "decode"], "a snapshot is not of raft's log: `consul snapshot inspect FILE` says what is in it"),
     (&["snapshot", "agent"], "run `consul snapshot save` by a timer of the system"),
     (&["acl", "translate-rules"], "rules are read in the form of Consul 1.4 and later alone"),
+    (
+        &["connect", "expose"],
+        "write an ingress-gateway with its listeners by `starling config write FILE`, and `starling intention create -allow GATEWAY SERVICE`",
+    ),
+    (
+        &["services", "export"],
+        "there is one datacentre and one partition, and nobody else to whom a service could be exported",
+    ),
+    (&["services", "exported-services"], "there is one datacentre and one partition, and nothing is exported"),
+    (&["services", "imported-services"], "there is one datacentre and one partition, and nothing is imported"),
     (&["connect", "redirect-traffic"], "`starling redirect` sends traffic through the proxies of this machine"),
 ];
 
@@ -56,5 +67,8 @@ mod tests {
         assert_eq!(said("snapshot save x.snap"), None);
         assert_eq!(said("operator raft list-peers"), None);
         assert_eq!(said("operator raft"), None);
+        assert_eq!(said("services export -name web -consumer-peers p").as_deref(), Some("services export"));
+        assert_eq!(said("connect expose -service web").as_deref(), Some("connect expose"));
+        assert_eq!(said("connect envoy -sidecar-for web"), None);
     }
 }

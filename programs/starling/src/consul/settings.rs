@@ -4,10 +4,12 @@
 mod acl;
 mod arguments;
 mod dns;
+mod documented;
 mod doors;
 mod interfaces;
 mod joining;
 mod places;
+mod said;
 #[cfg(test)]
 mod tests;
 
@@ -16,7 +18,6 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use starling_http_api::CONSUL_VERSION;
-use starling_http_api::parse::file::agent_fields;
 use starling_http_api::parse::{FieldError, Fields};
 use starling_identity::ClusterId;
 use starling_model::{Datacenter, NodeName, Uuid};
@@ -24,11 +25,12 @@ use starling_model::{Datacenter, NodeName, Uuid};
 use super::{GivenTokens, Guise};
 use crate::outcome::usage;
 use crate::role::definitions;
-use crate::role::reload::{Sources, Text};
+use crate::role::reload::Text;
 use acl::Acl;
 use dns::Dns;
 use doors::Doors;
 pub(super) use joining::Joining;
+pub(super) use said::Said;
 
 /// What files and flags say.
 #[derive(Debug, Default)]
@@ -58,6 +60,8 @@ pub(super) struct Settings {
     pub(super) joining: Joining,
     /// Settings that were there and have no effect.
     pub(super) ignored: BTreeSet<String>,
+    /// Everything that files say.
+    pub(super) said: Said,
 }
 
 /// Ports; below 0 is for none.
@@ -80,8 +84,8 @@ impl Settings {
     pub(super) fn read(&mut self, text: &Text) -> anyhow::Result<()> {
         // Node and datacentre are those of what is registered, which is read later.
         let context = definitions::context("any".parse()?, "dc1".parse()?);
-        let fields = agent_fields(&text.name, &text.bytes, text.format, &context);
-        let fields = fields.map_err(|error| usage(error.to_string()))?;
+        let fields = text.settings(&context).map_err(|error| usage(error.to_string()))?;
+        self.said.add(&fields);
         self.take(fields).map_err(|error| usage(format!("{}: {error}", text.name)))
     }
 
@@ -107,7 +111,7 @@ impl Settings {
         if let Some(ports) = fields.object("ports")? {
             self.take_ports(ports)?;
         }
-        Acl::refuse_guards(&mut fields, &mut self.ignored)?;
+        Acl::refuse_legacy(&mut fields)?;
         if let Some(acl) = fields.object("acl")? {
             self.acl.take(acl, &mut self.ignored)?;
         }
@@ -129,8 +133,7 @@ impl Settings {
             self.take_connect(connect)?;
         }
         self.joining.take(&mut fields, &mut self.ignored)?;
-        self.ignored.extend(fields.rest());
-        Ok(())
+        documented::tell(&mut fields, &mut self.ignored)
     }
 
     /// The tokens of an agent that joins servers.
@@ -180,14 +183,10 @@ impl Settings {
             ("sidecar_max_port", &mut self.ports.sidecar_max),
         ];
         for (name, setting) in own {
-            let Some(port) = ports.integer(name)? else { continue };
-            if port > i64::from(u16::MAX) {
-                return Err(ports.error(name, format!("{port} is no port: the highest is {}", u16::MAX)));
-            }
-            *setting = Some(port);
+            *setting = port(&mut ports, name)?.or(*setting);
         }
         for other in PORTS_WITHOUT_PART {
-            if ports.integer(other)?.is_some_and(|port| port > 0) {
+            if port(&mut ports, other)?.is_some_and(|port| port > 0) {
                 self.ignored.insert(format!("ports.{other}"));
             }
         }
@@ -217,7 +216,7 @@ impl Settings {
     }
 
     /// What the agent's own node shows of itself.
-    pub(super) fn guise(&self, sources: Sources) -> anyhow::Result<Guise> {
+    pub(super) fn guise(&self) -> anyhow::Result<Guise> {
         let mut node_meta = self.node_meta.clone();
         node_meta.insert("consul-network-segment".to_owned(), String::new());
         node_meta.insert("consul-version".to_owned(), CONSUL_VERSION.to_owned());
@@ -228,10 +227,19 @@ impl Settings {
             is_consul: true,
             connect_off: self.connect_off,
             translates_addresses: self.translates_addresses,
-            sources,
             tokens: self.acl.tokens(true),
             dns: self.dns.settings(),
             sidecar_ports: self.sidecar_ports()?,
         })
+    }
+}
+
+/// A port; below 0 is for none.
+fn port(ports: &mut Fields<'_>, name: &str) -> Result<Option<i64>, FieldError> {
+    match ports.integer(name)? {
+        Some(port) if port > i64::from(u16::MAX) => {
+            Err(ports.error(name, format!("{port} is no port: the highest is {}", u16::MAX)))
+        }
+        port => Ok(port),
     }
 }

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::agent::{Agent, ConfigFormat};
+use super::agent::ConfigFormat;
+use super::configuration::Configuration;
 use crate::print;
 use crate::role::reload::Sources;
 
@@ -27,10 +28,10 @@ pub(super) fn run(args: ValidateArgs) -> anyhow::Result<ExitCode> {
     let (directories, files) = args.paths.into_iter().partition(|path| path.is_dir());
     let format = args.config_format.map(Into::into);
     let sources = Sources { files, directories, fragments: Vec::new(), format, has_settings: true };
-    match Agent::judged(sources, false, |_| ()) {
+    match (Configuration { sources, flags: None }).judged() {
         Ok(_) if args.quiet => {}
-        Ok((_, said)) => {
-            said.iter().for_each(|said| print::note(said));
+        Ok(judged) => {
+            judged.said.iter().for_each(|said| print::note(said));
             print::line("Configuration is valid!")?;
         }
         Err(error) => {

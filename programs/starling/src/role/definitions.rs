@@ -9,10 +9,13 @@ use std::sync::Arc;
 use anyhow::Context;
 use futures::{StreamExt, TryStreamExt, stream};
 use starling_agent::{Agent, CheckRegistration, RegisterError, Registered, Rehearsal, WriteError};
-use starling_catalog::Command;
+use starling_catalog::{Command, Snapshot, decide};
 use starling_http_api::parse::file::FILE_BYTES_MAX;
 use starling_http_api::parse::{Context as ParseContext, Definitions, Dialect, parse_definitions};
-use starling_model::{CheckId, Datacenter, InstanceId, Locality, Node, NodeName};
+use starling_model::{
+    Change, CheckId, ConfigEntry, Datacenter, InstanceId, IntentionSubject, Locality, Node, NodeName, Protocol,
+    ProxyDefaults, Record, Revision, ServiceDefaults,
+};
 use starling_server::{CommitFailure, Server};
 
 use crate::outcome::usage;
@@ -138,11 +141,29 @@ pub(crate) fn locality(flag: Option<&Locality>, all: &[Definitions]) -> Option<A
     flag.cloned().map(Arc::new).or_else(in_files)
 }
 
+/// What becomes of an entry of a file where the mesh has one of its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rival {
+    /// That of the file takes its place.
+    Replaced,
+    /// It stays, as in Consul: somebody may have changed it since.
+    Stays,
+}
+
+impl Rival {
+    fn keeps_out(self, entry: &ConfigEntry, mesh: &Snapshot) -> bool {
+        self == Self::Stays && mesh.config(&entry.key()).is_some()
+    }
+}
+
 /// Writes the config entries that were read, in their order, since they are held against each other; before anything is
 /// registered, since services are planned by them.
-pub(crate) async fn write_config_entries(all: &[Definitions], server: &Server) -> anyhow::Result<()> {
+pub(crate) async fn write_config_entries(all: &[Definitions], server: &Server, rival: Rival) -> anyhow::Result<()> {
     for definitions in all {
         for entry in &definitions.config_entries {
+            if rival.keeps_out(entry, &server.snapshot()) {
+                continue;
+            }
             let command = Command::PutConfig { entry: entry.clone(), cas: None };
             let written = server.commit(&command).await.map_err(|failure| match failure {
                 CommitFailure::Refused(_) | CommitFailure::Invalid(_) => {
@@ -159,6 +180,51 @@ pub(crate) async fn write_config_entries(all: &[Definitions], server: &Server) -
         }
     }
     Ok(())
+}
+
+/// Tries config entries in their order, in memory alone, on what a mesh has.
+///
+/// # Errors
+/// The first that would be refused.
+pub(crate) fn rehearse_config_entries(
+    all: &[Definitions],
+    mut mesh: Arc<Snapshot>,
+    rival: Rival,
+) -> anyhow::Result<()> {
+    for entry in all.iter().flat_map(|definitions| &definitions.config_entries) {
+        if rival.keeps_out(entry, &mesh) {
+            continue;
+        }
+        let decided = decide(&mesh, &Command::PutConfig { entry: entry.clone(), cas: None });
+        let decision = decided.map_err(|refusal| usage(refusal.to_string()));
+        let decision = decision.with_context(|| format!("writing {}", entry.key()))?;
+        let next = Revision(mesh.revision().0 + 1);
+        mesh = Arc::new(mesh.apply(next, &decision.changes).snapshot);
+    }
+    Ok(())
+}
+
+/// The mesh that is begun where nothing is kept in this directory yet. What is kept in one is not looked at: of such a mesh it is believed
+/// that every service speaks what its entries here need.
+pub(crate) fn mesh_in(data_dir: Option<&Path>, all: &[Definitions]) -> Arc<Snapshot> {
+    if data_dir.is_none_or(|path| path.join("store").symlink_metadata().is_err()) {
+        return Arc::default();
+    }
+    let needing = all.iter().flat_map(|definitions| &definitions.config_entries).filter_map(|entry| {
+        let ConfigEntry::ServiceIntentions(intentions) = entry else { return entry.routing_of() };
+        match &intentions.destination {
+            IntentionSubject::Service(service) => Some(service),
+            IntentionSubject::Any => None,
+        }
+    });
+    let said = needing.map(|service| {
+        let defaults = ServiceDefaults { protocol: Some(Protocol::Http), ..ServiceDefaults::bare(service.clone()) };
+        Change::Put(Record::Config(ConfigEntry::ServiceDefaults(defaults)))
+    });
+    let everywhere = ProxyDefaults { protocol: Some(Protocol::Http), ..ProxyDefaults::default() };
+    let everywhere = Change::Put(Record::Config(ConfigEntry::ProxyDefaults(everywhere)));
+    let said: Vec<_> = said.chain([everywhere]).collect();
+    Arc::new(Snapshot::default().apply(Revision(1), &said).snapshot)
 }
 
 /// Refuses config entries where they are no business of the node's.

@@ -35,6 +35,33 @@ pub(crate) fn grpc_tls(address: SocketAddr) -> anyhow::Result<TcpListener> {
     starling_rpc::listen(address).with_context(|| taken("gRPC over TLS", address, "--grpc-tls-addr"))
 }
 
+/// Refuses two doors that would be at one address and port, each by what it is.
+///
+/// # Errors
+/// The first two of them.
+pub(crate) fn apart<'a>(doors: impl IntoIterator<Item = (&'a str, &'a [SocketAddr])>) -> anyhow::Result<()> {
+    let mut known: Vec<(&str, SocketAddr)> = Vec::new();
+    for (door, addresses) in doors {
+        // At port 0 each gets one of its own.
+        for address in addresses.iter().filter(|address| address.port() != 0) {
+            if let Some((other, _)) = known.iter().find(|(_, other)| overlap(*other, *address)) {
+                return Err(usage(format!(
+                    "{other} and {door} cannot both be at {address}: give each a port of its own"
+                )));
+            }
+            known.push((door, *address));
+        }
+    }
+    Ok(())
+}
+
+/// Whether whoever listens at one of them keeps others from the other.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    // Linux serves IPv4 at [::], too.
+    let has = |all: SocketAddr, one: SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4());
+    one.port() == other.port() && (one.ip() == other.ip() || has(one, other) || has(other, one))
+}
+
 /// Ports tried where any will do: what is free for UDP is often a connection's of TCP on a busy machine.
 const PORTS_TRIED_MAX: u32 = 64;
 
@@ -68,4 +95,35 @@ async fn dns_at(address: SocketAddr) -> anyhow::Result<DnsSockets> {
 
 pub(super) fn taken(what: &str, address: SocketAddr, flag: &str) -> String {
     format!("cannot listen on {address} for {what}; is another starling running? choose another with {flag}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doors_are_apart_unless_one_keeps_others_from_another() {
+        let judged = |texts: &[&str]| {
+            let addresses: Vec<[SocketAddr; 1]> = texts.iter().map(|text| [text.parse().expect(text)]).collect();
+            let names = ["the HTTP API", "DNS", "xDS"];
+            apart(names.into_iter().zip(addresses.iter().map(<[SocketAddr; 1]>::as_slice)))
+        };
+        for fine in [
+            &["127.0.0.1:1", "127.0.0.1:2"][..],
+            &["127.0.0.1:0", "127.0.0.1:0"],
+            &["127.0.0.1:1", "127.0.0.2:1", "[::1]:1"],
+            &["0.0.0.0:1", "[::1]:1"],
+        ] {
+            judged(fine).expect("apart");
+        }
+        for taken in [
+            &["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:1"][..],
+            &["0.0.0.0:1", "10.0.0.1:1"],
+            &["10.0.0.1:1", "[::]:1"],
+            &["[::1]:1", "[::]:1"],
+        ] {
+            let error = judged(taken).expect_err("at one place").to_string();
+            assert!(error.starts_with("the HTTP API and ") && error.contains(":1: give each"), "{error}");
+        }
+    }
 }

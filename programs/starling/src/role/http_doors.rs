@@ -12,7 +12,8 @@ use anyhow::Context;
 use clap::ValueEnum;
 use nix::unistd::{Gid, Group, Uid, User};
 use rustls::ServerConfig;
-use starling_http_api::{Door, Places, Router};
+use starling_http_api::{Door, Guards, Places, Router, guarded};
+use starling_model::IpRange;
 use starling_tls::LeastTls;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
@@ -65,6 +66,15 @@ pub(crate) struct HttpDoorArgs {
     /// Serve the HTTP API at the socket, and over TLS if that is said, but not at --http-addr
     #[arg(long, requires = "http_socket")]
     pub(crate) http_socket_only: bool,
+
+    /// The networks from which callers may write through the HTTP API, whatever token they show; a Unix socket counts as 127.0.0.1
+    /// [default: all]
+    #[arg(long, value_name = "NETWORK", value_delimiter = ',')]
+    pub(crate) http_allow_write_from: Vec<IpRange>,
+
+    /// Close paths of the HTTP API that begin so, such as /v1/acl, to everybody
+    #[arg(long, value_name = "PATH", value_delimiter = ',', value_parser = path)]
+    pub(crate) http_block_endpoints: Vec<String>,
 }
 
 /// A version of TLS.
@@ -86,6 +96,18 @@ impl HttpDoorArgs {
     }
 }
 
+/// The beginning of paths.
+fn path(text: &str) -> Result<String, String> {
+    // Any other would close nothing.
+    text.starts_with('/').then(|| text.to_owned()).ok_or_else(|| "a path begins with /".to_owned())
+}
+
+/// Where the HTTP API would be at ports of its own, by what is served there.
+pub(crate) fn places<'a>(http: &'a [SocketAddr], args: &'a HttpDoorArgs) -> [(&'static str, &'a [SocketAddr]); 2] {
+    let http = if args.http_socket_only { &[] } else { http };
+    [("the HTTP API", http), ("the HTTP API over TLS", &args.https_addr)]
+}
+
 fn mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 => Ok(mode),
@@ -99,6 +121,7 @@ pub(crate) struct HttpSockets {
     tcp: Vec<TcpListener>,
     tls: Option<Https>,
     unix: Option<Socket>,
+    guards: Guards,
 }
 
 impl HttpSockets {
@@ -112,7 +135,8 @@ impl HttpSockets {
         let address = tcp.first().map_or_else(said, |listener| Ok(listener.local_addr()?))?;
         let tls = Https::bind(args).await?;
         let unix = args.http_socket.as_deref().map(|path| Socket::bind(path, args)).transpose()?;
-        Ok(Self { address, tcp, tls, unix })
+        let guards = Guards { closed: args.http_block_endpoints.clone(), writers: args.http_allow_write_from.clone() };
+        Ok(Self { address, tcp, tls, unix, guards })
     }
 
     /// Where the port is, or would be.
@@ -131,6 +155,7 @@ impl HttpSockets {
 
     /// Serves the same at all of them, until the end.
     pub(crate) async fn serve(self, serving: &Serving, router: Router, places: Places) {
+        let router = guarded(router, self.guards);
         for listener in self.tcp {
             serving.spawn(starling_http_api::serve(listener, router.clone(), places, serving.stopped())).await;
         }

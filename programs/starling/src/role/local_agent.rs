@@ -127,7 +127,7 @@ impl AgentPort for LocalAgent {
         self.agent.leaves().rotate();
     }
 
-    async fn reload(&self) -> Result<(), AgentFailure> {
+    async fn reload(&self) -> Result<Vec<String>, AgentFailure> {
         let refused = |reason: String| AgentFailure::BadRequest { path: "reload".to_owned(), reason };
         let Some(reload) = &self.reload else {
             return Err(refused("this agent was started without definition files that it could read anew".to_owned()));
@@ -177,8 +177,8 @@ impl LocalAgent {
     pub(crate) async fn reload_at(self: Arc<Self>, mut hangup: Signal) {
         while hangup.recv().await.is_some() {
             match AgentPort::reload(&*self).await {
-                Ok(()) => tracing::info!("the files of definitions were read anew"),
-                Err(error) => tracing::error!(%error, "the files of definitions cannot be read anew"),
+                Ok(_) => tracing::info!("the files were read anew"),
+                Err(error) => tracing::error!(%error, "the files are not read anew, and all stays as it was"),
             }
         }
     }

@@ -60,7 +60,7 @@ fn https_is_spoken_with_those_whom_the_ca_vouches_for() {
     let by_variables = [("CONSUL_HTTP_ADDR", address.as_str()), ("CONSUL_HTTP_SSL", "true"), ("CONSUL_CACERT", ca)];
     run("nodes", "", &by_variables).prints(0, nobody);
     let other_name = [&by_variables[..], &[("CONSUL_TLS_SERVER_NAME", "other.example")]].concat();
-    run("nodes", "", &other_name).fails(3, &["cannot reach", "not valid for name"]);
+    run("nodes", "", &other_name).fails(3, &["cannot reach", "CONSUL_TLS_SERVER_NAME"]);
     run("nodes -tls-server-name api.example", "", &other_name).prints(0, nobody);
     let (directory, plain) = (folder.path().to_str().unwrap(), [("STARLING_HTTP_ADDR", address.as_str())]);
     run(&format!("nodes -http-addr https://{address} -ca-path {directory}"), "", &plain).prints(0, nobody);
@@ -69,7 +69,15 @@ fn https_is_spoken_with_those_whom_the_ca_vouches_for() {
     let other = folder.path().join("other.pem");
     serve(&other, None);
     run(&format!("nodes -http-addr https://{address} -ca-file {}", other.display()), "", &[])
-        .fails(3, &["cannot reach"]);
+        .fails(3, &["cannot reach", "--ca-file names its CA"]);
+    let unverified = [&by_variables[..2], &[("CONSUL_HTTP_SSL_VERIFY", "false")]].concat();
+    let shown = run("nodes", "", &unverified);
+    assert!(
+        shown.code == 0 && shown.stdout == nobody && shown.stderr.contains("whoever answers is believed"),
+        "{shown:?}"
+    );
+    let of_the_machine = [&by_variables[..2], &[("SSL_CERT_FILE", ca), ("SSL_CERT_DIR", "/nowhere")]].concat();
+    run("nodes", "", &of_the_machine).prints(0, nobody);
     std::fs::write(&other, "no PEM").unwrap();
     run(&format!("nodes -http-addr https://{address} -ca-file {}", other.display()), "", &[])
         .fails(2, &["holds no certificate"]);
@@ -89,6 +97,6 @@ fn the_client_shows_its_certificate() {
     run(&format!("{line} -client-cert {certificate} -client-key {key}"), "", &[]).prints(0, shown);
     let variables = [("CONSUL_CLIENT_CERT", certificate), ("STARLING_CLIENT_KEY", key), ("CONSUL_CLIENT_KEY", ca)];
     run(&line, "", &variables).prints(0, shown);
-    assert_eq!(run(&line, "", &[]).code, 3, "without a certificate");
+    run(&line, "", &[]).fails(3, &["--client-cert", "CONSUL_CLIENT_KEY"]);
     run(&format!("{line} -client-cert {certificate}"), "", &[]).fails(2, &["--client-key"]);
 }

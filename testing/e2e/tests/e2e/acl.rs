@@ -149,3 +149,57 @@ async fn the_command_line_makes_policies_roles_and_tokens() {
     let which = run(&root, &["acl", "policy", "read"]).await;
     assert!(which.code == 2 && which.stderr.contains("--id or --name"), "{which}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_are_named_by_what_their_ids_begin_with_and_get_more_rights_one_by_one() {
+    let (server, root) = server().await;
+    let run = async |arguments: &[&str]| server.cli(&[arguments, &["-token", &root]].concat()).await;
+    let json = async |arguments: &[&str]| run(&[arguments, &["-format=json"]].concat()).await.success().json();
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    let policy = json(&["acl", "policy", "create", "-name", "one", "-rules", "key \"a\" { policy = \"read\" }"]).await;
+    json(&["acl", "policy", "create", "-name", "two", "-rules", "key \"b\" { policy = \"read\" }"]).await;
+    let role = json(&["acl", "role", "create", "-name", "both", "-policy-name", "two"]).await;
+    let [policy, role] = [&policy, &role].map(|it| text(&it["ID"]));
+    let accessor = "abcd0000-1111-2222-3333-444444444444";
+    let other = "abcd1111-1111-2222-3333-444444444444";
+    for accessor in [accessor, other] {
+        json(&[
+            "acl",
+            "token",
+            "create",
+            "-accessor",
+            accessor,
+            "-policy-id",
+            &policy[..13],
+            "-node-identity",
+            "n:dc1",
+        ])
+        .await;
+    }
+    let (names, id) = (["Policies", "Roles", "NodeIdentities"], &accessor[..5]);
+    let has = |token: &Value| {
+        let count = |name: &str| token[name].as_array().map_or(0, Vec::len);
+        assert_eq!(token["AccessorID"], accessor);
+        names.map(count)
+    };
+    assert_eq!(has(&json(&["acl", "token", "read", "-id", id]).await), [1, 0, 1]);
+    for (beginning, reason) in [("abcd", "the IDs of 2 ACL token objects"), ("abcde", "no ACL token")] {
+        let refused = run(&["acl", "token", "read", "-id", beginning]).await;
+        assert!(refused.code == 1 && refused.stderr.contains(reason), "{beginning}: {refused}");
+    }
+    let update = async |flags: &[&str]| has(&json(&[&["acl", "token", "update", "-id", id], flags].concat()).await);
+    assert_eq!(update(&["-append-policy-name", "two"]).await, [2, 0, 1]);
+    assert_eq!(update(&["-append-role-id", &role[..13]]).await, [2, 1, 1]);
+    assert_eq!(update(&["-append-policy-id", &policy, "-description", "d"]).await, [2, 1, 1], "it has it already");
+    assert_eq!(update(&["-policy-name", "two", "-merge-roles"]).await, [1, 1, 1], "of policies alone");
+    let both = run(&["acl", "token", "update", "-id", id, "-policy-name", "one", "-append-policy-name", "two"]).await;
+    assert_eq!(both.code, 2, "{both}");
+
+    let shown = run(&["acl", "token", "read", "-id", id, "-expanded"]).await.success().stdout;
+    assert!(shown.contains("key \"b\"") && shown.contains("both") && shown.contains("deny"), "{shown}");
+    let expanded = json(&["acl", "token", "read", "-id", id, "-expanded"]).await;
+    assert_eq!(expanded["ExpandedPolicies"][0]["Name"], "two", "{expanded}");
+    let _ = run(&["acl", "role", "delete", "-id", &role[..13]]).await.success();
+    let _ = run(&["acl", "token", "delete", "-id", id]).await.success();
+    assert_eq!(json(&["acl", "token", "read", "-id", &other[..5]]).await["AccessorID"], other);
+}

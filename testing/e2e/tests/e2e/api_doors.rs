@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use serde_json::json;
 
-use starling_e2e::{Process, bare, cli, eventually, free_port, tools};
+use starling_e2e::{Method, Process, bare, cli, eventually, free_port, http as http_client, tools};
 
 /// A CA and certificates of it, in files.
 struct Authority {
@@ -103,6 +104,17 @@ async fn the_api_is_served_at_a_socket_and_over_tls_and_to_nobody_else() {
     assert!(known.code == 0, "{}", known.stderr);
     let unknown = client(&server).await;
     assert!(unknown.code != 0, "whoever shows no certificate is sent away: {}", unknown.stdout);
+    assert!(unknown.stderr.contains("--client-cert"), "{}", unknown.stderr);
+    let mut by_variables = named_consul(folder.path(), &["kv", "put", "tls/a", "1"]);
+    by_variables.envs([
+        ("CONSUL_HTTP_ADDR", &url),
+        ("CONSUL_CACERT", &root),
+        ("CONSUL_CLIENT_CERT", &cert),
+        ("CONSUL_CLIENT_KEY", &key),
+    ]);
+    by_variables.env("CONSUL_TLS_SERVER_NAME", "mesh.test");
+    let written = cli::run_within(by_variables, Duration::from_secs(20)).await;
+    assert_eq!(written.code, 0, "{}", written.stderr);
 
     // Another certificate is shown as soon as it is there.
     ca.issue("server", "other.test");
@@ -115,6 +127,42 @@ async fn the_api_is_served_at_a_socket_and_over_tls_and_to_nobody_else() {
     })
     .await;
     drop(agent);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_are_heard_from_the_networks_that_are_said_and_closed_paths_by_nobody() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (networks, hears) in [(json!(["10.0.0.0/8"]), false), (json!(["10.0.0.0/8", "127.0.0.1/8"]), true)] {
+        let [http, dns, grpc, grpc_tls] = [(); 4].map(|()| free_port());
+        let config = json!({
+            "node_name": "n1", "bind_addr": "127.0.0.1",
+            "ports": {"http": http, "dns": dns, "grpc": grpc, "grpc_tls": grpc_tls},
+            "http_config": {"allow_write_http_from": networks, "block_endpoints": ["/v1/event"]},
+        });
+        let file = folder.path().join("config.json");
+        std::fs::write(&file, config.to_string()).expect("written");
+        let arguments = ["agent", "-dev", "-config-file", file.to_str().expect("text")];
+        let mut agent = Process::spawn("consul", named_consul(folder.path(), &arguments));
+        let api = format!("127.0.0.1:{http}");
+        eventually("reads are answered", async || {
+            agent.expect_running()?;
+            anyhow::ensure!(http_client::get(&api, "/v1/status/leader").await?.status == 200);
+            Ok(())
+        })
+        .await;
+        for (method, target, is_heard) in [
+            (Method::PUT, "/v1/kv/a", hears),
+            (Method::DELETE, "/v1/kv/a", hears),
+            (Method::GET, "/v1/agent/self", true),
+            (Method::GET, "/v1/event/list", false),
+        ] {
+            let answer = http_client::request(method.clone(), &api, target, &[], "1").await.expect("an answer");
+            let text = answer.text();
+            assert_eq!(answer.status, if is_heard { 200 } else { 403 }, "{networks}: {method} {target}: {text}");
+            assert!(is_heard || text.contains("this agent's configuration"), "{text}");
+        }
+        assert!(agent.end_with(Signal::SIGTERM, Duration::from_secs(30)).success());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,7 +16,7 @@ use starling_e2e::{Process, bare, eventually, free_port, http as client, tools};
 /// For the agent to be up, and to end.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
-fn consul(folder: &Path, arguments: &[&str]) -> Command {
+pub(crate) fn consul(folder: &Path, arguments: &[&str]) -> Command {
     let link = folder.join("consul");
     if !link.exists() {
         symlink(tools::starling(), &link).expect("a link");
@@ -107,7 +107,7 @@ async fn an_agent_takes_consuls_configuration_and_shows_itself_as_consuls_do() {
     })
     .await;
     let log = agent.log();
-    assert!(log.contains("performance: is a setting of Consul's that has no effect here"), "{log}");
+    assert!(log.contains("performance.raft_multiplier: is a setting of Consul's that has no effect here"), "{log}");
     assert!(log.contains("warning: retry_join: a server has a mesh of its own, and joins no other"), "{log}");
     assert!(!log.contains("server: is a setting"), "{log}");
     assert!(agent.end_with(Signal::SIGINT, TIME_MAX).success());
@@ -132,7 +132,7 @@ async fn an_agent_takes_consuls_configuration_and_shows_itself_as_consuls_do() {
     assert!(refused.status.code() == Some(2) && told.contains("config.json: colour: unknown field"), "{told}");
 }
 
-fn said(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+pub(crate) fn said(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     let output = consul(folder, arguments).output().expect("it runs");
     let text = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8_lossy(&text).into_owned())
@@ -249,6 +249,22 @@ fn what_an_agent_would_refuse_validate_refuses_with_the_same_words() {
             json!({"retry_join": ["s1"], "data_dir": "d", "config_entries": {"bootstrap": [{"kind": "mesh"}]}}),
             "the whole mesh's",
         ),
+        (json!({"server": true, "data_dir": "d", "ports": {"http": 8600}}), "the HTTP API and DNS cannot both be at"),
+        (json!({"server": true, "data_dir": "d", "ports": {"serf_lan": 65536}}), "ports.serf_lan"),
+        (
+            json!({"retry_join": ["s1"], "data_dir": "d", "auto_config": {"intro_token_file": "/nowhere/token"}}),
+            "cannot read /nowhere/token",
+        ),
+        (
+            json!({"server": true, "data_dir": "d", "config_entries": {"bootstrap": [
+                {"kind": "service-router", "name": "web", "routes": []}]}}),
+            "service-router/web",
+        ),
+        (json!({"server": true, "data_dir": "d", "telemetry": {"statsd": "x"}}), "telemetry.statsd: unknown field"),
+        (
+            json!({"server": true, "data_dir": "d", "tls": {"grpc": {"verify_incomming": true}}}),
+            "tls.grpc.verify_incomming: unknown field",
+        ),
     ] {
         std::fs::write(&file, config.to_string()).expect("written");
         let (code, told) = said(folder.path(), &["validate", &file]);
@@ -282,4 +298,31 @@ fn the_command_line_tells_its_version_and_what_its_commands_are() {
     );
     let (code, told) = said(folder.path(), &["snapshot", "decode", "x"]);
     assert!(code == Some(2) && told.contains("consul snapshot inspect"), "{told}");
+}
+
+#[test]
+fn what_is_said_has_the_names_of_consul() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let says = |arguments: &[&str]| said(folder.path(), arguments);
+    let (code, told) = says(&["members", "-http-addr", "127.0.0.1:1"]);
+    assert!(code == Some(3) && told.contains("CONSUL_HTTP_ADDR") && !told.contains("STARLING_HTTP_ADDR"), "{told}");
+    let (_, help) = says(&["intention", "create", "-h"]);
+    assert!(help.contains("Usage: consul intention create") && !help.contains("starling intention"), "{help}");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = listener.local_addr().expect("an address").port().to_string();
+    let ports = ["-dns-port=0", "-grpc-port=0", "-grpc-tls-port=0"];
+    let (code, told) = says(&[&["agent", "-dev", "-http-port", &taken], &ports[..]].concat());
+    assert!(code == Some(1) && told.contains("choose another with ports.http (-http-port)"), "{told}");
+    for (command, instead) in [
+        (&["connect", "expose", "-service", "web"][..], "`consul config write FILE`"),
+        (&["services", "export", "-name", "web"], "nobody else to whom"),
+        (&["keygen"], "`consul token create --join`"),
+        (&["hcp", "link"], "leave it out"),
+    ] {
+        let (code, told) = says(command);
+        assert!(
+            code == Some(2) && told.contains("there is no `consul ") && told.contains(instead),
+            "{command:?}: {told}"
+        );
+    }
 }

@@ -17,6 +17,7 @@ mod command_output;
 mod consul_agents;
 mod consul_commands;
 mod consul_name;
+mod consul_reload;
 mod coordinating;
 mod coordination;
 mod cut_off;

@@ -82,20 +82,13 @@ impl Acl {
         acl.finish()
     }
 
-    /// Refuses what would keep somebody out, and does not.
-    pub(super) fn refuse_guards(fields: &mut Fields<'_>, ignored: &mut BTreeSet<String>) -> Result<(), FieldError> {
+    /// Refuses settings by whose old names access would be thought to be controlled.
+    pub(super) fn refuse_legacy(fields: &mut Fields<'_>) -> Result<(), FieldError> {
         for (name, now) in LEGACY {
             if fields.take(name).is_some() {
                 return Err(fields.error(name, format!("is a setting of before Consul 1.11: write {now}")));
             }
         }
-        let Some(mut http) = fields.object("http_config")? else { return Ok(()) };
-        for name in ["block_endpoints", "allow_write_http_from"] {
-            if http.take(name).is_some_and(|field| !field.list().is_ok_and(|list| list.is_empty())) {
-                return Err(http.error(name, "would keep callers out, and keeps nobody out here: use access control"));
-            }
-        }
-        ignored.extend(http.rest().map(|name| format!("http_config.{name}")));
         Ok(())
     }
 

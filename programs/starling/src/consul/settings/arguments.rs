@@ -31,7 +31,8 @@ impl Settings {
         let servers = self.joining.servers(keeps_nothing)?;
         let mut arguments = vec!["starling".into(), if servers.is_some() { "agent" } else { "dev" }.into()];
         let reached = self.reached()?;
-        match (&self.data_dir, keeps_nothing && servers.is_none()) {
+        let data_dir = self.data_dir.as_ref().filter(|path| !path.as_os_str().is_empty());
+        match (data_dir, keeps_nothing && servers.is_none()) {
             (Some(directory), false) => say(&mut arguments, "--data-dir", directory),
             (_, true) => {}
             (None, false) if servers.is_some() => {
@@ -115,6 +116,7 @@ impl Settings {
             say(arguments, flag, joined(&at, port));
         }
         arguments.extend(socket.into_iter().flatten());
+        arguments.extend(self.doors.guards());
         let at = self.addresses.get("https").map(|text| places::all("addresses.https", text, Interface::here));
         let at = at.transpose()?.unwrap_or_else(|| reached.client.clone());
         arguments.extend(self.doors.https(self.ports.https, &at, &mut self.ignored)?);

@@ -101,10 +101,10 @@ fn seconds(soa: &mut Fields<'_>, name: &str) -> Result<Option<i32>, FieldError> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Settings, Sources, Text};
+    use super::super::{Settings, Text};
 
     fn text(file: &str, text: &str) -> Text {
-        Text { name: file.to_owned(), bytes: text.as_bytes().to_vec(), format: None }
+        Text::new(file, text, None)
     }
 
     fn read(file: &str, content: &str) -> anyhow::Result<Settings> {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     fn dns(settings: &Settings) -> starling_dns::Settings {
-        settings.guise(Sources::default()).expect("a guise").dns
+        settings.guise().expect("a guise").dns
     }
 
     #[test]

@@ -5,12 +5,17 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 
 use starling_http_api::parse::{FieldError, Fields};
+use starling_model::{IpRange, IpRangeError};
 
 use super::arguments::joined;
+use super::documented;
 use crate::outcome::usage;
 
 /// How Consul's settings name a Unix socket.
 const UNIX: &str = "unix://";
+
+/// What is said where callers are to be asked for a certificate, and no door asks: those of other nodes always do, without being told.
+const UNASKED: &str = "verify_incoming (nothing is served over HTTPS, which takes ports.https, cert_file and key_file)";
 
 /// What is shown over TLS, and asked for.
 #[derive(Debug, Default)]
@@ -31,6 +36,10 @@ pub(super) struct Doors {
     /// What holds for HTTPS.
     https: Tls,
     socket: BTreeMap<String, String>,
+    /// What paths begin with that are closed.
+    closed: Vec<String>,
+    /// Networks from which one may write.
+    writers: Vec<IpRange>,
 }
 
 impl Tls {
@@ -71,13 +80,52 @@ impl Doors {
             for (name, own) in [("defaults", &mut self.defaults), ("https", &mut self.https)] {
                 if let Some(mut fields) = tls.object(name)? {
                     own.take(&mut fields)?;
-                    ignored.extend(fields.rest().map(|field| format!("tls.{name}.{field}")));
+                    documented::tell_keys(&mut fields, &format!("tls.{name}"), documented::TLS, ignored)?;
                 }
             }
-            ignored.extend(tls.rest().map(|name| format!("tls.{name}")));
+            // Whoever comes there always shows a certificate, of the mesh's own CA.
+            for name in ["grpc", "internal_rpc"] {
+                let Some(mut fields) = tls.object(name)? else { continue };
+                if fields.take("verify_incoming").is_some_and(|field| field.flag() == Ok(false)) {
+                    ignored.insert(format!("tls.{name}.verify_incoming"));
+                }
+                let keys = [documented::TLS_FILES, documented::TLS].concat();
+                documented::tell_keys(&mut fields, &format!("tls.{name}"), &keys, ignored)?;
+            }
+            tls.finish()?;
         }
         self.socket.extend(fields.text_map("unix_sockets")?);
-        Ok(())
+        match fields.object("http_config")? {
+            Some(http) => self.take_guards(http, ignored),
+            None => Ok(()),
+        }
+    }
+
+    fn take_guards(&mut self, mut http: Fields<'_>, ignored: &mut BTreeSet<String>) -> Result<(), FieldError> {
+        for path in http.texts("block_endpoints")? {
+            if !path.starts_with('/') {
+                return Err(
+                    http.error("block_endpoints", format!("{path:?} begins with no /, and would close nothing"))
+                );
+            }
+            self.closed.push(path);
+        }
+        for text in http.texts("allow_write_http_from")? {
+            self.writers.push(match text.parse() {
+                // As Go reads it: the network in which the address is.
+                Ok(range) | Err(IpRangeError::HostBits(_, range)) => range,
+                Err(error @ IpRangeError::Form(_)) => return Err(http.error("allow_write_http_from", error)),
+            });
+        }
+        documented::tell_keys(&mut http, "http_config", documented::HTTP, ignored)
+    }
+
+    /// The arguments for who is turned away.
+    pub(super) fn guards(&self) -> Vec<OsString> {
+        let writers =
+            self.writers.iter().flat_map(|range| ["--http-allow-write-from".into(), range.to_string().into()]);
+        let closed = self.closed.iter().flat_map(|path| ["--http-block-endpoints".into(), path.into()]);
+        writers.chain(closed).collect()
     }
 
     /// The socket in place of the port; with it, the arguments for it.
@@ -98,9 +146,19 @@ impl Doors {
         at: &[IpAddr],
         ignored: &mut BTreeSet<String>,
     ) -> anyhow::Result<Vec<OsString>> {
-        let Some(port) = port.filter(|port| *port > 0) else { return Ok(Vec::new()) };
+        let asks = self.https.verify_incoming.or(self.defaults.verify_incoming).unwrap_or(false);
+        let mut unasked = || {
+            if asks {
+                ignored.insert(UNASKED.to_owned());
+            }
+        };
+        let Some(port) = port.filter(|port| *port > 0) else {
+            unasked();
+            return Ok(Vec::new());
+        };
         let said = |own: fn(&Tls) -> &Option<String>| own(&self.https).as_ref().or(own(&self.defaults).as_ref());
         let (Some(certificate), Some(key)) = (said(|tls| &tls.certificate), said(|tls| &tls.key)) else {
+            unasked();
             ignored.insert("ports.https (without cert_file and key_file)".to_owned());
             return Ok(Vec::new());
         };
@@ -109,7 +167,7 @@ impl Doors {
         if self.https.least.or(self.defaults.least) == Some("1.3") {
             arguments.extend(["--https-tls-min-version".into(), "1.3".into()]);
         }
-        if self.https.verify_incoming.or(self.defaults.verify_incoming).unwrap_or(false) {
+        if asks {
             let callers = said(|tls| &tls.ca).ok_or_else(|| {
                 usage("verify_incoming: callers are asked for a certificate of a CA: name it by tls.https.ca_file, a file")
             })?;

@@ -4,7 +4,7 @@ use super::*;
 
 fn read(text: &str) -> anyhow::Result<Settings> {
     let mut settings = Settings::default();
-    settings.read(&Text { name: "config.json".to_owned(), bytes: text.as_bytes().to_vec(), format: None })?;
+    settings.read(&Text::new("config.json", text, None))?;
     Ok(settings)
 }
 
@@ -26,8 +26,8 @@ fn settings_become_arguments_and_what_has_no_part_is_told() {
                     --log-level error";
     assert_eq!(arguments.join(" "), expected);
     let ignored: Vec<_> = settings.ignored.iter().map(String::as_str).collect();
-    assert_eq!(ignored, ["connect.ca_config.leaf_cert_ttl", "performance", "ports.serf_lan"]);
-    let guise = settings.guise(Sources::default()).expect("a guise");
+    assert_eq!(ignored, ["connect.ca_config.leaf_cert_ttl", "performance.raft_multiplier", "ports.serf_lan"]);
+    let guise = settings.guise().expect("a guise");
     assert_eq!(guise.node_meta["rack"], "a");
     let domain = guise.cluster.map(|cluster| cluster.trust_domain().to_string());
     assert_eq!(domain.as_deref(), Some("11111111-2222-3333-4444-555555555555.consul"));
@@ -35,20 +35,17 @@ fn settings_become_arguments_and_what_has_no_part_is_told() {
 
 #[test]
 fn tokens_count_whichever_file_says_that_access_is_controlled() {
-    let text = |text: &str| Text { name: "a.json".to_owned(), bytes: text.as_bytes().to_vec(), format: None };
+    let text = |text: &str| Text::new("a.json", text, None);
     let tokens = text(r#"{"acl": {"tokens": {"initial_management": "root", "dns": "d"}}}"#);
     let enabled = text(r#"{"acl": {"enabled": true}}"#);
     for order in [[&tokens, &enabled], [&enabled, &tokens]] {
         let mut settings = Settings::default();
         order.iter().for_each(|file| settings.read(file).expect("settings"));
-        let given = settings.guise(Sources::default()).expect("a guise").tokens;
+        let given = settings.guise().expect("a guise").tokens;
         assert!(given.initial_management.is_some() && given.dns.is_some(), "{order:?}");
     }
     let alone = read(r#"{"acl": {"tokens": {"default": "d"}}}"#).expect("settings");
-    assert!(
-        alone.guise(Sources::default()).expect("a guise").tokens.default.is_none(),
-        "a server without access control"
-    );
+    assert!(alone.guise().expect("a guise").tokens.default.is_none(), "a server without access control");
     assert!(alone.agent_tokens().default.is_some(), "an agent, whose servers know");
     for refused in [
         r#"{"acl": {"tokens": {"defalt": "d"}}}"#,
@@ -62,7 +59,7 @@ fn tokens_count_whichever_file_says_that_access_is_controlled() {
 #[test]
 fn addresses_are_translated_where_that_is_said() {
     for (text, translates) in [("{}", false), (r#"{"translate_wan_addrs": true}"#, true)] {
-        let guise = read(text).expect("settings").guise(Sources::default()).expect("a guise");
+        let guise = read(text).expect("settings").guise().expect("a guise");
         assert_eq!(guise.translates_addresses, translates, "{text}");
     }
 }
@@ -70,11 +67,7 @@ fn addresses_are_translated_where_that_is_said() {
 #[test]
 fn connect_is_on_unless_it_is_turned_off() {
     for (text, off) in [("{}", false), (r#"{"connect": {}}"#, false), (r#"{"connect": {"enabled": false}}"#, true)] {
-        assert_eq!(
-            read(text).expect("settings").guise(Sources::default()).expect("a guise").connect_off,
-            off,
-            "{text}"
-        );
+        assert_eq!(read(text).expect("settings").guise().expect("a guise").connect_off, off, "{text}");
     }
 }
 
@@ -86,7 +79,7 @@ fn access_control_is_on_with_its_tokens_where_it_is_enabled() {
         let mut settings = read(&acl.replace("ENABLED", enabled)).expect("settings");
         let arguments = settings.arguments(true).expect("arguments");
         let line = arguments.iter().map(|it| it.to_str().expect("text")).collect::<Vec<_>>().join(" ");
-        (line, settings.guise(Sources::default()).expect("a guise").tokens)
+        (line, settings.guise().expect("a guise").tokens)
     };
     let (on, tokens) = line("true");
     assert!(on.contains("--acl-default-policy deny --default-intention-policy deny") && !on.contains("root"), "{on}");
@@ -138,17 +131,28 @@ fn what_cannot_be_is_refused_by_name() {
         (r#"{"acl": {"enabled": true, "default_policy": "some"}}"#, "acl.default_policy"),
         (r#"{"acl": {"enabled": true, "defualt_policy": "deny"}}"#, "acl.defualt_policy"),
         (r#"{"acl": {"enabled": true}, "acl_default_policy": "deny"}"#, "acl_default_policy"),
-        (r#"{"http_config": {"allow_write_http_from": ["127.0.0.0/8"]}}"#, "http_config.allow_write_http_from"),
+        (r#"{"http_config": {"allow_write_http_from": ["localhost"]}}"#, "http_config.allow_write_http_from"),
+        (r#"{"http_config": {"block_endpoints": ["v1/acl"]}}"#, "http_config.block_endpoints"),
+        (r#"{"http_config": {"block_endpoint": ["/v1/acl"]}}"#, "http_config.block_endpoint"),
         (r#"{"acl": {"enabled": true, "tokens": {"initial_management": "a b"}}}"#, "acl.tokens.initial_management"),
         (r#"{"tls": {"https": {"tls_min_version": "TLSv9"}}}"#, "tls.https.tls_min_version"),
         (r#"{"ports": {"http": 70000}}"#, "ports.http"),
         (r#"{"ports": {"htpt": 1}}"#, "ports.htpt"),
+        (r#"{"ports": {"serf_lan": 70000}}"#, "ports.serf_lan"),
+        (r#"{"telemetry": {"statsd_adress": "x"}}"#, "telemetry.statsd_adress"),
+        (r#"{"performance": {"raft_multiplyer": 1}}"#, "performance.raft_multiplyer"),
+        (r#"{"ui_config": {"metrics_proxy": {"url": "x"}}}"#, "ui_config.metrics_proxy.url"),
+        (r#"{"autopilot": {"cleanup": true}}"#, "autopilot.cleanup"),
+        (r#"{"tls": {"grpc": {"verify_incomming": true}}}"#, "tls.grpc.verify_incomming"),
+        (r#"{"tls": {"https": {"verify": true}}}"#, "tls.https.verify"),
+        (r#"{"tls": {"http": {}}}"#, "tls.http"),
     ] {
         let error = read(text).expect_err(text).to_string();
         assert!(error.contains(reason), "{text}: {error}");
     }
     let nowhere = read(r#"{"server": true}"#).expect("settings").arguments(false).expect_err("nowhere to keep it");
     assert!(nowhere.to_string().contains("data_dir"), "{nowhere}");
+    assert!(line(r#"{"server": true, "data_dir": ""}"#, false).expect_err("nowhere").to_string().contains("data_dir"));
     assert!(read("{}").expect("settings").arguments(true).is_ok());
 }
 
@@ -243,9 +247,50 @@ fn tls_of_1_3_alone_is_asked_of_the_door_and_older_versions_are_satisfied() {
 
 #[test]
 fn sidecars_are_given_ports_of_the_range_that_is_said() {
-    let ports = |text: &str| read(text).expect("settings").guise(Sources::default()).map(|guise| guise.sidecar_ports);
+    let ports = |text: &str| read(text).expect("settings").guise().map(|guise| guise.sidecar_ports);
     assert_eq!(ports("{}").expect("none"), None);
     let said = ports(r#"{"ports": {"sidecar_min_port": 22000, "sidecar_max_port": 22010, "expose_min_port": 1}}"#);
     assert_eq!(said.expect("a range"), Some(22000..=22010));
     assert!(ports(r#"{"ports": {"sidecar_min_port": 22000}}"#).is_err());
+}
+
+#[test]
+fn documented_settings_without_a_part_are_told_by_their_keys_and_guards_that_guard_nothing_are() {
+    let told = |text: &str| {
+        let mut settings = read(text).expect(text);
+        settings.arguments(true).expect(text);
+        settings.ignored.into_iter().collect::<Vec<_>>()
+    };
+    let blocks = r#"{"telemetry": {"statsd_address": "x", "disable_hostname": true}, "ui_config": {"enabled": true, "metrics_proxy": {"base_url": "x"}},
+        "performance": {}, "limits": {"request_limits": {"mode": "enforcing"}}, "tls": {"internal_rpc": {"verify_incoming": true, "ca_file": "c"}}}"#;
+    let expected = [
+        "limits.request_limits.mode",
+        "telemetry.disable_hostname",
+        "telemetry.statsd_address",
+        "tls.internal_rpc.ca_file",
+        "ui_config.enabled",
+        "ui_config.metrics_proxy.base_url",
+    ];
+    assert_eq!(told(blocks), expected);
+    for asks in [r#""verify_incoming": true"#, r#""tls": {"https": {"verify_incoming": true}}"#] {
+        let said = told(&format!("{{{asks}}}"));
+        assert!(
+            said.iter().any(|it| it.starts_with("verify_incoming (nothing is served over HTTPS")),
+            "{asks}: {said:?}"
+        );
+        let served =
+            format!(r#"{{{asks}, "ports": {{"https": 1}}, "ca_file": "a", "cert_file": "c", "key_file": "k"}}"#);
+        assert_eq!(told(&served), [""; 0], "{asks}");
+    }
+    assert_eq!(told(r#"{"tls": {"grpc": {"verify_incoming": false}}}"#), ["tls.grpc.verify_incoming"]);
+}
+
+#[test]
+fn who_is_turned_away_at_the_api_is_told_to_it() {
+    let http = r#"{"http_config": {"allow_write_http_from": ["127.0.0.0/8", "10.1.2.3/16", "::1"], "block_endpoints": ["/v1/acl"], "use_cache": true}}"#;
+    let said = line(http, true).expect("arguments");
+    let expected = "--http-allow-write-from 127.0.0.0/8 --http-allow-write-from 10.1.0.0/16 --http-allow-write-from ::1/128 \
+                    --http-block-endpoints /v1/acl";
+    assert!(said.contains(expected), "{said}");
+    assert_eq!(read(http).expect("settings").ignored.into_iter().collect::<Vec<_>>(), ["http_config.use_cache"]);
 }
