@@ -9,6 +9,9 @@ use std::sync::Arc;
 
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
+use starling_catalog::Command;
+use starling_http_api::CatalogPort;
+use starling_model::{Change, NodeName, RecordKey};
 use tower::ServiceExt;
 use world::World;
 
@@ -95,6 +98,16 @@ async fn only_a_lost_node_is_taken_out() {
     json_of(&world, "PUT", "/v1/catalog/register", &node("critical").to_string()).await;
     assert_eq!(send(&world, "PUT", leave, "").await.0, 200);
     assert_eq!(json_of(&world, "GET", "/v1/catalog/node/n2", "").await, Value::Null);
+
+    // What a removal left behind that was cut short goes as well.
+    json_of(&world, "PUT", "/v1/catalog/register", &node("passing").to_string()).await;
+    let name = NodeName::new("n2").unwrap();
+    let changes = vec![Change::Delete(RecordKey::Node(name.clone()))];
+    CatalogPort::commit(&*world, Command::Node { name, changes }).await.unwrap();
+    assert_ne!(json_of(&world, "GET", "/v1/health/state/any", "").await, json!([]));
+    assert_eq!(send(&world, "PUT", leave, "").await.0, 200);
+    assert_eq!(json_of(&world, "GET", "/v1/health/state/any", "").await, json!([]));
+    assert_eq!(send(&world, "PUT", leave, "").await.0, 404);
 }
 
 #[tokio::test]

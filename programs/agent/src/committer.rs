@@ -25,6 +25,12 @@ const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
+/// Between two times that a server is told that the node leaves.
+const LEAVE_AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+/// Records that are named then; some 2 MiB.
+const LEAVE_NAMES_MAX: usize = 8_192;
+
 pub(crate) struct Committer {
     shared: Arc<Shared>,
     link: Arc<dyn ServerLink>,
@@ -99,22 +105,34 @@ impl Committer {
         }
     }
 
-    /// Takes the node out of the catalog. The journal keeps everything for a later start.
+    /// Takes the node out of the catalog. The journal keeps everything for a later start. While no server takes it, it is said again:
+    /// whoever waits knows how long to.
     async fn leave(&mut self) {
-        let changes = {
-            let state = self.shared.lock();
-            let node = &state.registrations.node().name;
-            let liveness = LIVENESS_CHECK.parse().expect("invariant: the name of a check");
-            let checks = state.registrations.checks().keys().cloned().chain([liveness]);
-            let checks = checks.map(|check| RecordKey::Check(node.clone(), check));
-            let services = state.registrations.services().values();
-            let services = services.map(|service| RecordKey::Instance(service.instance.key.clone()));
-            checks.chain(services).chain([RecordKey::Node(node.clone())]).map(Change::Delete).collect()
+        let outcome = loop {
+            match self.link.leave(self.everything()).await {
+                Ok(revision) => break Ok(revision),
+                Err(LinkError::Refused(reason)) => break Err(WriteError::Refused(reason)),
+                Err(LinkError::Unavailable(reason)) => {
+                    tracing::info!(reason, "no server was told yet that this node leaves");
+                    tokio::time::sleep(LEAVE_AGAIN_AFTER).await;
+                }
+            }
         };
-        self.shared.leaving.ended(self.link.leave(changes).await.map_err(|error| match error {
-            LinkError::Refused(reason) => WriteError::Refused(reason),
-            LinkError::Unavailable(reason) => WriteError::Unavailable(reason),
-        }));
+        self.shared.leaving.ended(outcome);
+    }
+
+    /// That the node is gone. A server that knows what that means takes everything on it along; for others it is named, as far as
+    /// it fits into a message.
+    fn everything(&self) -> Vec<Change> {
+        let state = self.shared.lock();
+        let node = &state.registrations.node().name;
+        let liveness = LIVENESS_CHECK.parse().expect("invariant: the name of a check");
+        let checks = state.registrations.checks().keys().cloned().chain([liveness]);
+        let checks = checks.map(|check| RecordKey::Check(node.clone(), check));
+        let services = state.registrations.services().values();
+        let services = services.map(|service| RecordKey::Instance(service.instance.key.clone()));
+        let named = checks.chain(services).take(LEAVE_NAMES_MAX);
+        named.chain([RecordKey::Node(node.clone())]).map(Change::Delete).collect()
     }
 
     /// Compares with the catalog and queues what differs; when to do so again, or `None` if it could not.

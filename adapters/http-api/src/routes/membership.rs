@@ -35,7 +35,10 @@ pub(super) async fn leave(api: Arc<Api>, _: Call) -> Outcome {
 pub(super) async fn force_leave(api: Arc<Api>, call: Call) -> Outcome {
     let (name, prunes) = (call.node_name()?, call.query.switch("prune")?);
     let snapshot = api.catalog.snapshot();
-    if snapshot.node(&name).is_none() {
+    let is_there = snapshot.node(&name).is_some();
+    // A removal that was cut short has taken the node first.
+    let remains = || snapshot.instances_on(&name).next().is_some() || snapshot.checks_on(&name).next().is_some();
+    if !is_there && !remains() {
         let was_there = if prunes {
             api.catalog.forget_left_node(&name)
         } else {
@@ -48,7 +51,7 @@ pub(super) async fn force_leave(api: Arc<Api>, call: Call) -> Outcome {
     }
     let liveness = LIVENESS_CHECK.parse().expect("invariant: the name of a check");
     let lives = snapshot.check(&name, &liveness).is_some_and(|check| check.value.status != CheckStatus::Critical);
-    if lives {
+    if is_there && lives {
         return Err(ApiError::bad_request(format!("node {name} is alive; end its agent first")));
     }
     let revision = api.catalog.commit(Command::DeregisterNode(name.clone())).await?;

@@ -7,6 +7,7 @@ use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
 use axum::response::IntoResponse;
 use http::{Method, StatusCode};
+use percent_encoding::percent_decode_str;
 use starling_model::IpRange;
 
 /// Where a request came from; a Unix socket is of this machine.
@@ -43,7 +44,9 @@ pub fn guarded(router: axum::Router, guards: Guards) -> axum::Router {
 impl Guards {
     /// Why a request is turned away, if it is.
     fn reason(&self, method: &Method, path: &str, from: Option<IpAddr>) -> Option<String> {
-        if self.closed.iter().any(|beginning| path.starts_with(beginning.as_str())) {
+        // As the router reads parts of it, however they were written.
+        let read = percent_decode_str(path).decode_utf8_lossy();
+        if self.closed.iter().any(|beginning| read.starts_with(beginning.as_str())) {
             return Some(format!("{path} is closed by this agent's configuration"));
         }
         let writes = ![Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
@@ -60,11 +63,16 @@ mod tests {
     #[test]
     fn closed_paths_are_closed_to_all_and_writes_to_those_who_come_from_elsewhere() {
         let guards = Guards {
-            closed: vec!["/v1/acl".to_owned()],
+            closed: vec!["/v1/acl".to_owned(), "/v1/kv/secret".to_owned(), "/v1/agent/token/default".to_owned()],
             writers: vec!["127.0.0.0/8".parse().expect("a range"), "::1".parse().expect("a range")],
         };
         for (method, path, from, is_heard) in [
             (Method::GET, "/v1/acl/tokens", "127.0.0.1", false),
+            (Method::GET, "/v1/kv/secret/a", "127.0.0.1", false),
+            (Method::GET, "/v1/kv/%73ecret/a", "127.0.0.1", false),
+            (Method::GET, "/v1/kv/secret%2Fa", "127.0.0.1", false),
+            (Method::PUT, "/v1/agent/token/%64efault", "127.0.0.1", false),
+            (Method::GET, "/v1/kv/%2573ecret/a", "127.0.0.1", true),
             (Method::GET, "/v1/kv/a", "10.0.0.1", true),
             (Method::HEAD, "/v1/kv/a", "10.0.0.1", true),
             (Method::PUT, "/v1/kv/a", "10.0.0.1", false),

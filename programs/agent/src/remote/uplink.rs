@@ -182,7 +182,10 @@ impl ServerLink for RemoteLink {
         let client = self.0.client()?;
         // Before it is said: a server ends the stream then, and one that was opened anew would bring the node back.
         self.0.leaving.send_replace(true);
-        client.commit(changes).await.map_err(LinkError::from)
+        let left = client.commit(changes).await.map_err(LinkError::from);
+        // It is said again, perhaps over another line.
+        self.0.leaving.send_replace(left.is_ok());
+        left
     }
 
     async fn own_records(&self, since: Option<Revision>) -> Result<OwnRecords, LinkError> {

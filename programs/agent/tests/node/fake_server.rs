@@ -170,6 +170,10 @@ impl ServerLink for FakeServer {
         })
     }
 
+    async fn leave(&self, changes: Vec<Change>) -> Result<Revision, LinkError> {
+        self.commit(changes).await
+    }
+
     async fn own_records(&self, _since: Option<Revision>) -> Result<OwnRecords, LinkError> {
         self.look(|state| match &state.mode {
             Mode::Down => Err(LinkError::Unavailable("taken away".to_owned())),

@@ -171,3 +171,24 @@ async fn script_checks_that_were_allowed_once_do_not_run_when_they_are_not() {
     let check = server.until_status("s", CheckStatus::Critical).await;
     assert!(check.output.contains("--enable-script-checks"), "{}", check.output);
 }
+
+#[tokio::test]
+async fn a_node_leaves_once_a_server_takes_it_and_comes_back_with_what_it_had() {
+    let (directory, server) = (tempfile::tempdir().unwrap(), FakeServer::new());
+    let agent = start(directory.path(), &server).await;
+    agent.register_service(service("web", vec![ttl("alive", LONG)]), ExistingChecks::Keep).await.unwrap();
+    let before = server.keys();
+    server.with(|state| state.mode = Mode::Down);
+    let agent = Arc::new(agent);
+    let leaves = Arc::clone(&agent);
+    let mut leaving = tokio::spawn(async move { leaves.leave().await });
+    let early = tokio::time::timeout(Duration::from_millis(600), &mut leaving).await;
+    assert!(early.is_err(), "nobody took it: {early:?}");
+    server.with(|state| state.mode = Mode::Up);
+    leaving.await.unwrap().unwrap();
+    assert!(server.keys().is_empty(), "{:?}", server.keys());
+    drop(agent);
+    let agent = start(directory.path(), &server).await;
+    assert_eq!(agent.services().len(), 1);
+    assert_eq!(server.keys(), before);
+}

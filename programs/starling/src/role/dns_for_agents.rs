@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
@@ -28,6 +28,9 @@ pub(crate) const TOKEN: &str = "x-consul-token";
 
 /// Tokens whose view of the catalog is kept; of more, a question of the one that was asked by longest ago costs a pass over the names.
 const VIEWS_MAX: usize = 256;
+
+/// For how long such a view is kept that nobody asks.
+const VIEW_KEPT: Duration = Duration::from_secs(300);
 
 /// Answers what agents pass on.
 pub(super) struct ForAgents {
@@ -83,6 +86,8 @@ impl ForAgents {
         if self.catalog.server.snapshot().acl_token_by_secret(&hash).is_none() {
             return Arc::clone(&self.nobody);
         }
+        // Each holds the catalog as it was when it was last asked.
+        by_token.retain(|_, kept| kept.asked_at.elapsed() < VIEW_KEPT);
         if by_token.len() >= VIEWS_MAX {
             let oldest = by_token.iter().min_by_key(|(_, kept)| kept.asked_at).map(|(hash, _)| *hash);
             oldest.and_then(|oldest| by_token.remove(&oldest));

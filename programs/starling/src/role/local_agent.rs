@@ -18,8 +18,9 @@ use starling_model::{
 use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 
-/// How long a server is waited for to take in that the node leaves, before the orderly end.
-pub(crate) const LEFT_WITHIN: Duration = Duration::from_secs(10);
+/// How long a server is waited for to take in that the node leaves, before the orderly end: who asked for it waits as well, and not for
+/// ever.
+pub(crate) const LEFT_WITHIN: Duration = Duration::from_secs(5);
 
 /// The agent behind the HTTP API of its process.
 pub(crate) struct LocalAgent {
@@ -140,13 +141,17 @@ impl AgentPort for LocalAgent {
             let reason = "this agent is part of a server".to_owned();
             return Err(AgentFailure::BadRequest { path: "leave".to_owned(), reason });
         };
-        let left = tokio::time::timeout(LEFT_WITHIN, self.agent.leave()).await;
-        match left.unwrap_or_else(|_| Err(WriteError::Unavailable("no answer in time".to_owned()))) {
-            Ok(revision) => tracing::info!(%revision, "this node has left the mesh"),
-            Err(error) => tracing::warn!(%error, "no server was told that this node leaves; it counts as lost"),
-        }
-        has_left.send_replace(true);
-        Ok(())
+        let (agent, has_left) = (Arc::clone(&self.agent), has_left.clone());
+        // Apart from who asks: what was begun ends, though he hangs up.
+        let leaving = tokio::spawn(async move {
+            let left = tokio::time::timeout(LEFT_WITHIN, agent.leave()).await;
+            match left.unwrap_or_else(|_| Err(WriteError::Unavailable("no answer in time".to_owned()))) {
+                Ok(revision) => tracing::info!(%revision, "this node has left the mesh"),
+                Err(error) => tracing::warn!(%error, "no server was told that this node leaves; it counts as lost"),
+            }
+            has_left.send_replace(true);
+        });
+        leaving.await.map_err(|error| AgentFailure::Internal(error.to_string()))
     }
 
     fn default_token(&self) -> Option<AclSecret> {

@@ -1,7 +1,7 @@
 //! xDS in plaintext, for the proxies of this machine: where access is controlled a proxy shows a token that may write its service, as Consul's do.
 //!
-//! What a proxy is sent has its service's private key in it. A gRPC library is sent none; it cannot show a token, and needs none.
-//! Over TLS a proxy is known by its certificate.
+//! What a proxy is sent has its service's private key in it, and whoever attaches takes the place of who was attached before. A gRPC
+//! library, which cannot show a token, is judged by the agent's default one. Over TLS a proxy is known by its certificate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +25,7 @@ pub(crate) struct ProxiesDoor {
 #[async_trait]
 impl ProxySource for ProxiesDoor {
     async fn attach(&self, node: ProxyNode, peer: Peer, token: Option<AclSecret>) -> Result<ProxyFeed, AttachError> {
-        let is_judged = matches!(peer, Peer::Loopback(_)) && !node.is_grpc_library();
-        let id = InstanceId::new(&node.id).ok().filter(|_| is_judged);
+        let id = InstanceId::new(&node.id).ok().filter(|_| matches!(peer, Peer::Loopback(_)));
         // Who is no proxy of this node is told so by what is behind this door.
         let proxy = id.and_then(|id| self.agent.service(&id)).filter(|instance| instance.is_proxy());
         let Some(proxy) = proxy else { return self.proxies.attach(node, peer, token).await };

@@ -57,12 +57,14 @@ async fn a_proxy_is_served_for_a_token_that_may_write_its_service_and_for_as_lon
         Ok(())
     })
     .await;
-    assert!(!stranger.config_dump().await.to_string().contains("PRIVATE KEY"));
+    let has_secrets = async |envoy: &Sidecar| envoy.config_dump().await.to_string().contains("dynamic_active_secrets");
+    assert!(!has_secrets(&stranger).await);
     drop(stranger);
 
     // Who may is served, by both planes; and not any longer than the token is there.
     let mut envoy = Sidecar::spawn_with(&agent, "web", Xds::Incremental, &["-token", &web]).await;
     envoy.live("web", &ports[..1]).await;
+    assert!(has_secrets(&envoy).await);
     let mut own = OwnProxy::spawn(&agent, "api", &["-token", &api]);
     own.live("api", &ports[1..]).await;
     assert_eq!(server.delete(&shown(&format!("/v1/acl/token/{accessor}"), &root)).await.status, 200);

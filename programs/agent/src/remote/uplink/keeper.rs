@@ -21,7 +21,7 @@ use crate::remote::mirror::{Mirror, Role};
 /// Between two sweeps of what nobody wants any more.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Keeps the node attached until dropped, or until it leaves.
+/// Keeps the node attached until dropped, but for while it leaves.
 pub async fn run(config: UplinkConfig, uplink: Arc<Uplink>, mirror: Arc<Mirror>, listener: Arc<dyn Listener>) {
     let (reports, mut reported) = mpsc::unbounded_channel();
     let mut keeper = Keeper {
@@ -39,15 +39,16 @@ pub async fn run(config: UplinkConfig, uplink: Arc<Uplink>, mirror: Arc<Mirror>,
     let mut changed = keeper.config.servers.changed();
     let mut sweeps = tokio::time::interval(SWEEP_INTERVAL.mul_f64(0.75 + fastrand::f64() / 2.0));
     sweeps.tick().await;
-    let leaving = keeper.uplink.leaving.subscribe();
-    while !*leaving.borrow() {
+    let mut leaving = keeper.uplink.leaving.subscribe();
+    loop {
+        // The lines stay as they are: what is said over one is yet to be answered. The sender is the uplink's, which this keeps.
+        let _ = leaving.wait_for(|leaving| !*leaving).await;
         let leave_at = keeper.leave_cut_off();
         let due = keeper.seek().into_iter().chain(leave_at).min();
         keeper.tell();
         let mut begins_to_leave = leaving.clone();
         tokio::select! {
             biased;
-            // The sender is the uplink's, which this keeps.
             _ = begins_to_leave.wait_for(|leaving| *leaving) => {}
             report = reported.recv() => match report {
                 Some((number, report)) => keeper.take(number, report),
@@ -60,8 +61,6 @@ pub async fn run(config: UplinkConfig, uplink: Arc<Uplink>, mirror: Arc<Mirror>,
             },
         }
     }
-    // The lines stay as they are: what is said over one is yet to be answered.
-    std::future::pending().await
 }
 
 async fn sleep_until(due: Option<Instant>) {
