@@ -37,6 +37,7 @@ use crate::role::definitions::{self, Named, Unavailable};
 use crate::role::doors::DnsSockets;
 use crate::role::http_doors::{self, HttpSockets};
 use crate::role::local_agent::{LEFT_WITHIN, LocalAgent};
+use crate::role::own_tokens::OwnTokens;
 use crate::role::proxies_door::ProxiesDoor;
 use crate::role::reload::{Files, Followed, Reload};
 use crate::role::{self, Interrupt, Interrupts, Role, Serving, doors, node};
@@ -262,9 +263,7 @@ async fn local_agent(
         known: known.into(),
     });
     let reloads = reload.is_some();
-    let agent = Arc::new(LocalAgent::new(agent, trust_domain, reload).able_to_leave());
-    agent.set_default_token(guise.tokens.default);
-    agent.set_dns_token(guise.tokens.dns);
+    let agent = Arc::new(LocalAgent::new(agent, trust_domain, reload, OwnTokens::new(guise.tokens)?).able_to_leave());
     if reloads {
         let hangup = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
         serving.spawn_endless(Arc::clone(&agent).reload_at(hangup)).await;

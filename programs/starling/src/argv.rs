@@ -35,6 +35,7 @@ pub(crate) fn normalise(root: &Command, arguments: impl IntoIterator<Item = OsSt
                 // The value may look like a flag or like a command; it is neither.
                 normal.extend(takes_next.then(|| arguments.next()).flatten());
             }
+            None if is_unknown_long(command, text) => normal.push(format!("-{text}").into()),
             None => {
                 let takes_next = short_with_value(command, text);
                 command = command.find_subcommand(text).unwrap_or(command);
@@ -64,6 +65,18 @@ fn flag<'a>(command: &'a Command, text: &'a str) -> Option<Flag<'a>> {
         .get_arguments()
         .find(|arg| arg.get_long() == Some(name) || arg.get_all_aliases().unwrap_or_default().contains(&name))?;
     Some(Flag { arg, value: text.split_once('=').map(|(_, value)| value), dashes })
+}
+
+/// Whether it is written as a long flag that the command has not, so that it is told by its whole name.
+fn is_unknown_long(command: &Command, text: &str) -> bool {
+    let Some(name) = text.strip_prefix('-').filter(|name| name.len() > 1 && !name.starts_with('-')) else {
+        return false;
+    };
+    let first = name.chars().next().filter(char::is_ascii_alphabetic);
+    let is_short = |arg: &Arg| arg.get_short().is_some() && arg.get_short() == first;
+    // What belongs to another program is that program's.
+    let passes_on = |arg: &Arg| arg.is_trailing_var_arg_set() || arg.is_allow_hyphen_values_set();
+    first.is_some() && !command.get_arguments().any(|arg| is_short(arg) || passes_on(arg))
 }
 
 fn name(text: &str) -> &str {
@@ -144,8 +157,10 @@ mod tests {
         becomes("nodes -h", "nodes -h");
         becomes("config write -", "config write -");
         becomes("can a b --path /x", "can a b --path /x");
-        // A flag of another command.
-        becomes("nodes -sidecar-for web", "nodes -sidecar-for web");
+        // What a command is run with is that command's.
+        becomes("lock a ls -recurse", "lock a ls -recurse");
+        // A flag of another command is told by its name.
+        becomes("nodes -sidecar-for web", "nodes --sidecar-for web");
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub(crate) use seal::seal_key;
 pub(crate) use tokens::GivenTokens;
 use validate::ValidateArgs;
 use words::Speaker;
-pub(crate) use words::worded;
+pub(crate) use words::{is_speaking, worded};
 
 /// The name.
 const NAME: &str = "consul";

@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use starling_agent::{Agent, AgentConfig, Proxies, data_plane};
-use starling_http_api::AgentPort;
 use starling_http_api::parse::Definitions;
 use starling_model::Node;
 use starling_plan::MeshSettings;
@@ -31,6 +30,7 @@ use crate::role::control::{Beside, Control, ServerSockets};
 use crate::role::definitions::{self, Named, Rival, Unavailable};
 use crate::role::http_doors::{self, HttpSockets};
 use crate::role::local_agent::LocalAgent;
+use crate::role::own_tokens::OwnTokens;
 use crate::role::reload::{Files, Reload, Sources};
 use crate::role::{self, Interrupts, Role, Serving, doors, node};
 
@@ -253,9 +253,8 @@ impl Running {
         let shares = Shares::here()?;
         let (http, grpc) = (sockets.server.http.address(), sockets.grpc.local_addr()?);
         let trust_domain = self.control.server.trust_domain().clone();
-        let agent = LocalAgent::new(Arc::clone(&self.agent), trust_domain, Some(reload));
-        agent.set_default_token(self.tokens.default.clone());
-        agent.set_dns_token(self.tokens.dns.clone());
+        let agent =
+            LocalAgent::new(Arc::clone(&self.agent), trust_domain, Some(reload), OwnTokens::new(self.tokens.clone())?);
         let agent = Arc::new(agent);
         if self.is_consul {
             // As Consul's agent does.

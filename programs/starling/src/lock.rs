@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout};
 use crate::arguments::Surroundings;
 use crate::child;
 use crate::client::{ApiArgs, ApiError, Call, Client};
+use crate::consul;
 use crate::outcome::{Outcome, usage};
 use crate::print;
 use crate::receipt::duration;
@@ -260,6 +261,8 @@ async fn held(
 fn ended(args: &LockArgs, status: ExitStatus) -> ExitCode {
     match status.code() {
         Some(0) => Outcome::Done.into(),
+        // As Consul's does.
+        _ if consul::is_speaking() => ExitCode::from(if args.child_exit_code { 2 } else { 0 }),
         Some(code) if args.child_exit_code => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         _ => Outcome::No.into(),
     }

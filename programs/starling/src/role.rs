@@ -20,6 +20,7 @@ pub(crate) mod http_doors;
 mod interrupts;
 pub(crate) mod local_agent;
 pub(crate) mod node;
+pub(crate) mod own_tokens;
 mod peers;
 pub(crate) mod proxies_door;
 pub(crate) mod reload;

@@ -230,6 +230,7 @@ fn is_of_agent(path: &str) -> bool {
 fn in_queries(method: &str, path: &str) -> Scope {
     match (method, path) {
         ("GET", "/v1/query") => Scope::Narrowed(Visible::Queries),
+        ("GET", "/v1/query/{query}/execute") => Scope::Anyone,
         ("GET", _) => Scope::Judged(&[(Resource::Query, Access::Read)]),
         (_, _) => Scope::Judged(&[(Resource::Query, Access::Write)]),
     }

@@ -89,11 +89,9 @@ pub(super) async fn delete(api: Arc<Api>, call: Call) -> Outcome {
     Ok(Answer::empty().written_at(revision))
 }
 
-/// The query that is meant, as it is carried out, if the caller may read it.
-fn rendered(snapshot: &Snapshot, call: &Call) -> Result<StoredQuery, ApiError> {
-    let text = call.param("query");
+/// The query that is meant, as it is carried out.
+fn rendered(snapshot: &Snapshot, text: &str) -> Result<StoredQuery, ApiError> {
     let mut found = snapshot.prepared_query(text, false).ok_or_else(not_found)?;
-    call.bearer.may_query(&found.query, Access::Read)?;
     // A template that is asked for by its identifier is for what its own name makes of it: libraries do so (py-consul).
     let name = if text.parse() == Ok(found.id) { found.query.name.clone() } else { text.to_owned() };
     found.query = found.query.rendered(&name).map_err(ApiError::bad_request)?;
@@ -101,14 +99,17 @@ fn rendered(snapshot: &Snapshot, call: &Call) -> Result<StoredQuery, ApiError> {
 }
 
 pub(super) async fn explain(api: Arc<Api>, call: Call) -> Outcome {
-    let query = rendered(&api.catalog.snapshot(), &call)?;
-    Ok(Answer::json(json!({"Query": form(&query)})))
+    let (snapshot, text) = (api.catalog.snapshot(), call.param("query"));
+    let stored = snapshot.prepared_query(text, false).ok_or_else(not_found)?;
+    call.bearer.may_query(&stored.query, Access::Read)?;
+    Ok(Answer::json(json!({"Query": form(&rendered(&snapshot, text)?)})))
 }
 
+/// What is found is judged, not the query: who may see services finds them by whichever.
 pub(super) async fn execute(api: Arc<Api>, call: Call) -> Outcome {
     let snapshot = api.catalog.snapshot();
     let facts = api.catalog.authority();
-    let definition = rendered(&snapshot, &call)?.query;
+    let definition = rendered(&snapshot, call.param("query"))?.query;
     let service = &definition.service;
     let name =
         ServiceName::new(&service.service).map_err(|error| ApiError::bad_request(format!("Service: {error}")))?;

@@ -52,17 +52,7 @@ impl GrantArgs {
         how: impl Fn(&str) -> How,
     ) -> anyhow::Result<()> {
         let policies = links(client, Kind::Policy, &self.policy_id, &self.policy_name).await?;
-        let services = self.service_identity.iter().map(|text| match text.split_once(':') {
-            None => json!({"ServiceName": text}),
-            Some((name, datacenters)) => {
-                json!({"ServiceName": name, "Datacenters": datacenters.split(',').collect::<Vec<_>>()})
-            }
-        });
-        let node = |text: &String| match text.split_once(':') {
-            Some((name, datacenter)) => Ok(json!({"NodeName": name, "Datacenter": datacenter})),
-            None => Err(usage(format!("--node-identity {text:?} is not of the form NAME:DATACENTER"))),
-        };
-        let nodes = self.node_identity.iter().map(node).collect::<anyhow::Result<Vec<_>>>()?;
+        let nodes = nodes("--node-identity", &self.node_identity)?;
         let templated = self.templated_policy.iter().map(|template| {
             let name = self.var.iter().find_map(|pair| pair.strip_prefix("name:"));
             match name {
@@ -72,7 +62,7 @@ impl GrantArgs {
         });
         for (field, more) in [
             ("Policies", policies),
-            ("ServiceIdentities", services.collect()),
+            ("ServiceIdentities", services(&self.service_identity)),
             ("NodeIdentities", nodes),
             ("TemplatedPolicies", templated.collect()),
         ] {
@@ -80,6 +70,26 @@ impl GrantArgs {
         }
         Ok(())
     }
+}
+
+/// That somebody stands for services: NAME or NAME:DATACENTER,….
+pub(super) fn services(texts: &[String]) -> Vec<Value> {
+    let service = |text: &String| match text.split_once(':') {
+        None => json!({"ServiceName": text}),
+        Some((name, datacenters)) => {
+            json!({"ServiceName": name, "Datacenters": datacenters.split(',').collect::<Vec<_>>()})
+        }
+    };
+    texts.iter().map(service).collect()
+}
+
+/// The same of nodes, NAME:DATACENTER, by this flag.
+pub(super) fn nodes(flag: &str, texts: &[String]) -> anyhow::Result<Vec<Value>> {
+    let node = |text: &String| match text.split_once(':') {
+        Some((name, datacenter)) => Ok(json!({"NodeName": name, "Datacenter": datacenter})),
+        None => Err(usage(format!("{flag} {text:?} is not of the form NAME:DATACENTER"))),
+    };
+    texts.iter().map(node).collect()
 }
 
 /// What becomes of a list that somebody has already.

@@ -17,7 +17,14 @@ fn text(value: &Value) -> String {
 /// What an element of a list is called.
 fn named(value: &Value) -> String {
     let name = ["Name", "ServiceName", "NodeName", "TemplateName"].iter().find_map(|field| value[field].as_str());
-    name.map_or_else(|| text(value), str::to_owned)
+    let Some(name) = name else { return text(value) };
+    let more: Vec<_> = match (&value["Datacenter"], &value["Datacenters"], &value["TemplateVariables"]["Name"]) {
+        (Value::String(one), ..) => vec![one.as_str()],
+        (_, Value::Array(several), _) => several.iter().filter_map(Value::as_str).collect(),
+        (.., Value::String(variable)) => vec![variable.as_str()],
+        (..) => Vec::new(),
+    };
+    if more.is_empty() { name.to_owned() } else { format!("{name} ({})", more.join(", ")) }
 }
 
 /// Prints the fields that there are, one a line.

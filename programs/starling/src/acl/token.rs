@@ -135,6 +135,14 @@ struct MergeArgs {
     /// Add a role, by its name; may be given several times
     #[arg(long, value_name = "NAME", conflicts_with_all = ["role_id", "role_name"])]
     append_role_name: Vec<String>,
+
+    /// Add the identity of a service, NAME or NAME:DATACENTER,…; may be given several times
+    #[arg(long, value_name = "NAME", conflicts_with = "service_identity")]
+    append_service_identity: Vec<String>,
+
+    /// Add the identity of a node, NAME:DATACENTER; may be given several times
+    #[arg(long, value_name = "NAME", conflicts_with = "node_identity")]
+    append_node_identity: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -222,6 +230,9 @@ impl MergeArgs {
         grants::put(body, "Policies", policies, How::Add);
         let roles = grants::links(client, Kind::Role, &self.append_role_id, &self.append_role_name).await?;
         grants::put(body, "Roles", roles, How::Add);
+        grants::put(body, "ServiceIdentities", grants::services(&self.append_service_identity), How::Add);
+        let nodes = grants::nodes("--append-node-identity", &self.append_node_identity)?;
+        grants::put(body, "NodeIdentities", nodes, How::Add);
         Ok(())
     }
 }

@@ -103,6 +103,10 @@ pub(super) struct AgentArgs {
     #[arg(long, alias = "enable-local-script-checks")]
     enable_script_checks: bool,
 
+    /// Who serves sidecars: the agent itself (`native`), or none but an Envoy or a proxy that attaches (`envoy`); Starling's own
+    #[arg(long, value_name = "PLANE", value_parser = ["native", "envoy"])]
+    data_plane: Option<String>,
+
     /// Be a server with a mesh of its own, and not an agent of the servers of --retry-join
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     server: Option<bool>,
@@ -217,6 +221,7 @@ impl AgentArgs {
         set(&mut settings.log_level, self.log_level);
         settings.log_json |= self.log_json;
         settings.enable_script_checks |= self.enable_script_checks;
+        set(&mut settings.data_plane, self.data_plane);
         set(&mut settings.joining.server, self.server);
         settings.joining.bootstrap |= self.bootstrap;
         set(&mut settings.joining.bootstrap_expect, self.bootstrap_expect);

@@ -17,6 +17,14 @@ use crate::role::definitions;
 use crate::role::reload::{Anew, Files, Sources, Text};
 use crate::{agent, dev};
 
+/// What to do in the place of settings that somebody may wait for.
+const INSTEAD: [(&str, &str); 4] = [
+    ("watches", ": run `consul watch` beside the agent"),
+    ("pid_file", ": whoever starts the agent knows its process ID"),
+    ("log_file", ": the log is written to standard error"),
+    ("enable_syslog", ": the log is written to standard error"),
+];
+
 /// What is said to a server to which others are named.
 const ALONE: &str = "retry_join: a server has a mesh of its own, and joins no other; several servers share a store: \
      `starling server --store etcd://HOST:PORT` on each";
@@ -83,7 +91,8 @@ impl Configuration {
         }
         let mut said = Vec::new();
         for ignored in &settings.ignored {
-            said.push(format!("{ignored}: is a setting of Consul's that has no effect here"));
+            let instead = INSTEAD.iter().find(|(name, _)| name == ignored).map_or("", |(_, instead)| instead);
+            said.push(format!("{ignored}: is a setting of Consul's that has no effect here{instead}"));
         }
         if settings.joining.names_members_in_vain(is_dev) {
             said.push(format!("warning: {ALONE}"));
@@ -101,7 +110,7 @@ impl Written {
         let comes_to_the_same = self.arguments == began.arguments && self.guise == began.guise;
         let mut waiting = match comes_to_the_same {
             true => Vec::new(),
-            false => self.said.changed(&began.said, self.ignored.intersection(&began.ignored)),
+            false => self.said.changed(&began.said, self.ignored.union(&began.ignored)),
         };
         if self.locality != began.locality {
             waiting.push("locality".to_owned());

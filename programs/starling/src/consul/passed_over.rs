@@ -41,8 +41,7 @@ const FLAGS: [(&str, &str, bool); 40] = [
     ("serf-wan-port", "ports.serf_wan", true),
     ("server-port", "ports.server", true),
     ("syslog", "enable_syslog", false),
-    // The UI is asked for by everyone; there is one or there is not, and nobody is the worse for it.
-    ("ui", "", false),
+    ("ui", "ui_config.enabled", false),
     ("ui-content-path", "ui_content_path", true),
     ("ui-dir", "ui_dir", true),
 ];

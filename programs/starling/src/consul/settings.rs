@@ -48,6 +48,8 @@ pub(super) struct Settings {
     pub(super) log_level: Option<String>,
     pub(super) log_json: bool,
     pub(super) enable_script_checks: bool,
+    /// Who serves sidecars; a flag alone says it.
+    pub(super) data_plane: Option<String>,
     connect_off: bool,
     translates_addresses: bool,
     /// What holds for calls that no intention covers, if it is said.
@@ -138,12 +140,12 @@ impl Settings {
 
     /// The tokens of an agent that joins servers.
     pub(super) fn agent_tokens(&self) -> GivenTokens {
-        self.acl.tokens(false)
+        self.acl.tokens(false, self.data_dir.as_deref())
     }
 
     /// What is said here and decided by the servers that an agent joins.
     pub(super) fn of_servers_alone(&self) -> Vec<String> {
-        let tokens = self.acl.tokens(false);
+        let tokens = self.acl.tokens(false, self.data_dir.as_deref());
         let said = [
             ("dns_config", self.dns.settings() != starling_dns::Settings::default()),
             ("connect.enabled", self.connect_off),
@@ -227,7 +229,7 @@ impl Settings {
             is_consul: true,
             connect_off: self.connect_off,
             translates_addresses: self.translates_addresses,
-            tokens: self.acl.tokens(true),
+            tokens: self.acl.tokens(true, self.data_dir.as_deref()),
             dns: self.dns.settings(),
             sidecar_ports: self.sidecar_ports()?,
         })

@@ -1,5 +1,6 @@
 //! Tokens that the configuration gives.
 
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use starling_catalog::{AclCommand, Command};
@@ -16,6 +17,8 @@ pub(crate) struct GivenTokens {
     pub(crate) default: Option<AclSecret>,
     /// That of those who ask over DNS; without it, the same.
     pub(crate) dns: Option<AclSecret>,
+    /// The file in which those are kept that the API gives the agent later; they win over these.
+    pub(crate) kept_in: Option<PathBuf>,
 }
 
 impl GivenTokens {

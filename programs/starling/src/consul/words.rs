@@ -50,6 +50,11 @@ pub(super) fn begin(speaker: Speaker) {
     let _ = SPEAKER.set(speaker);
 }
 
+/// Whether this process was started under the name.
+pub(crate) fn is_speaking() -> bool {
+    SPEAKER.get().is_some()
+}
+
 /// A text as it is said under the name that this process has.
 pub(crate) fn worded(text: &str) -> Cow<'_, str> {
     SPEAKER.get().map_or(Cow::Borrowed(text), |speaker| Cow::Owned(worded_by(*speaker, text)))

@@ -1,9 +1,9 @@
 //! The agent as the HTTP API sees it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::own_tokens::OwnTokens;
 use super::reload::Reload;
 use async_trait::async_trait;
 use starling_agent::{
@@ -29,12 +29,8 @@ pub(crate) struct LocalAgent {
     trust_domain: TrustDomain,
     /// How definition files are read anew, if there are any.
     reload: Option<Reload>,
-    /// The token of those who ask without one.
-    default_token: Mutex<Option<AclSecret>>,
-    /// That of those who ask over DNS.
-    dns_token: Mutex<Option<AclSecret>>,
-    /// Rises when one of them changes.
-    tokens_version: AtomicU64,
+    /// The tokens of those who show none.
+    tokens: OwnTokens,
     /// Where the node may leave: turns true once it has, and the process is to end.
     has_left: Option<watch::Sender<bool>>,
 }
@@ -155,25 +151,23 @@ impl AgentPort for LocalAgent {
     }
 
     fn default_token(&self) -> Option<AclSecret> {
-        self.default_token.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.tokens.default()
     }
 
     fn set_default_token(&self, token: Option<AclSecret>) {
-        *self.default_token.lock().unwrap_or_else(PoisonError::into_inner) = token;
-        self.tokens_version.fetch_add(1, Ordering::Release);
+        self.tokens.set_default(token);
     }
 
     fn dns_token(&self) -> Option<AclSecret> {
-        self.dns_token.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.tokens.dns()
     }
 
     fn set_dns_token(&self, token: Option<AclSecret>) {
-        *self.dns_token.lock().unwrap_or_else(PoisonError::into_inner) = token;
-        self.tokens_version.fetch_add(1, Ordering::Release);
+        self.tokens.set_dns(token);
     }
 
     fn tokens_version(&self) -> u64 {
-        self.tokens_version.load(Ordering::Acquire)
+        self.tokens.version()
     }
 }
 
@@ -189,9 +183,8 @@ impl LocalAgent {
     }
 
     /// The agent, with the trust domain of its workloads, and how its files are read anew.
-    pub(crate) fn new(agent: Arc<Agent>, trust_domain: TrustDomain, reload: Option<Reload>) -> Self {
-        let (default_token, dns_token, tokens_version, has_left) = Default::default();
-        Self { agent, trust_domain, reload, default_token, dns_token, tokens_version, has_left }
+    pub(crate) fn new(agent: Arc<Agent>, trust_domain: TrustDomain, reload: Option<Reload>, tokens: OwnTokens) -> Self {
+        Self { agent, trust_domain, reload, tokens, has_left: None }
     }
 
     /// The same with a node that leaves when it is asked to, upon which the process ends.

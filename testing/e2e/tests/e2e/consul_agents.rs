@@ -149,6 +149,12 @@ async fn an_agent_that_is_asked_to_leave_leaves_alone_and_is_listed_as_left() {
     );
     assert_eq!((&shown[4]["Tags"]["role"], &shown[4]["Tags"]["dc"]), (&json!("consul"), &json!("dc1")));
 
+    // As Consul's, a lock hides how its command ended unless it is asked, and then says no more than that it failed.
+    for (arguments, code) in [(&["lock", "job", "exit 3"][..], 0), (&["lock", "-child-exit-code", "job", "exit 3"], 2)]
+    {
+        assert_eq!(c4.says(arguments).await.code, code, "{arguments:?}");
+    }
+
     // By its API, which nobody else obeys.
     let said = c2.says(&["leave"]).await.success();
     assert!(said.stdout.contains("Graceful leave"), "{said}");

@@ -1,6 +1,7 @@
 //! The settings of access control.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use starling_http_api::parse::{FieldError, Fields};
 use starling_model::AclSecret;
@@ -19,12 +20,17 @@ const LEGACY: [(&str, &str); 8] = [
     ("acl_enable_key_list_policy", "acl.enable_key_list_policy"),
 ];
 
+/// Consul's name for the file of tokens that were given by the API.
+const KEPT_TOKENS: &str = "acl-tokens.json";
+
 /// What files say of it.
 #[derive(Debug, Default)]
 pub(super) struct Acl {
     enabled: bool,
     default_policy: Option<String>,
     tokens: GivenTokens,
+    /// Whether tokens that the API gives the agent outlive it.
+    keeps_tokens: bool,
 }
 
 impl Acl {
@@ -50,6 +56,7 @@ impl Acl {
                 initial_management: initial.or(self.tokens.initial_management.take()),
                 default: default.or(self.tokens.default.take()),
                 dns: dns.or(self.tokens.dns.take()),
+                kept_in: None,
             };
             // An agent proves itself by its certificate.
             tokens.ignored(&[
@@ -73,7 +80,8 @@ impl Acl {
                 acl.error("enable_key_list_policy", "asks for a right to list keys, which is not asked for here")
             );
         }
-        for name in ["token_ttl", "role_ttl", "policy_ttl", "enable_token_persistence", "enable_token_replication"] {
+        self.keeps_tokens |= acl.flag("enable_token_persistence")?;
+        for name in ["token_ttl", "role_ttl", "policy_ttl", "enable_token_replication"] {
             if acl.take(name).is_some() {
                 ignored.insert(format!("acl.{name}"));
             }
@@ -94,8 +102,12 @@ impl Acl {
 
     /// The tokens that are given. At a server they count only where access is controlled, whichever file says so; whether it is
     /// where an agent joins, its servers know.
-    pub(super) fn tokens(&self, is_server: bool) -> GivenTokens {
-        if self.enabled || !is_server { self.tokens.clone() } else { GivenTokens::default() }
+    pub(super) fn tokens(&self, is_server: bool, data_dir: Option<&Path>) -> GivenTokens {
+        if is_server && !self.enabled {
+            return GivenTokens::default();
+        }
+        let kept_in = data_dir.filter(|_| self.keeps_tokens).map(|folder| folder.join(KEPT_TOKENS));
+        GivenTokens { kept_in, ..self.tokens.clone() }
     }
 
     /// What holds where no rule does, if access is controlled; Consul's default is to allow.

@@ -65,6 +65,9 @@ impl Settings {
                 self.say_policies(&mut arguments);
             }
         }
+        if let Some(plane) = &self.data_plane {
+            arguments.extend(["--data-plane".into(), plane.into()]);
+        }
         if self.enable_script_checks {
             arguments.push("--enable-script-checks".into());
         }
