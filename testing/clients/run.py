@@ -112,7 +112,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", required=True, help="the binary `starling`; built before this")
     parser.add_argument("--only", action="append", choices=sorted(CLIENTS), help="this client alone; may be repeated")
-    parser.add_argument("--tools", default=os.path.join(ROOT, ".tools", "clients"), help="where the clients are installed")
+    parser.add_argument("--tools", type=os.path.abspath, default=os.path.join(ROOT, ".tools", "clients"), help="where the clients are installed")
     given = parser.parse_args()
     given.binary = os.path.realpath(given.binary)
     if not os.access(given.binary, os.X_OK):
