@@ -8,17 +8,11 @@
 #[path = "world/world.rs"]
 mod world;
 
-use std::sync::Arc;
-
-use http::Request;
-use http_body_util::BodyExt;
-use serde_json::{Value, json};
 use starling_http_api::Route;
 use starling_http_api::limits::BodyLimit;
 use starling_http_api::routes::table;
 use starling_model::Action;
-use tower::ServiceExt;
-use world::World;
+use world::controlled::Mesh;
 
 /// Bodies of every kind but a good one: none, of other types, cut off, too deep, with numbers past every range, with what is no text.
 fn bodies() -> Vec<Vec<u8>> {
@@ -74,71 +68,32 @@ const QUERIES: [&str; 12] = [
 
 const NAMES: [&str; 5] = ["web", "%ff%00", "..%2f..", "00000000-0000-0000-0000-000000000001", "*"];
 
-/// A mesh with access control, and its first token.
-struct Mesh {
-    world: Arc<World>,
-    router: axum::Router,
-    root: String,
-}
-
-impl Mesh {
-    async fn new(default: Action) -> Self {
-        let world = World::new();
-        world.control_access(default);
-        let (_, token) = world.send("PUT", "/v1/acl/bootstrap", "").await;
-        let token: Value = serde_json::from_str(&token).unwrap();
-        Self { router: world.router(), world, root: token["SecretID"].as_str().unwrap().to_owned() }
-    }
-
-    async fn ask(&self, token: Option<&str>, method: &str, target: &str, body: &[u8]) -> (u16, String) {
-        let mut request = Request::builder().method(method).uri(target);
-        if let Some(token) = token {
-            request = request.header("x-consul-token", token);
-        }
-        let request = request.body(axum::body::Body::from(body.to_vec())).unwrap();
-        let (head, body) = self.router.clone().oneshot(request).await.unwrap().into_parts();
-        let bytes = body.collect().await.unwrap().to_bytes();
-        (head.status.as_u16(), String::from_utf8_lossy(&bytes).into_owned())
-    }
-
-    async fn token(&self, name: &str, rules: &str) -> String {
-        let put = async |target: &str, body: Value| {
-            let (status, text) = self.ask(Some(&self.root), "PUT", target, body.to_string().as_bytes()).await;
-            assert_eq!(status, 200, "{target}: {text}");
-            serde_json::from_str::<Value>(&text).unwrap()
-        };
-        put("/v1/acl/policy", json!({"Name": name, "Rules": rules})).await;
-        put("/v1/acl/token", json!({"Policies": [{"Name": name}]})).await["SecretID"].as_str().unwrap().to_owned()
-    }
-
-    /// Asks each route for each name, with bodies and query strings in turn; `judge` says whether an answer is right.
-    async fn ask_all(&self, tokens: &[Option<&str>], judge: impl Fn(&Route, u16, &str) -> bool) {
-        let bodies = bodies();
-        let mut turn = 0;
-        for route in table().iter().filter(|route| !is_left_out(route)) {
-            for name in NAMES {
-                let bodies = if route.body() == BodyLimit::NONE { &bodies[..1] } else { &bodies[..] };
-                for body in bodies {
-                    turn += 1;
-                    let target = format!("{}{}", filled(route.path(), name), QUERIES[turn % QUERIES.len()]);
-                    for token in tokens {
-                        let (status, text) = self.ask(*token, route.method(), &target, body).await;
-                        let what = || {
-                            format!(
-                                "{} {target} {:?} by {token:?}: {status} {text}",
-                                route.method(),
-                                String::from_utf8_lossy(body)
-                            )
-                        };
-                        assert!(status < 500, "{}", what());
-                        assert!(judge(route, status, &text), "{}", what());
-                    }
+/// Asks each route for each name, with bodies and query strings in turn; `judge` says whether an answer is right.
+async fn ask_all(mesh: &Mesh, tokens: &[Option<&str>], judge: impl Fn(&Route, u16, &str) -> bool) {
+    let bodies = bodies();
+    let mut turn = 0;
+    for route in table().iter().filter(|route| !is_left_out(route)) {
+        for name in NAMES {
+            let bodies = if route.body() == BodyLimit::NONE { &bodies[..1] } else { &bodies[..] };
+            for body in bodies {
+                turn += 1;
+                let target = format!("{}{}", filled(route.path(), name), QUERIES[turn % QUERIES.len()]);
+                for token in tokens {
+                    let (status, text) = mesh.ask(*token, route.method(), &target, body).await;
+                    let what = || {
+                        format!(
+                            "{} {target} {:?} by {token:?}: {status} {text}",
+                            route.method(),
+                            String::from_utf8_lossy(body)
+                        )
+                    };
+                    assert!(status < 500, "{}", what());
+                    assert!(judge(route, status, &text), "{}", what());
                 }
             }
         }
     }
 }
-
 /// What would end the mesh, or the tokens by which it is asked; it has tests of its own.
 fn is_left_out(route: &Route) -> bool {
     let path = route.path();
@@ -177,7 +132,7 @@ async fn who_may_write_everything_but_access_control_gets_no_further_whatever_is
     let rules = format!("{} mesh = \"write\" keyring = \"write\" peering = \"write\"", rules.join(" "));
     let writer = mesh.token("writer", &rules).await;
     let before = guarded(&mesh);
-    mesh.ask_all(&[Some(writer.as_str())], |route, status, _| {
+    ask_all(&mesh, &[Some(writer.as_str())], |route, status, _| {
         let is_operators =
             route.path() == "/v1/connect/ca/configuration" || route.path().starts_with("/starling/v1/token");
         !(is_managements(route) || is_operators) || status >= 400
@@ -192,7 +147,7 @@ async fn who_may_everything_is_told_what_is_wrong_whatever_is_sent() {
     let root = mesh.root.clone();
     // Of an entry that is not there nothing more is said, as in Consul.
     let told = |_: &Route, status: u16, text: &str| status < 400 || status == 404 || !text.trim().is_empty();
-    mesh.ask_all(&[Some(root.as_str())], told).await;
+    ask_all(&mesh, &[Some(root.as_str())], told).await;
     // It serves on, and knows who asks.
     assert_eq!(mesh.ask(Some(&root), "GET", "/v1/acl/tokens", b"").await.0, 200);
     assert_eq!(mesh.ask(Some(&root), "GET", "/v1/catalog/nodes", b"").await.0, 200);
@@ -216,7 +171,7 @@ async fn where_all_is_allowed_access_control_is_not_and_what_is_denied_stays_so(
     };
     let empty = |text: &str| matches!(text, "[]" | "{}" | "null" | "") || text == r#"{"Node":null,"Services":null}"#;
     let strangers = [Some(denied.as_str()), Some("5e3c2f0e-3f0b-4f0e-8b7f-0d8a3a0b1c2d")];
-    mesh.ask_all(&strangers, |route, status, text| status >= 400 || public(route) || empty(text)).await;
+    ask_all(&mesh, &strangers, |route, status, text| status >= 400 || public(route) || empty(text)).await;
     assert_eq!(mesh.world.snapshot_now(), before, "something was changed");
     // A rule that lets read takes the right to write away, which is allowed otherwise.
     assert_eq!(mesh.ask(Some(&reads), "PUT", "/v1/kv/a", b"1").await.0, 403);
@@ -224,6 +179,6 @@ async fn where_all_is_allowed_access_control_is_not_and_what_is_denied_stays_so(
     assert_eq!(mesh.ask(None, "PUT", "/v1/kv/a", b"1").await.0, 200);
     // Who shows nothing may all but what is management's.
     let guarded_before = guarded(&mesh);
-    mesh.ask_all(&[None, Some("anonymous")], |route, status, _| !is_managements(route) || status >= 400).await;
+    ask_all(&mesh, &[None, Some("anonymous")], |route, status, _| !is_managements(route) || status >= 400).await;
     assert_eq!(guarded(&mesh), guarded_before);
 }

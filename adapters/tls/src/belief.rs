@@ -78,6 +78,22 @@ impl<B: Belief> ServerCertVerifier for Believing<B> {
     }
 }
 
+/// Believes whoever has the key of the certificate that it shows.
+#[derive(Debug)]
+pub struct Anybody;
+
+impl Belief for Anybody {
+    fn believe(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        Ok(())
+    }
+}
+
 /// Believes whom an authority vouches for, and whoever shows a certificate that is itself among those that are trusted: one that is
 /// self-signed is both, and no authority in the sense of the standard. The name is checked in either case.
 #[derive(Debug)]

@@ -41,7 +41,7 @@ pub use authority::{
     AuthorityError, CertificateAuthority, ChainError, CreateError, ImportError, IssueError, IssuedError, IssuedLeaf,
     LeafProfile, OpenError, UnsealAuthorityError, UnsealReason, check_issued, external_root,
 };
-pub use belief::{Belief, Believing, trusting_verifier};
+pub use belief::{Anybody, Belief, Believing, trusting_verifier};
 pub use config::{
     Alpn, ClientAuth, ConfigError, TrustSlot, agent_client_config, agent_server_config, client_config,
     join_client_config, rotating_server_config, server_config, workload_client_config, workload_server_config,

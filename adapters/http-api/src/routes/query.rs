@@ -89,9 +89,14 @@ pub(super) async fn delete(api: Arc<Api>, call: Call) -> Outcome {
     Ok(Answer::empty().written_at(revision))
 }
 
+/// The query that is meant, as it stands.
+fn meant(snapshot: &Snapshot, call: &Call) -> Result<StoredQuery, ApiError> {
+    snapshot.prepared_query(call.param("query"), false).ok_or_else(not_found)
+}
+
 /// The query that is meant, as it is carried out.
-fn rendered(snapshot: &Snapshot, text: &str) -> Result<StoredQuery, ApiError> {
-    let mut found = snapshot.prepared_query(text, false).ok_or_else(not_found)?;
+fn rendered(mut found: StoredQuery, call: &Call) -> Result<StoredQuery, ApiError> {
+    let text = call.param("query");
     // A template that is asked for by its identifier is for what its own name makes of it: libraries do so (py-consul).
     let name = if text.parse() == Ok(found.id) { found.query.name.clone() } else { text.to_owned() };
     found.query = found.query.rendered(&name).map_err(ApiError::bad_request)?;
@@ -99,17 +104,16 @@ fn rendered(snapshot: &Snapshot, text: &str) -> Result<StoredQuery, ApiError> {
 }
 
 pub(super) async fn explain(api: Arc<Api>, call: Call) -> Outcome {
-    let (snapshot, text) = (api.catalog.snapshot(), call.param("query"));
-    let stored = snapshot.prepared_query(text, false).ok_or_else(not_found)?;
-    call.bearer.may_query(&stored.query, Access::Read)?;
-    Ok(Answer::json(json!({"Query": form(&rendered(&snapshot, text)?)})))
+    let meant = meant(&api.catalog.snapshot(), &call)?;
+    call.bearer.may_query(&meant.query, Access::Read)?;
+    Ok(Answer::json(json!({"Query": form(&rendered(meant, &call)?)})))
 }
 
 /// What is found is judged, not the query: who may see services finds them by whichever.
 pub(super) async fn execute(api: Arc<Api>, call: Call) -> Outcome {
     let snapshot = api.catalog.snapshot();
     let facts = api.catalog.authority();
-    let definition = rendered(&snapshot, call.param("query"))?.query;
+    let definition = rendered(meant(&snapshot, &call)?, &call)?.query;
     let service = &definition.service;
     let name =
         ServiceName::new(&service.service).map_err(|error| ApiError::bad_request(format!("Service: {error}")))?;

@@ -4,14 +4,12 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use http_body_util::BodyExt;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use rcgen::{KeyPair, PublicKeyData};
 use serde_json::{Value, json};
 use starling_model::Action;
-use tower::ServiceExt;
 
-use crate::world::World;
+use crate::world::controlled;
 
 pub fn now() -> u64 {
     std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs()
@@ -71,25 +69,19 @@ pub fn config(keys: Value) -> Value {
 
 /// A mesh with access control.
 pub struct Mesh {
-    router: axum::Router,
+    controlled: controlled::Mesh,
     pub root: String,
 }
 
 impl Mesh {
     pub async fn new() -> Self {
-        let world = World::new();
-        world.control_access(Action::Deny);
-        let (_, token) = world.send("PUT", "/v1/acl/bootstrap", "").await;
-        let token: Value = serde_json::from_str(&token).unwrap();
-        Self { root: token["SecretID"].as_str().unwrap().to_owned(), router: world.router() }
+        let controlled = controlled::Mesh::new(Action::Deny).await;
+        Self { root: controlled.root.clone(), controlled }
     }
 
     pub async fn send(&self, method: &str, target: &str, body: &str) -> (u16, Value) {
-        let request = http::Request::builder().method(method).uri(target);
-        let request = request.body(axum::body::Body::from(body.to_owned())).unwrap();
-        let (head, body) = self.router.clone().oneshot(request).await.unwrap().into_parts();
-        let text = String::from_utf8_lossy(&body.collect().await.unwrap().to_bytes()).into_owned();
-        (head.status.as_u16(), serde_json::from_str(&text).unwrap_or(Value::String(text)))
+        let (status, text) = self.controlled.ask(None, method, target, body).await;
+        (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
     }
 
     pub async fn ask(&self, token: &str, method: &str, target: &str, body: &Value) -> (u16, Value) {

@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use starling_tls::{Belief, Believing};
+use starling_tls::{Anybody, Believing};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -91,6 +91,7 @@ fn system_roots() -> Result<pem::ReadIter<io::BufReader<std::fs::File>, Certific
     Err(format!("the system's certificate authorities are in none of {SYSTEM_ROOTS:?}").into())
 }
 
+/// For `TLSSkipVerify`: any certificate, but its holder has to have the key.
 fn trust_anybody() -> Result<ClientConfig, Failure> {
     let config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
@@ -99,20 +100,4 @@ fn trust_anybody() -> Result<ClientConfig, Failure> {
         .with_custom_certificate_verifier(Arc::new(Believing::new(Anybody, provider())))
         .with_no_client_auth();
     Ok(config)
-}
-
-/// Takes any certificate (`TLSSkipVerify`), but still wants its holder to have the key.
-#[derive(Debug)]
-struct Anybody;
-
-impl Belief for Anybody {
-    fn believe(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: UnixTime,
-    ) -> Result<(), rustls::Error> {
-        Ok(())
-    }
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use anyhow::Context;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::CertificateDer;
 use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
-use starling_tls::{Belief, Believing, trusting_verifier};
+use starling_tls::{Anybody, Believing, trusting_verifier};
 
 use super::args::ApiArgs;
 use super::authorities::Authorities;
@@ -134,22 +134,6 @@ fn of_this_machine() -> anyhow::Result<Vec<CertificateDer<'static>>> {
         ));
     }
     Ok(found.certs)
-}
-
-/// Believes whoever has the key of the certificate that it shows.
-#[derive(Debug)]
-struct Anybody;
-
-impl Belief for Anybody {
-    fn believe(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: UnixTime,
-    ) -> Result<(), rustls::Error> {
-        Ok(())
-    }
 }
 
 /// What is missing where TLS has failed, if that can be told.
