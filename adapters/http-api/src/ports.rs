@@ -13,8 +13,8 @@ use starling_catalog::{
 use starling_identity::JoinToken;
 use starling_model::{
     AclSecret, Action, CaKeyRecord, Check, CheckId, CheckStatus, Datacenter, InstanceId, InstanceKey,
-    JoinTokenDescription, Node, NodeName, Revision, ServerId, ServiceInstance, ServiceName, ServiceRegistration,
-    TrustDomain, UnixSeconds,
+    JoinTokenDescription, Node, NodeName, Revision, ServerId, ServiceInstance, ServiceName, ServicePattern,
+    ServiceRegistration, TrustDomain, UnixSeconds,
 };
 
 use tokio::sync::mpsc;
@@ -287,6 +287,8 @@ pub struct NewJoinToken {
     pub ttl: Option<Duration>,
     /// What it is for.
     pub description: Option<JoinTokenDescription>,
+    /// The services that a node which joins by it may register; `None` leaves that to the mesh's default.
+    pub services: Option<Vec<ServicePattern>>,
 }
 
 /// A server that ended without leaving.

@@ -9,6 +9,7 @@ mod config;
 mod connect;
 pub(crate) mod coordinate;
 mod discovery_chain;
+mod enrolment;
 mod event;
 mod exported;
 mod gateway;
@@ -221,11 +222,16 @@ fn own_routes() -> Vec<Route> {
         Route::new("GET", "/starling/v1/can", P::IntentionsRead, B::NONE, "Whether a request may pass, and which rule decides (`source`, `destination`, `path`, `method`, `header=NAME:VALUE`)", |a, c| Box::pin(starling::can(a, c))),
         Route::new("GET", "/starling/v1/agent/xds", P::ServiceRead, B::NONE, "What a proxy of this node has to know to ask for its configuration: the node, its datacentre and the port of xDS", |a, c| Box::pin(agent::xds(a, c))),
         Route::new("PUT", "/starling/v1/agent/leaves/rotate", P::AgentWrite, B::NONE, "Have every leaf certificate of this node issued anew, with a new key", |a, c| Box::pin(starling::rotate_leaves(a, c))),
-        Route::new("PUT", "/starling/v1/tokens/join", P::OperatorWrite, B::SMALL, "Make a join token (`Reusable`, `TTL`, `Description`); its text is answered here and never again", |a, c| Box::pin(token::create(a, c))),
+        Route::new("PUT", "/starling/v1/tokens/join", P::OperatorWrite, B::SMALL, "Make a join token (`Reusable`, `TTL`, `Description`, `Services`); its text is answered here and never again", |a, c| Box::pin(token::create(a, c))),
         Route::new("GET", "/starling/v1/tokens/join", P::OperatorRead, B::NONE, "Join tokens, without their texts", |a, c| Box::pin(token::list(a, c))),
         Route::new("DELETE", "/starling/v1/tokens/join/{id}", P::OperatorWrite, B::NONE, "Revoke a join token; nodes that have joined by it stay", |a, c| Box::pin(token::revoke(a, c))),
         Route::new("GET", "/v1/snapshot", P::OperatorWrite, B::NONE, "The catalog at one revision as a snapshot file, of a form of Starling's own", |a, c| Box::pin(snapshot::save(a, c))),
         Route::new("PUT", "/v1/snapshot", P::OperatorWrite, B::SNAPSHOT, "Set the catalog back to a snapshot file by ordinary changes; answers what was changed, what was left and what others wrote meanwhile", |a, c| Box::pin(snapshot::restore(a, c))),
+        Route::new("GET", "/starling/v1/enrolments", P::OperatorRead, B::NONE, "List nodes and relays by the key that holds their name: epoch, status, and the services that a node may register", |a, c| Box::pin(enrolment::list(a, c))),
+        Route::new("PUT", "/starling/v1/nodes/{node}/evict", P::OperatorWrite, B::NONE, "Put a node out of the mesh: its keys count for nothing, its connections end, its records go", |a, c| Box::pin(enrolment::evict_node(a, c))),
+        Route::new("PUT", "/starling/v1/nodes/{node}/release", P::OperatorWrite, B::NONE, "Let another key take the name of a node that lost its own", |a, c| Box::pin(enrolment::release_node(a, c))),
+        Route::new("PUT", "/starling/v1/relays/{node}/evict", P::OperatorWrite, B::NONE, "Put a relay out of the mesh: its keys count for nothing, its connections end", |a, c| Box::pin(enrolment::evict_relay(a, c))),
+        Route::new("PUT", "/starling/v1/relays/{node}/release", P::OperatorWrite, B::NONE, "Let another key take the name of a relay that lost its own", |a, c| Box::pin(enrolment::release_relay(a, c))),
         Route::new("GET", "/starling/v1/ca", P::OperatorRead, B::NONE, "The CA: every trusted root, which of them signs, where its key is, and how far a rotation is", |a, c| Box::pin(authority::show(a, c))),
         Route::new("PUT", "/starling/v1/ca/rotate", P::OperatorWrite, B::SMALL, "Have another root trusted, which signs once every node has applied that (`RenewWithin`, `Vault`)", |a, c| Box::pin(authority::rotate(a, c))),
         Route::new("PUT", "/starling/v1/ca/import", P::OperatorWrite, B::CERTIFICATES, "Take a CA from elsewhere, its key sealed (`Root`, `Key`, `RenewWithin`)", |a, c| Box::pin(authority::import(a, c))),

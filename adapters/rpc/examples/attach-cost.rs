@@ -22,8 +22,8 @@ use starling_attach::message::{AgentSays, Applied, Hello, ServerSays, Whole, Wir
 use starling_identity::{ClusterId, Identity, IssuanceRules};
 use starling_model::{Change, InstanceId, NodeName, Revision, UnixSeconds};
 use starling_rpc::{
-    AgentDoor, AgentStream, AliasView, CONNECTIONS_MAX, CallError, Doors, JoinAnswer, JoinRequest, LeafRequest,
-    OwnRecords, ServerClient,
+    AgentDoor, AgentStream, AliasView, CONNECTIONS_MAX, CallError, Credential, Doors, JoinAnswer, JoinRequest,
+    LeafRequest, OwnRecords, ServerClient,
 };
 use starling_tls::{
     AgentIdentity, CertificateAuthority, CredentialSlot, Credentials, IssuedLeaf, LeafKey, TrustRoots,
@@ -196,13 +196,17 @@ struct Shared(Arc<Door>);
 
 #[async_trait]
 impl AgentDoor for Shared {
+    fn admit(&self, _: &Credential) -> Result<(), CallError> {
+        Ok(())
+    }
+
     fn attach(&self, _: NodeName, _: Hello) -> Result<Arc<dyn AgentStream>, CallError> {
         let talk = Arc::new(Talk::default());
         self.0.streams().push(Arc::clone(&talk));
         Ok(Arc::new(Stream(Arc::clone(&self.0), talk)))
     }
 
-    async fn commit(&self, _: &NodeName, _: Vec<Change>) -> Result<Revision, CallError> {
+    async fn commit(&self, _: &Credential, _: Vec<Change>) -> Result<Revision, CallError> {
         Err(CallError::refused("only streams are measured"))
     }
 
@@ -218,7 +222,7 @@ impl AgentDoor for Shared {
         Err(CallError::refused("only streams are measured"))
     }
 
-    async fn renew(&self, _: &NodeName, _: Vec<u8>) -> Result<IssuedLeaf, CallError> {
+    async fn renew(&self, _: &Credential, _: Vec<u8>) -> Result<IssuedLeaf, CallError> {
         Err(CallError::refused("only streams are measured"))
     }
 

@@ -16,9 +16,12 @@ use std::task::{Context, Poll};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use starling_attach::message::{AgentSays, Hello};
-use starling_model::{Change, Check, InstanceId, NodeId, NodeName, Record, Revision, ServiceName};
+use starling_model::{
+    Change, Check, InstanceId, KeyFingerprint, Member, NodeId, NodeName, Record, Revision, ServiceName,
+};
 use starling_tls::IssuedLeaf;
 
 use crate::call::CallError;
@@ -31,9 +34,30 @@ pub use messages::{
 pub(crate) use messages::{FOR_NODE, FOR_RELAY, path, wire};
 pub(crate) use service::AgentsService;
 
+/// An agent or a relay as a caller, by its certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Credential {
+    /// Who it is.
+    pub member: Member,
+    /// The key of its certificate; `None` for a member that a relay speaks for.
+    pub key: Option<KeyFingerprint>,
+}
+
 /// Serves the agents of the mesh. `node` is always what the caller's certificate says, or that of a relay which asks for it.
 #[async_trait]
 pub trait AgentDoor: Send + Sync + 'static {
+    /// Lets a caller in, before each of its requests is read.
+    ///
+    /// # Errors
+    /// [`CallError::Refused`] if another key holds the caller's name, or the caller was evicted.
+    fn admit(&self, caller: &Credential) -> Result<(), CallError>;
+
+    /// Notes that a caller has opened a connection. The answer completes once the caller is let in no more, and the
+    /// connection is closed then; it is dropped with the connection.
+    fn connected(&self, _caller: &Credential) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+
     /// Begins a stream. It is the agent's until the answer is dropped.
     ///
     /// # Errors
@@ -54,7 +78,7 @@ pub trait AgentDoor: Send + Sync + 'static {
     /// # Errors
     /// [`CallError::Refused`] or [`CallError::Overloaded`] if nothing was written, [`CallError::Unavailable`] if all, some
     /// or none may have been.
-    async fn commit(&self, node: &NodeName, changes: Vec<Change>) -> Result<Revision, CallError>;
+    async fn commit(&self, caller: &Credential, changes: Vec<Change>) -> Result<Revision, CallError>;
 
     /// The catalog's records of the node, unless this server has had the same ever since `since`.
     ///
@@ -72,19 +96,11 @@ pub trait AgentDoor: Send + Sync + 'static {
         wanted: Vec<LeafRequest>,
     ) -> Result<Vec<Result<IssuedLeaf, CallError>>, CallError>;
 
-    /// Signs the agent's own certificate anew.
+    /// Renews the caller's own certificate: an agent's, or a relay's.
     ///
     /// # Errors
     /// [`CallError`].
-    async fn renew(&self, node: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError>;
-
-    /// Signs a relay's own certificate anew. `relay` is what the caller's certificate says, or what a relay above says of one below.
-    ///
-    /// # Errors
-    /// [`CallError`].
-    async fn renew_relay(&self, relay: &NodeName, _csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
-        Err(CallError::refused(format!("no relay is served here, and {relay} is one")))
-    }
+    async fn renew(&self, caller: &Credential, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError>;
 
     /// The checks of a node, be it the caller's or not, that speak of `service` or, if `None`, of the node alone, together
     /// with the node's own: as they are now, and again after every change. It is polled only when there is room to send.

@@ -8,10 +8,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use starling_identity::Identity;
+use starling_model::{KeyFingerprint, Member};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 
+use crate::agents::Credential;
 use crate::pulse::Pulse;
 
 /// Who is at the other end of a connection.
@@ -23,6 +25,8 @@ pub enum Peer {
     Member {
         /// Who it is.
         identity: Arc<Identity>,
+        /// The key of its certificate.
+        key: KeyFingerprint,
         /// Where it calls from.
         address: SocketAddr,
         /// Whether that is this machine: loopback, or the address that it called.
@@ -40,10 +44,15 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Whether it is an agent or a relay, by its certificate: they give signs of life by themselves.
-    pub(crate) fn is_agent(&self) -> bool {
-        let is_agent = |identity: &Identity| matches!(identity, Identity::Agent { .. } | Identity::Relay { .. });
-        matches!(&self.peer, Some(Peer::Member { identity, .. }) if is_agent(identity))
+    /// The agent or relay that it is, by its certificate. They give signs of life by themselves.
+    pub(crate) fn member(&self) -> Option<Credential> {
+        let Some(Peer::Member { identity, key, .. }) = &self.peer else { return None };
+        let member = match &**identity {
+            Identity::Agent { node, .. } => Member::Node(node.clone()),
+            Identity::Relay { relay, .. } => Member::Relay(relay.clone()),
+            Identity::Workload(_) | Identity::Server { .. } | Identity::Authority(_) => return None,
+        };
+        Some(Credential { member, key: Some(*key) })
     }
 }
 

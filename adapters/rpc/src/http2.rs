@@ -72,7 +72,12 @@ pub(crate) async fn serve_connection<S>(
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buf_size(SEND_BUFFER_BYTES);
     let mut watching = JoinSet::new();
-    if origin.is_agent() {
+    let member = origin.member();
+    let revoked = match (&doors.agents, &member) {
+        (Some(door), Some(member)) => door.connected(member),
+        (None, _) | (_, None) => Box::pin(std::future::pending()),
+    };
+    if member.is_some() {
         watching.spawn(Arc::clone(&origin.pulse).watch());
     } else {
         http2.keep_alive_interval(KEEPALIVE_INTERVAL).keep_alive_timeout(KEEPALIVE_TIMEOUT);
@@ -90,6 +95,8 @@ pub(crate) async fn serve_connection<S>(
             serving.as_mut().graceful_shutdown();
             serving.await
         }
+        // No farewell: what was asked by an evicted member is not answered any more.
+        () = revoked => return,
     };
     if let Err(error) = served {
         tracing::debug!(%error, "connection ended");
@@ -106,6 +113,11 @@ impl Services {
     async fn answer(self, origin: Origin, request: http::Request<Incoming>) -> http::Response<Body> {
         let Self { doors: Doors { proxies, agents, api }, stopping } = self;
         let path = request.uri().path();
+        if let (Some(door), Some(member)) = (&agents, origin.member())
+            && let Err(refused) = door.admit(&member)
+        {
+            return Status::from(refused).into_http();
+        }
         match (proxies, agents, api) {
             (Some(source), _, _) if path.starts_with(AdsService::PREFIX) => {
                 AdsService { source, stopping }.answer(origin, request).await

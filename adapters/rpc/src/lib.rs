@@ -25,7 +25,7 @@ mod socket;
 mod source;
 mod stream;
 
-pub use agents::{AgentDoor, AgentStream, AliasView, JoinAnswer, JoinRequest, LeafRequest, OwnRecords};
+pub use agents::{AgentDoor, AgentStream, AliasView, Credential, JoinAnswer, JoinRequest, LeafRequest, OwnRecords};
 pub use api::Api;
 pub use call::{CallError, whole_request};
 pub use client::{

@@ -273,9 +273,9 @@ fn peer(stream: &Secured, address: SocketAddr) -> Result<Option<Peer>, PeerError
     let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
     match Caller::of(session.peer_certificates(), UnixSeconds(now))? {
         Caller::Stranger => Ok(None),
-        Caller::Member(identity) => {
+        Caller::Member { identity, key } => {
             let is_local = stream.local_addr().is_ok_and(|called| is_local(address.ip(), called.ip()));
-            Ok(Some(Peer::Member { identity: Arc::new(identity), address, is_local }))
+            Ok(Some(Peer::Member { identity: Arc::new(identity), key, address, is_local }))
         }
     }
 }

@@ -51,6 +51,6 @@ pub use edge::{EdgeCertificate, EdgeCertificateError, EdgeCertificates, dns_name
 pub use key::{KeyError, LeafKey, SecretPem, random_secret};
 pub use origin::{OriginConfigError, origin_client_config};
 pub use peer::{Caller, PeerError, peer_identity, valid_until};
-pub use request::{CertificateRequest, RequestError};
+pub use request::{CertificateRequest, RequestError, requested_key};
 pub use roots::{RootError, RootSummary, TrustRoots, root_fingerprint};
 pub use seal::{SealKeyError, SealKeys, UnsealError};

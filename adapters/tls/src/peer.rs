@@ -5,7 +5,7 @@ use std::io;
 use rustls::pki_types::CertificateDer;
 use rustls::{CertificateError, OtherError};
 use starling_identity::{Identity, SpiffeIdError};
-use starling_model::{TrustDomain, UnixSeconds};
+use starling_model::{KeyFingerprint, TrustDomain, UnixSeconds};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
@@ -98,7 +98,12 @@ pub enum Caller {
     /// Nobody that is known yet.
     Stranger,
     /// A party with a certificate of the mesh.
-    Member(Identity),
+    Member {
+        /// The certificate's identity.
+        identity: Identity,
+        /// The certificate's key, of which TLS has proved possession.
+        key: KeyFingerprint,
+    },
 }
 
 impl Caller {
@@ -115,8 +120,20 @@ impl Caller {
         if not_after < now {
             return Err(PeerError::Expired { not_after });
         }
-        party(&certificate).map(Self::Member)
+        let key = fingerprint(&certificate);
+        Ok(Self::Member { identity: party(&certificate)?, key })
     }
+}
+
+/// The fingerprint of a certificate's key.
+pub(crate) fn fingerprint(certificate: &X509Certificate<'_>) -> KeyFingerprint {
+    fingerprint_of(certificate.public_key().raw)
+}
+
+/// The fingerprint of a public key, by its `SubjectPublicKeyInfo` in DER.
+pub(crate) fn fingerprint_of(public_key_info: &[u8]) -> KeyFingerprint {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, public_key_info);
+    KeyFingerprint(digest.as_ref().try_into().expect("invariant: SHA-256 has 32 bytes"))
 }
 
 /// The last second of validity of the first certificate of a chain; `None` if there is none that can be read.

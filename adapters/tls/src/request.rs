@@ -7,6 +7,7 @@ use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_ASN1, ECDSA_P384_SHA384_ASN1, EcdsaVerificationAlgorithm, UnparsedPublicKey,
 };
 use rcgen::{PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PublicKeyData, SignatureAlgorithm};
+use starling_model::KeyFingerprint;
 use x509_parser::asn1_rs::BitString;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::oid_registry::{
@@ -17,6 +18,7 @@ use x509_parser::prelude::FromDer;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use crate::encoding::{REQUEST_LABEL, pem};
+use crate::peer::fingerprint_of;
 
 /// Bytes in a request; one for an elliptic-curve key has a few hundred, generous names included.
 pub const REQUEST_BYTES_MAX: usize = 8 * 1024;
@@ -76,6 +78,16 @@ impl CertificateRequest {
     pub(crate) fn public_point(&self) -> &[u8] {
         self.key.der_bytes()
     }
+}
+
+/// The fingerprint of the key that a request in DER proves possession of.
+///
+/// # Errors
+/// [`RequestError`] if it proves no key of P-256 or P-384.
+pub fn requested_key(der: &[u8]) -> Result<KeyFingerprint, RequestError> {
+    ProvenKey::from_request(der)?;
+    let (_, request) = X509CertificationRequest::from_der(der).map_err(|_| RequestError::Malformed)?;
+    Ok(fingerprint_of(request.certification_request_info.subject_pki.raw))
 }
 
 /// A public key whose holder has proved to have the private one.

@@ -201,6 +201,8 @@ fn fate(key: &RecordKey) -> Fate {
         ) => Fate::Ignored,
         // Who has lost a right since does not get it back by a restore.
         RecordKey::Acl(_) => Fate::Ignored,
+        // A node that was evicted since does not come back by a restore.
+        RecordKey::Enrolment(_) => Fate::Ignored,
         RecordKey::Fence(_) | RecordKey::Server(_) | RecordKey::Leader | RecordKey::Attachment(_) => Fate::Ignored,
     }
 }

@@ -126,6 +126,9 @@ impl Snapshot {
             Record::CaKey(value) => {
                 self.ca_keys.insert(value.root.clone(), Arc::new(Versioned { value, created, modified }));
             }
+            Record::Enrolment(value) => {
+                self.enrolments.insert(value.member.clone(), Arc::new(Versioned { value, created, modified }));
+            }
             Record::JoinToken(value) => {
                 self.join_tokens.insert(value.id, Arc::new(Versioned { value, created, modified }));
             }
@@ -196,6 +199,9 @@ impl Snapshot {
             }
             RecordKey::CaKey(id) => {
                 self.ca_keys.remove(id);
+            }
+            RecordKey::Enrolment(member) => {
+                self.enrolments.remove(member);
             }
             RecordKey::JoinToken(id) => {
                 self.join_tokens.remove(id);
@@ -297,6 +303,7 @@ impl Snapshot {
             RecordKey::CaRoot(id) => self.roots.get(id).map(|r| r.created),
             RecordKey::CaKey(id) => self.ca_keys.get(id).map(|r| r.created),
             RecordKey::JoinToken(id) => self.join_token(id).map(|r| r.created),
+            RecordKey::Enrolment(member) => self.enrolment(member).map(|r| r.created),
             RecordKey::Fence(fence) => self.fences.get(fence).map(|r| r.created),
             RecordKey::VirtualAddress(address) => self.virtual_addresses.get(address).map(|r| r.created),
             RecordKey::Server(id) => self.server(*id).map(|r| r.created),
@@ -358,7 +365,11 @@ impl Snapshot {
                 subjects.insert(Subject::Servers);
             }
             // Nothing that a proxy does depends on any of them.
-            RecordKey::CaKey(_) | RecordKey::JoinToken(_) | RecordKey::Fence(_) | RecordKey::Attachment(_) => {}
+            RecordKey::CaKey(_)
+            | RecordKey::JoinToken(_)
+            | RecordKey::Enrolment(_)
+            | RecordKey::Fence(_)
+            | RecordKey::Attachment(_) => {}
             RecordKey::Coordination(key) => self.coordination.touch(key, subjects),
             RecordKey::Acl(_) => {
                 subjects.insert(Subject::Access);

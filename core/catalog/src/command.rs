@@ -14,21 +14,23 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use starling_model::{
-    Change, Check, CheckId, ConfigEntry, ConfigEntryKey, ConfigKind, Fence, InstanceId, InstanceKey, IntentionSubject,
-    Node, NodeName, Port, Protocol, ProxyDefaults, Record, RecordKey, Revision, ServiceDefaults, ServiceInstance,
-    ServiceIntentions, ServiceName, ServiceRouter, ServiceSplitter, SourceDecision, SourceIntention,
+    Change, Check, CheckId, ConfigEntry, ConfigEntryKey, Fence, InstanceId, InstanceKey, IntentionSubject,
+    KeyFingerprint, Node, NodeName, Port, Record, RecordKey, Revision, ServiceInstance, ServiceName, SourceIntention,
 };
 
 use crate::snapshot::Snapshot;
+use protocol::{check_entry, check_removal, concerns_protocols, says_protocols};
 
 mod acl;
 mod authority;
 mod coordination;
+mod enrolment;
 mod ground;
 mod intention;
 mod join_token;
 mod liveness;
 mod prepared_query;
+mod protocol;
 mod transaction;
 mod virtual_address;
 
@@ -37,6 +39,9 @@ pub use authority::{AuthorityCommand, AuthorityRefusal, OVERLAP_MIN, RotationWai
 pub use coordination::{
     CoordinationCommand, CoordinationRefusal, KvAnswer, KvFailure, KvOperation, KvWrite, SESSIONS_MAX,
     TXN_OPERATIONS_MAX, kv_answers,
+};
+pub use enrolment::{
+    ENROLMENTS_MAX, EnrolmentCommand, EnrolmentRefusal, Registers, changed_holders, reusable_token_of,
 };
 pub use ground::ground;
 pub use intention::{IntentionById, IntentionRefusal};
@@ -75,6 +80,10 @@ pub enum Command {
         name: NodeName,
         /// What to change.
         changes: Vec<Change>,
+        /// The key of the agent's certificate; `None` where a relay speaks for the node, or a server's own process.
+        key: Option<KeyFingerprint>,
+        /// Which services it may register.
+        registers: Registers,
     },
     /// Writes a config entry.
     PutConfig {
@@ -110,6 +119,8 @@ pub enum Command {
     Authority(AuthorityCommand),
     /// Makes, uses or revokes a join token.
     JoinToken(JoinTokenCommand),
+    /// Changes whose a node's or relay's name is.
+    Enrolment(EnrolmentCommand),
     /// Says of nodes whether they are alive.
     Liveness(LivenessCommand),
     /// Reads and writes entries of the key-value store, all or none, or makes, renews or ends sessions.
@@ -118,6 +129,14 @@ pub enum Command {
     Acl(AclCommand),
     /// Carries out operations on entries, nodes, instances and checks, all or none.
     Transaction(Vec<Operation>),
+}
+
+impl Command {
+    /// Changes by an agent in a server's own process, which may register anything.
+    #[must_use]
+    pub fn of_node(name: NodeName, changes: Vec<Change>) -> Self {
+        Self::Node { name, changes, key: None, registers: Registers::Anything }
+    }
 }
 
 /// A record as it stood when a command was decided; `None` means it was not there.
@@ -227,6 +246,9 @@ pub enum Refusal {
     /// A rule about join tokens is broken.
     #[error(transparent)]
     JoinToken(#[from] JoinTokenRefusal),
+    /// A name is not the caller's, or the caller may not register a service.
+    #[error(transparent)]
+    Enrolment(#[from] EnrolmentRefusal),
     /// A rule about entries or sessions is broken.
     #[error(transparent)]
     Coordination(#[from] CoordinationRefusal),
@@ -270,13 +292,14 @@ fn decide_after(snapshot: &Snapshot, command: &Command, first: Option<Revision>)
             decision.delete(snapshot, RecordKey::Check(node.clone(), id.clone()));
         }
         Command::DeregisterNode(name) => decide_deregister_node(snapshot, name, &mut decision),
-        Command::Node { name, changes } => {
+        Command::Node { name, changes, key, registers } => {
             let written = changes.iter().filter_map(|change| match change {
                 Change::Put(Record::Instance(instance)) => Some(instance),
                 Change::Put(_) | Change::Delete(_) => None,
             });
             virtual_address::assign(snapshot, written, &mut decision);
-            decide_node(snapshot, name, changes, &mut decision)?;
+            enrolment::admit_writer(snapshot, name, key.as_ref(), *registers, &mut decision)?;
+            decide_node(snapshot, name, changes, *registers, &mut decision)?;
         }
         Command::PutConfig { entry, cas } => {
             check_cas(snapshot, &entry.key(), *cas)?;
@@ -302,6 +325,7 @@ fn decide_after(snapshot: &Snapshot, command: &Command, first: Option<Revision>)
         Command::IntentionById(command) => intention::decide_by_id(snapshot, command, &mut decision)?,
         Command::Authority(command) => authority::decide(snapshot, command, &mut decision)?,
         Command::JoinToken(command) => join_token::decide(snapshot, command, &mut decision)?,
+        Command::Enrolment(command) => enrolment::decide(snapshot, command, &mut decision)?,
         Command::Liveness(command) => liveness::decide(snapshot, command, &mut decision),
         Command::Coordination(command) => coordination::decide(snapshot, command, &mut decision)?,
         Command::Acl(command) => acl::decide(snapshot, command, &mut decision)?,
@@ -449,6 +473,7 @@ fn decide_node(
     snapshot: &Snapshot,
     name: &NodeName,
     changes: &[Change],
+    registers: Registers,
     decision: &mut Decision,
 ) -> Result<(), Refusal> {
     for change in changes {
@@ -457,7 +482,12 @@ fn decide_node(
             return Err(Refusal::ForeignRecord { node: name.clone(), key: key.encode() });
         }
         match change {
-            Change::Put(record) => decision.put(snapshot, record.clone()),
+            Change::Put(record) => {
+                if let Record::Instance(instance) = record {
+                    snapshot.may_register_instance(instance, registers)?;
+                }
+                decision.put(snapshot, record.clone());
+            }
             Change::Delete(key) => decision.delete(snapshot, key.clone()),
         }
     }
@@ -468,126 +498,4 @@ fn check_cas(snapshot: &Snapshot, key: &ConfigEntryKey, cas: Option<Revision>) -
     let Some(expected) = cas else { return Ok(()) };
     let actual = snapshot.config(key).map(|entry| entry.modified).unwrap_or_default();
     if actual == expected { Ok(()) } else { Err(Refusal::Cas { key: key.to_string(), expected, actual }) }
-}
-
-/// Whether an entry says what services speak, or relies on it. An entry of intentions that is removed, or has no permissions
-/// on requests, only frees others from a rule.
-fn concerns_protocols(entry: &ConfigEntry) -> bool {
-    if let ConfigEntry::ServiceIntentions(entry) = entry {
-        return has_permissions(entry);
-    }
-    let kind = entry.key().kind;
-    says_protocols(kind) || matches!(kind, ConfigKind::ServiceRouter | ConfigKind::ServiceSplitter)
-}
-
-/// Whether entries of this kind say what services speak; without one that merely relies on it others are only freer.
-fn says_protocols(kind: ConfigKind) -> bool {
-    match kind {
-        ConfigKind::ServiceDefaults | ConfigKind::ProxyDefaults => true,
-        ConfigKind::ServiceIntentions
-        | ConfigKind::ServiceResolver
-        | ConfigKind::ServiceRouter
-        | ConfigKind::ServiceSplitter
-        | ConfigKind::IngressGateway
-        | ConfigKind::TerminatingGateway
-        | ConfigKind::Mesh
-        | ConfigKind::Kept(_) => false,
-    }
-}
-
-/// Refuses an entry that would leave L7 permissions on a service without an L7 protocol.
-fn check_entry(snapshot: &Snapshot, entry: &ConfigEntry) -> Result<(), Refusal> {
-    match entry {
-        ConfigEntry::ServiceIntentions(entry) => {
-            let IntentionSubject::Service(service) = &entry.destination else { return Ok(()) };
-            if has_permissions(entry) { require_l7(service, snapshot.protocol(service)) } else { Ok(()) }
-        }
-        ConfigEntry::ServiceDefaults(entry) => check_defaults(snapshot, entry),
-        ConfigEntry::ProxyDefaults(entry) => check_proxy_defaults(snapshot, Some(entry)),
-        ConfigEntry::ServiceRouter(_) | ConfigEntry::ServiceSplitter(_) => {
-            let protocol = entry.routing_of().map(|service| snapshot.protocol(service)).unwrap_or_default();
-            require_requests(entry, protocol)
-        }
-        // What a gateway lets in may be written before what it lets in is there.
-        ConfigEntry::ServiceResolver(_)
-        | ConfigEntry::IngressGateway(_)
-        | ConfigEntry::TerminatingGateway(_)
-        | ConfigEntry::Mesh(_)
-        | ConfigEntry::Kept(_) => Ok(()),
-    }
-}
-
-fn check_removal(snapshot: &Snapshot, key: &ConfigEntryKey) -> Result<(), Refusal> {
-    match key.kind {
-        ConfigKind::ServiceIntentions
-        | ConfigKind::ServiceResolver
-        | ConfigKind::ServiceRouter
-        | ConfigKind::ServiceSplitter
-        | ConfigKind::IngressGateway
-        | ConfigKind::TerminatingGateway
-        | ConfigKind::Mesh
-        | ConfigKind::Kept(_) => Ok(()),
-        ConfigKind::ProxyDefaults => check_proxy_defaults(snapshot, None),
-        ConfigKind::ServiceDefaults => match ServiceName::new(&key.name) {
-            Ok(service) => check_defaults(snapshot, &ServiceDefaults::bare(service)),
-            Err(_) => Ok(()),
-        },
-    }
-}
-
-fn check_defaults(snapshot: &Snapshot, entry: &ServiceDefaults) -> Result<(), Refusal> {
-    let mesh_wide = snapshot.proxy_defaults().and_then(|defaults| defaults.protocol);
-    let protocol = entry.protocol.or(mesh_wide).unwrap_or_default();
-    snapshot.routing(&entry.service).try_for_each(|other| require_requests(other, protocol))?;
-    let subject = IntentionSubject::Service(entry.service.clone());
-    if has_permissions(&intention::intentions_of(snapshot, &subject)) {
-        require_l7(&entry.service, protocol)
-    } else {
-        Ok(())
-    }
-}
-
-fn check_proxy_defaults(snapshot: &Snapshot, entry: Option<&ProxyDefaults>) -> Result<(), Refusal> {
-    let mesh_wide = entry.and_then(|entry| entry.protocol).unwrap_or_default();
-    for intentions in snapshot.configs(ConfigKind::ServiceIntentions) {
-        let ConfigEntry::ServiceIntentions(intentions) = &intentions.value else { continue };
-        let IntentionSubject::Service(service) = &intentions.destination else { continue };
-        if has_permissions(intentions) {
-            let own = snapshot.service_defaults(service).and_then(|defaults| defaults.protocol);
-            require_l7(service, own.unwrap_or(mesh_wide))?;
-        }
-    }
-    for kind in [ConfigKind::ServiceRouter, ConfigKind::ServiceSplitter] {
-        for entry in snapshot.configs(kind) {
-            let Some(service) = entry.value.routing_of() else { continue };
-            let own = snapshot.service_defaults(service).and_then(|defaults| defaults.protocol);
-            require_requests(&entry.value, own.unwrap_or(mesh_wide))?;
-        }
-    }
-    Ok(())
-}
-
-/// Refuses a router or splitter of a service whose requests cannot be told apart.
-fn require_requests(entry: &ConfigEntry, protocol: Protocol) -> Result<(), Refusal> {
-    let (ConfigEntry::ServiceRouter(ServiceRouter { service, .. })
-    | ConfigEntry::ServiceSplitter(ServiceSplitter { service, .. })) = entry
-    else {
-        return Ok(());
-    };
-    if protocol.is_l7() {
-        return Ok(());
-    }
-    let (kind, service) = (entry.key().kind.as_str(), service.clone());
-    Err(Refusal::RoutingProtocol { kind, service, protocol: protocol.as_str() })
-}
-
-fn has_permissions(entry: &ServiceIntentions) -> bool {
-    entry.sources.iter().any(|source| matches!(source.decision, SourceDecision::Requests(_)))
-}
-
-fn require_l7(service: &ServiceName, protocol: Protocol) -> Result<(), Refusal> {
-    if protocol.is_l7() {
-        return Ok(());
-    }
-    Err(Refusal::ProtocolConflict { service: service.clone(), protocol: protocol.as_str() })
 }

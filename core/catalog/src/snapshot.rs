@@ -11,10 +11,10 @@ use std::sync::Arc;
 use imbl::{OrdMap, OrdSet};
 use starling_model::{
     AttachmentRecord, CaKeyRecord, CaRootRecord, Change, Check, CheckId, CheckStatus, ConfigEntry, ConfigEntryKey,
-    ConfigKind, Fence, IngressGateway, InstanceId, InstanceKey, IntentionSubject, JoinTokenId, JoinTokenRecord,
-    LeaderRecord, MeshEntry, Node, NodeName, Port, Protocol, ProxyDefaults, Record, RecordKey, Revision, ServerId,
-    ServerRecord, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName, ServiceResolver, ServiceRouter,
-    ServiceSplitter, Versioned, VirtualAddress,
+    ConfigKind, Enrolment, Fence, IngressGateway, InstanceId, InstanceKey, IntentionSubject, JoinTokenId,
+    JoinTokenRecord, LeaderRecord, Member, MeshEntry, Node, NodeName, Port, Protocol, ProxyDefaults, Record, RecordKey,
+    Revision, ServerId, ServerRecord, ServiceDefaults, ServiceInstance, ServiceIntentions, ServiceName,
+    ServiceResolver, ServiceRouter, ServiceSplitter, Versioned, VirtualAddress,
 };
 
 use crate::acl::AccessControl;
@@ -33,6 +33,7 @@ pub struct Snapshot {
     pub(crate) roots: OrdMap<String, Arc<Versioned<CaRootRecord>>>,
     pub(crate) ca_keys: OrdMap<String, Arc<Versioned<CaKeyRecord>>>,
     pub(crate) join_tokens: OrdMap<JoinTokenId, Arc<Versioned<JoinTokenRecord>>>,
+    pub(crate) enrolments: OrdMap<Member, Arc<Versioned<Enrolment>>>,
     pub(crate) fences: OrdMap<Fence, Arc<Versioned<Fence>>>,
     pub(crate) virtual_addresses: OrdMap<Ipv4Addr, Arc<Versioned<VirtualAddress>>>,
     /// The same by service.
@@ -458,6 +459,17 @@ impl Snapshot {
         self.join_tokens.values()
     }
 
+    /// The enrolment of a node or relay; `None` if it never joined, or joined before enrolments were kept.
+    #[must_use]
+    pub fn enrolment(&self, member: &Member) -> Option<&Arc<Versioned<Enrolment>>> {
+        self.enrolments.get(member)
+    }
+
+    /// Every enrolment, evicted and released names included; nodes first, then relays.
+    pub fn enrolments(&self) -> impl Iterator<Item = &Arc<Versioned<Enrolment>>> {
+        self.enrolments.values()
+    }
+
     /// Every server that runs, by identifier; none where the store has one server.
     pub fn servers(&self) -> impl Iterator<Item = &Arc<Versioned<ServerRecord>>> {
         self.members.servers()
@@ -497,6 +509,7 @@ impl Snapshot {
             RecordKey::CaRoot(id) => self.roots.get(id).map(|r| r.modified),
             RecordKey::CaKey(id) => self.ca_keys.get(id).map(|r| r.modified),
             RecordKey::JoinToken(id) => self.join_token(id).map(|r| r.modified),
+            RecordKey::Enrolment(member) => self.enrolment(member).map(|r| r.modified),
             RecordKey::Fence(fence) => self.fences.get(fence).map(|r| r.modified),
             RecordKey::VirtualAddress(address) => self.virtual_addresses.get(address).map(|r| r.modified),
             RecordKey::Server(id) => self.server(*id).map(|r| r.modified),
@@ -518,6 +531,7 @@ impl Snapshot {
             Record::CaRoot(value) => self.roots.get(&value.id).is_some_and(|r| r.value == *value),
             Record::CaKey(value) => self.ca_keys.get(&value.root).is_some_and(|r| r.value == *value),
             Record::JoinToken(value) => self.join_token(&value.id).is_some_and(|r| r.value == *value),
+            Record::Enrolment(value) => self.enrolment(&value.member).is_some_and(|r| r.value == *value),
             Record::Fence(fence) => self.fences.contains_key(fence),
             Record::VirtualAddress(value) => {
                 self.virtual_addresses.get(&value.address).is_some_and(|r| r.value == *value)
@@ -542,6 +556,8 @@ impl Snapshot {
         let roots = self.roots.values().map(|r| wrap(r, Record::CaRoot));
         let roots = roots.chain(self.ca_keys.values().map(|r| wrap(r, Record::CaKey)));
         let join_tokens = self.join_tokens().map(|r| wrap(r, Record::JoinToken));
+        let enrolments = self.enrolments().map(|r| wrap(r, Record::Enrolment));
+        let join_tokens = join_tokens.chain(enrolments);
         let fences = self.fences.values().map(|r| wrap(r, Record::Fence));
         let addresses = self.virtual_addresses.values().map(|r| wrap(r, Record::VirtualAddress));
         let of_mesh = roots.chain(join_tokens).chain(fences).chain(addresses).chain(self.members.records());

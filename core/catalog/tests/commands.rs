@@ -52,10 +52,10 @@ fn registered() -> Snapshot {
 #[test]
 fn registering_the_same_again_changes_nothing() {
     let snapshot = registered();
-    let again = Command::Node {
-        name: "n1".parse().expect("a name"),
-        changes: snapshot.records().map(|record| Change::Put(record.value)).collect(),
-    };
+    let again = Command::of_node(
+        "n1".parse().expect("a name"),
+        snapshot.records().map(|record| Change::Put(record.value)).collect(),
+    );
     assert_eq!(decide(&snapshot, &again).expect("decided").changes, vec![]);
 }
 
@@ -83,7 +83,7 @@ fn a_check_for_a_service_that_is_not_there_is_refused() {
 #[test]
 fn a_node_may_not_write_what_is_not_its_own() {
     let foreign = Change::Put(Record::Instance(instance("n2", "web-1", "web", 80)));
-    let command = Command::Node { name: "n1".parse().expect("a name"), changes: vec![foreign] };
+    let command = Command::of_node("n1".parse().expect("a name"), vec![foreign]);
     assert!(matches!(run(&registered(), command), Err(Refusal::ForeignRecord { .. })));
 }
 

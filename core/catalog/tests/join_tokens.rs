@@ -24,6 +24,7 @@ fn token(number: u64, uses: JoinTokenUses) -> JoinTokenRecord {
         secret_hash: SECRET,
         description: None,
         for_relays: false,
+        services: None,
         uses,
         created_at: MADE,
         expires_at: EXPIRES,
@@ -46,6 +47,7 @@ fn request(number: u64, node: &str) -> JoinRequest {
         node,
         node_id: String::new(),
         relay: false,
+        key: KeyFingerprint([1; 32]),
         holder: NameHolder::Nobody,
         now: UnixSeconds(1_500),
     }
@@ -103,11 +105,17 @@ fn a_use_decided_before_a_revocation_is_not_committed_after_it() {
 }
 
 #[test]
-fn a_reusable_token_lets_any_number_in_and_costs_no_write() {
-    let made = run(&Snapshot::default(), create(token(1, JoinTokenUses::Reusable)));
+fn a_reusable_token_lets_any_number_in_and_writes_enrolments_alone() {
+    let mut snapshot = run(&Snapshot::default(), create(token(1, JoinTokenUses::Reusable)));
     for node in ["n1", "n2", "n1"] {
-        assert_eq!(decide(&made, &join(request(1, node))), Ok(Decision::default()));
+        let decision = decide(&snapshot, &join(request(1, node))).expect("allowed");
+        assert!(
+            decision.changes.iter().all(|change| matches!(change, Change::Put(Record::Enrolment(_)))),
+            "{decision:?}"
+        );
+        snapshot = commit(&snapshot, &decision).expect("nobody was in between");
     }
+    assert_eq!(snapshot.enrolments().count(), 2);
 }
 
 #[test]
@@ -215,7 +223,7 @@ fn tokens_are_stored_wake_nobody_and_no_node_may_write_them() {
     let loaded = Snapshot::load(Revision(3), stored);
     assert_eq!(loaded.join_token(&id(1)), applied.snapshot.join_token(&id(1)));
     assert_eq!(Snapshot::default().catch_up(&loaded).1, vec![put.clone()]);
-    let by_node = Command::Node { name: "n1".parse().expect("a name"), changes: vec![put] };
+    let by_node = Command::of_node("n1".parse().expect("a name"), vec![put]);
     assert!(matches!(decide(&loaded, &by_node), Err(Refusal::ForeignRecord { .. })));
 }
 

@@ -36,7 +36,7 @@ fn a_service_of_the_mesh_gets_one_address_for_ever() {
     assert_eq!(given(&plain), [], "what nobody reaches in the mesh needs none");
     for command in [
         with(vec![sidecar.clone()]),
-        Command::Node { name: "n1".parse().unwrap(), changes: vec![Change::Put(Record::Instance(sidecar.clone()))] },
+        Command::of_node("n1".parse().unwrap(), vec![Change::Put(Record::Instance(sidecar.clone()))]),
         with(vec![ServiceInstance { native: true, ..instance("n1", "w1", "web", 80) }]),
     ] {
         let decision = decide(&mesh, &command).unwrap();

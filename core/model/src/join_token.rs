@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::enrolment::ServicePattern;
 use crate::name::{JoinTokenDescription, NodeName};
 use crate::time::UnixSeconds;
 
@@ -91,7 +92,7 @@ impl From<SecretHash> for String {
 }
 
 /// The bytes of exactly as many pairs of lower-case hexadecimal digits.
-fn hex_bytes<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
+pub(crate) fn hex_bytes<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
         b'a'..=b'f' => Some(byte - b'a' + 10),
@@ -121,6 +122,9 @@ pub struct JoinTokenRecord {
     /// Whether it lets relays in, which speak for the nodes behind them, and no node.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub for_relays: bool,
+    /// The services that a node which joins by it may register; `None` leaves that to the mesh's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub services: Option<Vec<ServicePattern>>,
     /// For how many nodes it is good.
     pub uses: JoinTokenUses,
     /// When it was made.
@@ -185,6 +189,7 @@ mod tests {
             secret_hash: SecretHash([0; 32]),
             description: None,
             for_relays: false,
+            services: None,
             uses: JoinTokenUses::Reusable,
             created_at: UnixSeconds(10),
             expires_at: UnixSeconds(20),

@@ -10,6 +10,7 @@ pub mod authority;
 pub mod check;
 pub mod config_entry;
 pub mod coordination;
+pub mod enrolment;
 pub mod expression;
 pub mod filter;
 pub mod host;
@@ -53,6 +54,9 @@ pub use config_entry::{ConfigEntry, ConfigEntryKey, ConfigKind, MeshEntry, Proto
 pub use coordination::{
     CoordinationKey, CoordinationRecord, KV_KEY_BYTES_MAX, KV_VALUE_BYTES_MAX, KvEntry, KvKey, KvKeyError, KvValue,
     KvValueError, LockDelay, Session, SessionBehavior, SessionRenewal,
+};
+pub use enrolment::{
+    Enrolment, Holder, KeyFingerprint, Member, SERVICE_PATTERNS_MAX, ServicePattern, ServicePatternError, Standing,
 };
 pub use expression::{Expression, FilterError, Operator, WrittenTest, parse_expression};
 pub use filter::Filter;

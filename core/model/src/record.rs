@@ -13,6 +13,7 @@ use crate::authority::{CaKeyRecord, RootOverlap};
 use crate::check::Check;
 use crate::config_entry::{ConfigEntry, ConfigEntryKey};
 use crate::coordination::{CoordinationKey, CoordinationRecord};
+use crate::enrolment::{Enrolment, Member};
 use crate::join_token::{JoinTokenId, JoinTokenRecord};
 use crate::name::{CheckId, NodeName};
 use crate::node::Node;
@@ -60,6 +61,8 @@ pub enum Record {
     CaKey(CaKeyRecord),
     /// A join token; its secret is not here.
     JoinToken(JoinTokenRecord),
+    /// The key by which a node or relay holds its name.
+    Enrolment(Enrolment),
     /// A fence; it has no content.
     Fence(Fence),
     /// The virtual address of a service.
@@ -183,6 +186,8 @@ pub enum RecordKey {
     CaKey(String),
     /// A join token.
     JoinToken(JoinTokenId),
+    /// The enrolment of a node or relay.
+    Enrolment(Member),
     /// A fence.
     Fence(Fence),
     /// A virtual address.
@@ -250,6 +255,7 @@ impl RecordKey {
             | Self::CaRoot(_)
             | Self::CaKey(_)
             | Self::JoinToken(_)
+            | Self::Enrolment(_)
             | Self::Fence(_)
             | Self::VirtualAddress(_)
             | Self::Server(_)
@@ -272,6 +278,7 @@ impl RecordKey {
             Self::CaRoot(id) => format!("ca-root/{id}"),
             Self::CaKey(id) => format!("ca-key/{id}"),
             Self::JoinToken(id) => format!("join-token/{id}"),
+            Self::Enrolment(member) => format!("enrolment/{}", member.encode()),
             Self::Fence(fence) => format!("fence/{}", fence.as_str()),
             Self::VirtualAddress(address) => format!("virtual-address/{address}"),
             Self::Server(id) => format!("server/{id}"),
@@ -309,6 +316,7 @@ impl RecordKey {
             "ca-root" => Some(Self::CaRoot(rest.to_owned())),
             "ca-key" => Some(Self::CaKey(rest.to_owned())),
             "join-token" => Some(Self::JoinToken(rest.parse().ok()?)),
+            "enrolment" => Member::parse(rest).map(Self::Enrolment),
             "fence" => Fence::ALL.into_iter().find(|fence| rest == fence.as_str()).map(Self::Fence),
             "virtual-address" => Some(Self::VirtualAddress(rest.parse().ok()?)),
             "server" => Some(Self::Server(rest.parse().ok()?)),
@@ -333,6 +341,7 @@ impl Record {
             Self::CaRoot(root) => RecordKey::CaRoot(root.id.clone()),
             Self::CaKey(key) => RecordKey::CaKey(key.root.clone()),
             Self::JoinToken(token) => RecordKey::JoinToken(token.id),
+            Self::Enrolment(enrolment) => RecordKey::Enrolment(enrolment.member.clone()),
             Self::Fence(fence) => RecordKey::Fence(*fence),
             Self::VirtualAddress(value) => RecordKey::VirtualAddress(value.address),
             Self::Server(server) => RecordKey::Server(server.id),
@@ -354,6 +363,7 @@ impl Record {
             Self::CaRoot(value) => serde_json::to_vec(value),
             Self::CaKey(value) => serde_json::to_vec(value),
             Self::JoinToken(value) => serde_json::to_vec(value),
+            Self::Enrolment(value) => serde_json::to_vec(value),
             Self::Fence(_) => serde_json::to_vec(&()),
             Self::VirtualAddress(value) => serde_json::to_vec(value),
             Self::Server(value) => serde_json::to_vec(value),
@@ -380,6 +390,7 @@ impl Record {
             RecordKey::CaRoot(_) => serde_json::from_slice(bytes).map(Self::CaRoot),
             RecordKey::CaKey(_) => serde_json::from_slice(bytes).map(Self::CaKey),
             RecordKey::JoinToken(_) => serde_json::from_slice(bytes).map(Self::JoinToken),
+            RecordKey::Enrolment(_) => serde_json::from_slice(bytes).map(Self::Enrolment),
             RecordKey::Fence(fence) => serde_json::from_slice(bytes).map(|()| Self::Fence(*fence)),
             RecordKey::VirtualAddress(_) => serde_json::from_slice(bytes).map(Self::VirtualAddress),
             RecordKey::Server(_) => serde_json::from_slice(bytes).map(Self::Server),
@@ -407,6 +418,8 @@ mod tests {
             "ca-key/aa:bb",
             "fence/authority",
             "join-token/00000000000000ab",
+            "enrolment/node/n1",
+            "enrolment/relay/r1",
             "fence/protocols",
             "virtual-address/240.1.2.3",
             "server/00000000000000ab",
@@ -434,6 +447,7 @@ mod tests {
             "config/unknown/x",
             "fence/other",
             "join-token/ab",
+            "enrolment/n1",
             "leader/x",
             "kv/",
             "session/6F1C1B7E-6F2C-4CBB-9D5F-0F6F7F6A8A11",

@@ -56,6 +56,7 @@ pub(crate) fn difference(local: &Registrations, catalog: &[Record]) -> Vec<Vec<R
             | Record::CaRoot(_)
             | Record::CaKey(_)
             | Record::JoinToken(_)
+            | Record::Enrolment(_)
             | Record::Fence(_)
             | Record::VirtualAddress(_)
             | Record::Server(_)

@@ -232,7 +232,7 @@ impl Proxies {
 /// has looked at the caller's token. What a proxy is sent includes its service's private key, which stays on
 /// this machine.
 fn admit(peer: &Peer, client: Client, service: &ServiceName) -> Result<(), AttachError> {
-    let Peer::Member { identity, address, is_local } = peer else { return Ok(()) };
+    let Peer::Member { identity, address, is_local, .. } = peer else { return Ok(()) };
     match &**identity {
         Identity::Workload(workload) if workload.service == *service => match client {
             Client::Envoy | Client::Native if !is_local => Err(AttachError::Refused {
@@ -550,6 +550,7 @@ mod tests {
         let service = ServiceName::new("web").unwrap();
         let uri = "spiffe://11111111-2222-4333-8444-555555555555.consul/ns/default/dc/dc1/svc/web";
         let member = |is_local| Peer::Member {
+            key: starling_model::KeyFingerprint([1; 32]),
             identity: Arc::new(uri.parse().unwrap()),
             address: "10.0.0.2:9".parse().unwrap(),
             is_local,

@@ -13,9 +13,10 @@ use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::Incoming;
 use starling_agent::remote::Passage;
 use starling_attach::message::Hello;
-use starling_model::{Change, InstanceId, NodeName, Revision};
+use starling_model::{Change, InstanceId, Member, NodeName, Revision};
 use starling_rpc::{
-    AgentDoor, AgentStream, AliasView, Api, ApiBody, CallError, JoinAnswer, JoinRequest, LeafRequest, OwnRecords,
+    AgentDoor, AgentStream, AliasView, Api, ApiBody, CallError, Credential, JoinAnswer, JoinRequest, LeafRequest,
+    OwnRecords,
 };
 use starling_tls::IssuedLeaf;
 use tokio::sync::watch;
@@ -56,6 +57,11 @@ impl Door {
 
 #[async_trait]
 impl AgentDoor for Door {
+    /// Servers judge who is in the mesh, for each call that is passed on.
+    fn admit(&self, _: &Credential) -> Result<(), CallError> {
+        Ok(())
+    }
+
     fn attach(&self, node: NodeName, hello: Hello) -> Result<Arc<dyn AgentStream>, CallError> {
         tracing::debug!(%node, version = hello.version, standby = hello.standby, "agent attached");
         Ok(Arc::new(self.streams.attach(node, &hello)?))
@@ -65,8 +71,8 @@ impl AgentDoor for Door {
         Ok(Arc::new(self.streams.attach_relay(relay, hello.level)?))
     }
 
-    async fn commit(&self, node: &NodeName, changes: Vec<Change>) -> Result<Revision, CallError> {
-        self.asking_for(node).await?.client.commit(changes).await
+    async fn commit(&self, caller: &Credential, changes: Vec<Change>) -> Result<Revision, CallError> {
+        self.asking_for(caller.member.name()).await?.client.commit(changes).await
     }
 
     async fn own_records(&self, node: &NodeName, _: Option<Revision>) -> Result<OwnRecords, CallError> {
@@ -82,12 +88,11 @@ impl AgentDoor for Door {
         self.asking_for(node).await?.client.issue_leaves(wanted).await
     }
 
-    async fn renew(&self, node: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
-        self.asking_for(node).await?.client.renew(csr_der).await
-    }
-
-    async fn renew_relay(&self, relay: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
-        self.asking().await?.client.for_relay(relay)?.renew(csr_der).await
+    async fn renew(&self, caller: &Credential, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
+        match &caller.member {
+            Member::Node(node) => self.asking_for(node).await?.client.renew(csr_der).await,
+            Member::Relay(relay) => self.asking().await?.client.for_relay(relay)?.renew(csr_der).await,
+        }
     }
 
     fn follow_checks(

@@ -8,19 +8,24 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use starling_attach::message::{AgentSays, Hello, LEVEL, Resume, SUBJECTS_MAX, Subjects, Welcome, decode_subject};
 use starling_attach::relayed::{RELAY_SUBJECTS_MAX, WireEpoch};
 use starling_attach::{Epoch, FromServer, Parts};
 use starling_catalog::{
-    Charge, Command, JoinTokenCommand, JoinTokenRefusal, NameHolder, Refusal, Refused, Snapshot, Subject,
+    Charge, Command, EnrolmentCommand, JoinTokenCommand, JoinTokenRefusal, NameHolder, Refusal, Refused, Registers,
+    Snapshot, Subject,
 };
 use starling_identity::JoinToken;
-use starling_model::{Action, Change, InstanceId, InstanceKey, NodeName, Record, RecordKey, Revision};
-use starling_rpc::{
-    AgentDoor, AgentStream, AliasView, CallError, JoinAnswer, JoinRequest, LeafRequest, OwnRecords, whole_request,
+use starling_model::{
+    Action, Change, InstanceId, InstanceKey, KeyFingerprint, Member, NodeName, Record, RecordKey, Revision,
 };
-use starling_tls::IssuedLeaf;
+use starling_rpc::{
+    AgentDoor, AgentStream, AliasView, CallError, Credential, JoinAnswer, JoinRequest, LeafRequest, OwnRecords,
+    whole_request,
+};
+use starling_tls::{IssuedLeaf, requested_key};
 
 use crate::agents::{self, StreamKind, Superseded};
 use crate::commit::CommitFailure;
@@ -39,6 +44,8 @@ pub struct Door {
     welcome: Bytes,
     /// The node whose agent lives in the server's process, and so attaches to nothing.
     own_node: Option<NodeName>,
+    /// What nodes may register.
+    registers: Registers,
 }
 
 impl Door {
@@ -60,7 +67,9 @@ impl Door {
             acl_default: acl_default.map_or("", Action::as_str).to_owned(),
         };
         let welcome = FromServer::from(starling_attach::message::ServerSays::Welcome(welcome)).to_bytes();
-        Self { server, welcome, own_node: None }
+        // With access control a token that names no services is worth none.
+        let registers = if acl_default.is_some() { Registers::Named } else { Registers::AnythingUnlessNamed };
+        Self { server, welcome, own_node: None, registers }
     }
 
     /// The same, with an agent of `node` in the server's own process; nobody else joins by that name.
@@ -96,6 +105,29 @@ fn refused(refusal: &Refusal) -> CallError {
 
 #[async_trait]
 impl AgentDoor for Door {
+    fn admit(&self, caller: &Credential) -> Result<(), CallError> {
+        if let Member::Node(node) = &caller.member
+            && self.is_own(node)
+        {
+            return Err(CallError::refused(format!(
+                "node {node} is this server's own, whose agent does not call from outside"
+            )));
+        }
+        let snapshot = self.server.snapshot();
+        let admitted = match &caller.key {
+            Some(key) => snapshot.admit(&caller.member, key),
+            None => snapshot.admit_behind(&caller.member),
+        };
+        admitted.map_err(CallError::refused)
+    }
+
+    fn connected(&self, caller: &Credential) -> BoxFuture<'static, ()> {
+        let Some(key) = caller.key else { return Box::pin(std::future::pending()) };
+        let connected = self.server.connected(caller.member.clone(), key);
+        self.shown(caller.member.clone(), key);
+        Box::pin(connected)
+    }
+
     fn attach(&self, node: NodeName, hello: Hello) -> Result<Arc<dyn AgentStream>, CallError> {
         let Hello { version, standby, level, .. } = hello;
         tracing::debug!(%node, version, standby, "agent attached");
@@ -115,16 +147,14 @@ impl AgentDoor for Door {
         Ok(Arc::new(Relayed { server, stream, parts, welcome, first: self.welcome.clone() }))
     }
 
-    async fn renew_relay(&self, relay: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
-        self.admitted(self.server.issue_relay(relay, csr_der)).await
-    }
-
-    async fn commit(&self, node: &NodeName, changes: Vec<Change>) -> Result<Revision, CallError> {
+    async fn commit(&self, caller: &Credential, changes: Vec<Change>) -> Result<Revision, CallError> {
+        let node = caller.member.name();
         let leaves = |change: &Change| matches!(change, Change::Delete(RecordKey::Node(of)) if of == node);
         if changes.iter().any(leaves) {
             return Ok(self.server.leave_node(node).await?);
         }
-        let command = Command::Node { name: node.clone(), changes };
+        let command =
+            Command::Node { name: node.clone(), changes, key: caller.key, registers: self.registers_of(node) };
         let revision = self.server.commit(&command).await?;
         if self.server.is_attached(node) {
             // A node that attached before it was registered could not be written as alive then.
@@ -164,13 +194,23 @@ impl AgentDoor for Door {
                 ))));
                 continue;
             }
+            if let Err(refused) = snapshot.may_register(node, &service, self.registers_of(node)) {
+                leaves.push(Err(CallError::refused(refused)));
+                continue;
+            }
             leaves.push(self.admitted(self.server.issue_leaf(&service, csr_der)).await);
         }
         Ok(leaves)
     }
 
-    async fn renew(&self, node: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
-        self.admitted(self.server.issue_agent(node, csr_der)).await
+    async fn renew(&self, caller: &Credential, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
+        let key = requested_key(&csr_der).map_err(CallError::refused)?;
+        let leaf = self.issue(&caller.member, csr_der).await?;
+        // Recorded before it is handed out: a certificate whose key is not known lets nobody in.
+        let (member, shown) = (caller.member.clone(), caller.key);
+        let renewed = EnrolmentCommand::Renew { member, shown, key, now: crate::server::now() };
+        self.server.commit(&Command::Enrolment(renewed)).await?;
+        Ok(leaf)
     }
 
     fn follow_checks(
@@ -191,17 +231,15 @@ impl AgentDoor for Door {
 
     async fn join(&self, request: JoinRequest) -> Result<JoinAnswer, CallError> {
         let token: JoinToken = request.token.parse().map_err(CallError::refused)?;
+        let key = requested_key(&request.csr_der).map_err(CallError::refused)?;
         // Who shows nothing that lets it in costs no signature.
-        let decided = starling_catalog::decide(&self.server.snapshot(), &self.use_of(&token, &request));
+        let decided = starling_catalog::decide(&self.server.snapshot(), &self.use_of(&token, &request, key));
         decided.map_err(|refusal| refused(&refusal))?;
-        let csr_der = request.csr_der.clone();
-        let leaf = if request.relay {
-            self.admitted(self.server.issue_relay(&request.node, csr_der)).await?
-        } else {
-            self.admitted(self.server.issue_agent(&request.node, csr_der)).await?
-        };
+        let name = request.node.clone();
+        let member = if request.relay { Member::Relay(name) } else { Member::Node(name) };
+        let leaf = self.issue(&member, request.csr_der.clone()).await?;
         // Used only now that there is a certificate to hand out: a request that cannot be signed uses nothing up.
-        self.server.commit(&self.use_of(&token, &request)).await?;
+        self.server.commit(&self.use_of(&token, &request, key)).await?;
         let through = request.through.as_ref().map(tracing::field::display);
         let what = if request.relay { "relay joined" } else { "node joined" };
         tracing::info!(node = %request.node, token = %token.id, through, "{what}");
@@ -212,12 +250,46 @@ impl AgentDoor for Door {
 }
 
 impl Door {
+    /// Whether a node's agent lives in this server's process.
+    fn is_own(&self, node: &NodeName) -> bool {
+        self.own_node.as_ref() == Some(node)
+    }
+
+    /// What a node may register. The server's operator decides for its own node.
+    fn registers_of(&self, node: &NodeName) -> Registers {
+        if self.is_own(node) { Registers::Anything } else { self.registers }
+    }
+
+    /// Records that a member has shown a key, unless the catalog has that already.
+    fn shown(&self, member: Member, key: KeyFingerprint) {
+        let show = Command::Enrolment(EnrolmentCommand::Show { member, key, now: crate::server::now() });
+        let changes = starling_catalog::decide(&self.server.snapshot(), &show);
+        if !changes.is_ok_and(|decision| !decision.changes.is_empty()) {
+            return;
+        }
+        let server = Arc::clone(&self.server);
+        tokio::spawn(async move {
+            // Of a store that is away nothing is lost: both keys count until a later connection is recorded.
+            if let Err(error) = server.commit(&show).await {
+                tracing::debug!(%error, "cannot record the key of a connection");
+            }
+        });
+    }
+
+    /// Signs the certificate of an agent or a relay.
+    async fn issue(&self, member: &Member, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
+        match member {
+            Member::Node(node) => self.admitted(self.server.issue_agent(node, csr_der)).await,
+            Member::Relay(relay) => self.admitted(self.server.issue_relay(relay, csr_der)).await,
+        }
+    }
+
     /// The use of a token, as it stands with the node's name now.
-    fn use_of(&self, token: &JoinToken, request: &JoinRequest) -> Command {
+    fn use_of(&self, token: &JoinToken, request: &JoinRequest, key: KeyFingerprint) -> Command {
         let holder = match self.server.agents().presence(&request.node) {
             // Relays have names of their own.
             _ if request.relay => NameHolder::Nobody,
-            _ if self.own_node.as_ref() == Some(&request.node) => NameHolder::Attached,
+            _ if self.is_own(&request.node) => NameHolder::Attached,
             Presence::Attached => NameHolder::Attached,
             Presence::WaitedFor => NameHolder::Away,
             Presence::Lost => match self.server.snapshot().charge(&request.node) {
@@ -232,6 +304,7 @@ impl Door {
             node: request.node.clone(),
             node_id: request.node_id.clone(),
             relay: request.relay,
+            key,
             holder,
             now: crate::server::now(),
         }))

@@ -5,17 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use starling_attach::Lineage;
-use starling_catalog::{
-    Barrier, ChangeReport, Command, Earlier, JoinTokenCommand, NodeReport, ProxyReport, Reporter, Snapshot, Subject,
-    Until,
-};
-use starling_identity::{ClusterId, JoinSecret, JoinToken, Layout, SpiffeId};
+use starling_catalog::{Barrier, ChangeReport, Earlier, NodeReport, ProxyReport, Reporter, Snapshot, Subject, Until};
+use starling_identity::{ClusterId, Layout, SpiffeId};
 use starling_model::{
-    CaRootRecord, Datacenter, InstanceKey, JoinTokenDescription, JoinTokenId, JoinTokenRecord, JoinTokenUses,
-    Namespace, NodeName, Revision, ServiceName, TrustDomain, UnixSeconds,
+    CaRootRecord, Datacenter, InstanceKey, Namespace, NodeName, Revision, ServiceName, TrustDomain, UnixSeconds,
 };
 use starling_store::{EtcdOptions, Store};
 use starling_telemetry::{Counter, Gauge, Registry};
@@ -26,6 +21,7 @@ use tokio::time::Instant;
 use crate::admission::{Admission, CsrLimits};
 use crate::agents::{AgentStream, Agents, IsLeaving, StreamKind};
 use crate::commit::CommitFailure;
+use crate::connections::Connections;
 use crate::contact::{self, Contact};
 use crate::convergence::{self, Convergence};
 use crate::garbage;
@@ -107,6 +103,7 @@ pub struct Server {
     agents: Arc<Agents>,
     signer: CurrentSigner,
     admission: Admission,
+    connections: Arc<Connections>,
     membership: Arc<Membership>,
     contact: Arc<Contact>,
     /// Whether it has left.
@@ -164,6 +161,7 @@ impl Server {
             agents,
             signer,
             admission,
+            connections: Arc::default(),
             membership: Arc::new(membership),
             contact: Contact::new(registry),
             left: watch::Sender::new(false),
@@ -253,53 +251,6 @@ impl Server {
         Ok(IssuedLeaf { chain_pem: leaf.chain_pem + &self.signer.server_tail(), ..leaf })
     }
 
-    /// Makes a join token, good for one node or for any number, for 24 hours or for `ttl`. Its text is answered once.
-    ///
-    /// # Errors
-    /// [`JoinTokenTtlError`](starling_identity::JoinTokenTtlError) inside if `ttl` is out of bounds, else
-    /// [`CommitFailure`].
-    pub async fn create_join_token(
-        &self,
-        reusable: bool,
-        ttl: Option<Duration>,
-        description: Option<JoinTokenDescription>,
-    ) -> anyhow::Result<(JoinToken, UnixSeconds)> {
-        self.create_token(false, reusable, ttl, description).await
-    }
-
-    /// Makes a join token that lets relays in, and no nodes.
-    ///
-    /// # Errors
-    /// As [`Server::create_join_token`].
-    pub async fn create_relay_token(
-        &self,
-        reusable: bool,
-        ttl: Option<Duration>,
-        description: Option<JoinTokenDescription>,
-    ) -> anyhow::Result<(JoinToken, UnixSeconds)> {
-        self.create_token(true, reusable, ttl, description).await
-    }
-
-    async fn create_token(
-        &self,
-        for_relays: bool,
-        reusable: bool,
-        ttl: Option<Duration>,
-        description: Option<JoinTokenDescription>,
-    ) -> anyhow::Result<(JoinToken, UnixSeconds)> {
-        let created_at = now();
-        let expires_at = starling_identity::join_token_expiry(created_at, ttl)?;
-        let secret = JoinSecret::from_random(starling_tls::random_secret()?);
-        let id = JoinTokenId::from_random(fastrand::u64(..));
-        let root = self.signer.root_fingerprint().context("the root certificate is damaged")?;
-        let token = JoinToken::new(id, secret, root);
-        let uses = if reusable { JoinTokenUses::Reusable } else { JoinTokenUses::OneTime { used: None } };
-        let secret_hash = token.secret_hash();
-        let record = JoinTokenRecord { id, secret_hash, description, for_relays, uses, created_at, expires_at };
-        self.commit(&Command::JoinToken(JoinTokenCommand::Create(record))).await?;
-        Ok((token, expires_at))
-    }
-
     /// Signs the certificate of this server's own TLS listeners. The root ends its chain: of that, an agent that joins knows
     /// no more than the fingerprint.
     ///
@@ -313,6 +264,11 @@ impl Server {
         let profile = LeafProfile::server(self.trust_domain(), &self.config.datacenter, addresses);
         let leaf = self.signer.sign(csr_der, profile, now(), self.last_contact()).await?;
         Ok(IssuedLeaf { chain_pem: leaf.chain_pem + &self.signer.server_tail(), ..leaf })
+    }
+
+    /// The connections of members.
+    pub(crate) fn connections(&self) -> &Arc<Connections> {
+        &self.connections
     }
 
     /// What signs.

@@ -68,6 +68,7 @@ fn publish(server: &Server, before: &Snapshot, applied: Applied, changes: &[Chan
     server.advance(Arc::clone(&snapshot));
     server.agents().publish(&snapshot, &applied.events, changes);
     server.members_changed(before, &snapshot, changes);
+    server.enrolments_changed(changes);
     server.count_change();
     server.announce(snapshot.revision());
 }

@@ -3,13 +3,16 @@
 
 #[path = "agents_door/behind.rs"]
 mod behind;
+#[path = "agents_door/enrolled.rs"]
+mod enrolled;
 #[path = "agents_door/leaves.rs"]
 mod leaves;
 #[path = "../../../core/catalog/tests/support/records.rs"]
 mod records;
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use futures::{Stream, StreamExt};
@@ -22,7 +25,7 @@ use starling_catalog::{Command, JoinTokenCommand, Subject};
 use starling_identity::{Identity, IssuanceRules, JoinSecret, JoinToken};
 use starling_model::{JoinTokenId, JoinTokenRecord, JoinTokenUses, Node, NodeName, Record, Revision, UnixSeconds};
 use starling_rpc::{AgentSender, CONNECTIONS_MAX, CallError, Doors, JoinRequest, ServerClient, ServerFrames};
-use starling_server::{Door, Server, ServerConfig};
+use starling_server::{Door, NewJoinToken, Server, ServerConfig};
 use starling_telemetry::Registry;
 use starling_tls::{
     CertificateAuthority, CredentialSlot, Credentials, LeafKey, TrustRoots, agent_client_config, agent_server_config,
@@ -38,6 +41,8 @@ struct Mesh {
     authority: CertificateAuthority,
     address: SocketAddr,
     ports: std::ops::RangeFrom<i64>,
+    /// The key of each node's agent.
+    keys: Mutex<BTreeMap<String, Arc<LeafKey>>>,
     _serving: JoinSet<()>,
     _directory: tempfile::TempDir,
 }
@@ -62,13 +67,28 @@ impl Mesh {
             let served = starling_rpc::serve_tls(listener, tls, doors, CONNECTIONS_MAX, std::future::pending());
             served.await.expect("it serves");
         });
-        Self { server, authority, address, ports: 1000.., _serving: serving, _directory: directory }
+        Self {
+            server,
+            authority,
+            address,
+            ports: 1000..,
+            keys: Mutex::default(),
+            _serving: serving,
+            _directory: directory,
+        }
+    }
+
+    /// The key of a node's agent.
+    fn key(&self, node: &str) -> Arc<LeafKey> {
+        let mut keys = self.keys.lock().expect("whole");
+        let key = keys.entry(node.to_owned()).or_insert_with(|| Arc::new(LeafKey::generate().expect("a key")));
+        Arc::clone(key)
     }
 
     /// A connection of a node's agent.
     async fn connect(&self, node: &str) -> ServerClient {
+        let key = self.key(node);
         let (node, datacenter): (NodeName, _) = (node.parse().expect("a name"), "dc1".parse().expect("a name"));
-        let key = LeafKey::generate().expect("a key");
         let csr = key.csr_der().expect("a request");
         let leaf = self.authority.issue_agent(&csr, &datacenter, &node, &IssuanceRules::default(), now());
         let credentials = Credentials::new(&leaf.expect("a certificate").chain_pem, &key).expect("it fits");
@@ -91,7 +111,7 @@ impl Mesh {
 
     /// Asks to be let in by a token.
     async fn join(&self, token: &JoinToken, node: &str) -> Result<(), CallError> {
-        self.join_as(token, node, "", LeafKey::generate().and_then(|key| key.csr_der()).expect("a request")).await
+        self.join_as(token, node, "", self.key(node).csr_der().expect("a request")).await
     }
 
     async fn join_as(&self, token: &JoinToken, node: &str, id: &str, csr_der: Vec<u8>) -> Result<(), CallError> {
@@ -120,6 +140,11 @@ impl Mesh {
         let tls = Arc::new(agent_client_config(credentials, &roots, server).expect("a configuration"));
         ServerClient::connect(self.address, tls, DEADLINE).await.expect("a connection")
     }
+}
+
+/// A request for a key that nobody has a certificate for.
+fn csr() -> Vec<u8> {
+    LeafKey::generate().and_then(|key| key.csr_der()).expect("a request")
 }
 
 fn now() -> UnixSeconds {
@@ -270,8 +295,12 @@ async fn a_request_in_parts_is_answered_when_all_of_it_is_there() {
 async fn a_token_lets_in_whom_it_is_for_and_says_why_not_others() {
     let mut mesh = Mesh::start().await;
     let mut neighbour = Neighbour::attach(&mesh).await;
-    let (once, _) = mesh.server.create_join_token(false, None, None).await.expect("a token");
-    let (reusable, _) = mesh.server.create_join_token(true, None, None).await.expect("a token");
+    let (once, _) = mesh.server.create_join_token(NewJoinToken::default()).await.expect("a token");
+    let (reusable, _) = mesh
+        .server
+        .create_join_token(NewJoinToken { reusable: true, ..NewJoinToken::default() })
+        .await
+        .expect("a token");
     mesh.join(&once, "n1").await.expect("it is let in");
     let refused = mesh.join(&once, "n2").await.expect_err("used twice").to_string();
     assert!(refused.contains("was for one node and node n1 has used it"), "{refused}");
@@ -280,7 +309,7 @@ async fn a_token_lets_in_whom_it_is_for_and_says_why_not_others() {
     // A lost node may come back by its name, a living one keeps it.
     mesh.join(&reusable, "n1").await.expect("nobody lives there");
     let (_sender, _frames) = mesh.attach("n1").await;
-    let refused = mesh.join(&reusable, "n1").await.expect_err("it lives").to_string();
+    let refused = mesh.join_as(&reusable, "n1", "", csr()).await.expect_err("it lives").to_string();
     assert!(refused.contains("n1") && refused.contains("name"), "{refused}");
     neighbour.still_hears(&mut mesh, "a name that is taken").await;
 
@@ -291,6 +320,7 @@ async fn a_token_lets_in_whom_it_is_for_and_says_why_not_others() {
         secret_hash: expired.secret_hash(),
         description: None,
         for_relays: false,
+        services: None,
         uses: JoinTokenUses::Reusable,
         created_at: UnixSeconds(now().0 - 100),
         expires_at: UnixSeconds(now().0 - 1),
@@ -313,7 +343,7 @@ async fn a_token_lets_in_whom_it_is_for_and_says_why_not_others() {
 #[tokio::test]
 async fn a_request_that_cannot_be_signed_uses_no_token_up() {
     let mesh = Mesh::start().await;
-    let (once, _) = mesh.server.create_join_token(false, None, None).await.expect("a token");
+    let (once, _) = mesh.server.create_join_token(NewJoinToken::default()).await.expect("a token");
     let refused = mesh.join_as(&once, "n1", "", b"no request".to_vec()).await.expect_err("nothing to sign");
     assert!(matches!(refused, CallError::Refused { .. }), "{refused}");
     mesh.join(&once, "n1").await.expect("the token is good still");
@@ -323,15 +353,17 @@ async fn a_request_that_cannot_be_signed_uses_no_token_up() {
 #[tokio::test]
 async fn the_name_of_a_node_that_is_away_for_a_moment_is_kept_for_it() {
     let mesh = Mesh::start().await;
-    let (reusable, _) = mesh.server.create_join_token(true, None, None).await.expect("a token");
+    let (reusable, _) = mesh
+        .server
+        .create_join_token(NewJoinToken { reusable: true, ..NewJoinToken::default() })
+        .await
+        .expect("a token");
     let (own_id, other_id) = ("11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555");
     let name: NodeName = "elsewhere".parse().expect("a name");
     let Command::Register { node: Some(record), .. } = register(1) else { unreachable!("it registers a node") };
     let record = Node { id: own_id.to_owned(), ..record };
     let command = Command::Register { name: name.clone(), node: Some(record), instances: vec![], checks: vec![] };
     mesh.server.commit(&command).await.expect("committed");
-    let csr = || LeafKey::generate().and_then(|key| key.csr_der()).expect("a request");
-
     drop(mesh.server.attach_agent(name).await.expect("it is not leaving"));
     for id in ["", other_id] {
         let refused = mesh.join_as(&reusable, "elsewhere", id, csr()).await.expect_err("it is waited for");
@@ -456,8 +488,16 @@ async fn only_a_relay_speaks_for_others_and_only_by_the_name_in_its_certificate(
 #[tokio::test]
 async fn a_token_of_relays_lets_no_node_in_and_that_of_nodes_no_relay() {
     let mesh = Mesh::start().await;
-    let (for_relays, _) = mesh.server.create_relay_token(true, None, None).await.expect("a token");
-    let (for_nodes, _) = mesh.server.create_join_token(true, None, None).await.expect("a token");
+    let (for_relays, _) = mesh
+        .server
+        .create_join_token(NewJoinToken { for_relays: true, reusable: true, ..NewJoinToken::default() })
+        .await
+        .expect("a token");
+    let (for_nodes, _) = mesh
+        .server
+        .create_join_token(NewJoinToken { reusable: true, ..NewJoinToken::default() })
+        .await
+        .expect("a token");
     let refused = mesh.join(&for_relays, "n1").await.expect_err("it is for relays").to_string();
     assert!(refused.contains("lets relays in, not nodes"), "{refused}");
     let tls = Arc::new(join_client_config(for_nodes.root).expect("a configuration"));

@@ -140,7 +140,7 @@ async fn a_record_that_is_changed_twice_is_refused_also_when_the_two_would_go_ap
     let mut instances = many();
     instances.push(instance("web-0", 1));
     let changes = instances.into_iter().map(|instance| Change::Put(Record::Instance(instance))).collect();
-    let refused = server.commit(&Command::Node { name: node(), changes }).await;
+    let refused = server.commit(&Command::of_node(node(), changes)).await;
     assert!(matches!(refused, Err(CommitFailure::Invalid(CommitError::DuplicateKey { .. }))), "{refused:?}");
     assert_eq!(server.snapshot().revision(), before);
 }

@@ -10,7 +10,7 @@ use crate::outcome::EXIT_CODES;
 use crate::server::ServerArgs;
 use crate::{
     acl, apply, ca, can, catalog, changes, completion, config, connect, debug, figures, intention, kv, lock, login,
-    members, nodes, operate, operator, proxy, redirect, relay, servers, services, snapshot, status, store, token,
+    members, node, nodes, operate, operator, proxy, redirect, relay, servers, services, snapshot, status, store, token,
     version, watch,
 };
 
@@ -39,6 +39,7 @@ pub(crate) enum Command {
     Ca(ca::CaArgs),
     Services(services::ServicesArgs),
     Nodes(nodes::NodesArgs),
+    Node(Box<node::NodeArgs>),
     Members(members::MembersArgs),
     Catalog(catalog::CatalogArgs),
     Kv(kv::KvArgs),

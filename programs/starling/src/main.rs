@@ -35,6 +35,7 @@ mod lock;
 mod login;
 mod members;
 mod memory;
+mod node;
 mod nodes;
 mod offline;
 mod operate;
@@ -161,6 +162,7 @@ fn log_as(command: &Command, log: Option<&str>) -> anyhow::Result<()> {
         Command::Server(_)
         | Command::Services(_)
         | Command::Nodes(_)
+        | Command::Node(_)
         | Command::Members(_)
         | Command::Catalog(_)
         | Command::Kv(_)
@@ -222,6 +224,7 @@ async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Resu
         Command::Load(args) => return starling_bench::run_load(*args).await,
         Command::Services(args) => services::run(args, surroundings).await?,
         Command::Nodes(args) => nodes::run(args, surroundings).await?,
+        Command::Node(args) => node::run(*args, surroundings).await?,
         Command::Members(args) => members::run(args, surroundings).await?,
         Command::Catalog(args) => catalog::run(args, surroundings).await?,
         Command::Kv(args) => kv::run(args, surroundings).await?,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use starling_identity::{JOIN_TOKEN_TTL_MAX, JOIN_TOKEN_TTL_MIN};
+use starling_model::ServicePattern;
 
 use crate::arguments::Surroundings;
 use crate::client::{ApiArgs, Call};
@@ -48,6 +49,11 @@ struct CreateArgs {
     /// How long it is good, such as 30m, 24h or 90d, from a minute to a year
     #[arg(long, default_value = "24h", value_name = "TIME", value_parser = lifetime)]
     ttl: Duration,
+
+    /// Services that the node may register: names, prefixes such as pay-*, or * for all, separated by commas.
+    /// Without it: all without access control, none with it
+    #[arg(long, value_name = "SERVICES", value_delimiter = ',', conflicts_with = "relay")]
+    services: Vec<ServicePattern>,
 
     /// What it is for
     #[arg(long, value_name = "TEXT")]
@@ -96,6 +102,8 @@ struct Token {
     #[serde(default)]
     for_relays: bool,
     reusable: bool,
+    #[serde(default)]
+    services: Option<Vec<String>>,
     used: Option<Use>,
     expires_at: String,
 }
@@ -138,6 +146,7 @@ async fn create(args: CreateArgs, surroundings: &Surroundings) -> anyhow::Result
         "Reusable": args.reusable,
         "TTL": format!("{}ms", args.ttl.as_millis()),
         "Description": args.description,
+        "Services": args.services.iter().map(ServicePattern::to_string).collect::<Vec<_>>(),
     });
     let call = Call::put(JOIN_TOKENS).json(&body);
     let created: Value = surroundings.client(&args.api)?.read(call).await?;
@@ -155,7 +164,7 @@ async fn list(args: ListArgs, surroundings: &Surroundings) -> anyhow::Result<Out
     match args.output.format {
         Format::Json => print::json(&client.read::<Value>(call).await?)?,
         Format::Table => {
-            let mut table = print::table(&["ID", "Good for", "State", "Expires", "Description"]);
+            let mut table = print::table(&["ID", "Good for", "Services", "State", "Expires", "Description"]);
             let now = jiff::Timestamp::now();
             for token in client.read::<Listed>(call).await?.tokens {
                 let good_for = match (token.for_relays, token.reusable) {
@@ -165,7 +174,8 @@ async fn list(args: ListArgs, surroundings: &Surroundings) -> anyhow::Result<Out
                     (true, false) => "one relay",
                 };
                 let state = token.state(now);
-                table.add_row([token.id, good_for.to_owned(), state, token.expires_at, token.description]);
+                let services = token.services.map_or_else(|| "-".to_owned(), |services| services.join(", "));
+                table.add_row([token.id, good_for.to_owned(), services, state, token.expires_at, token.description]);
             }
             print::rows(&table)?;
         }

@@ -41,7 +41,7 @@ impl Bearer {
                 self.may_write_intentions(destination)
             }
             Command::IntentionById(command) => self.may_change_intention(command, snapshot),
-            Command::Authority(_) | Command::JoinToken(_) => self.write(Resource::Operator, ""),
+            Command::Authority(_) | Command::JoinToken(_) | Command::Enrolment(_) => self.write(Resource::Operator, ""),
             Command::Coordination(command) => self.may_coordinate(command, snapshot),
             Command::Transaction(operations) => {
                 operations.iter().try_for_each(|operation| self.may_do(operation, operations, snapshot))

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use starling_catalog::Command;
-use starling_model::{AclSecret, CheckStatus, LIVENESS_CHECK};
+use starling_model::{AclSecret, CheckStatus, LIVENESS_CHECK, Member};
 
+use super::enrolment::evict;
 use crate::answer::Answer;
 use crate::call::Call;
 use crate::error::ApiError;
@@ -30,8 +30,7 @@ pub(super) async fn leave(api: Arc<Api>, _: Call) -> Outcome {
     }
 }
 
-/// Takes out a node that is lost. One that lives would come back with its next report. Of one that has left, there is nothing but to
-/// forget it.
+/// Evicts a node that is lost: it comes back by a new join token only. Of one that has left, there is nothing but to forget it.
 pub(super) async fn force_leave(api: Arc<Api>, call: Call) -> Outcome {
     let (name, prunes) = (call.node_name()?, call.query.switch("prune")?);
     let snapshot = api.catalog.snapshot();
@@ -54,7 +53,7 @@ pub(super) async fn force_leave(api: Arc<Api>, call: Call) -> Outcome {
     if is_there && lives {
         return Err(ApiError::bad_request(format!("node {name} is alive; end its agent first")));
     }
-    let revision = api.catalog.commit(Command::DeregisterNode(name.clone())).await?;
+    let (revision, _) = evict(&api, Member::Node(name.clone())).await?;
     if prunes {
         api.catalog.forget_left_node(&name);
     }

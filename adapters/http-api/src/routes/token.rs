@@ -4,11 +4,15 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use starling_catalog::{Command, JoinTokenCommand};
-use starling_model::{JoinTokenDescription, JoinTokenId, JoinTokenRecord, JoinTokenUse, JoinTokenUses};
+use starling_model::{
+    JoinTokenDescription, JoinTokenId, JoinTokenRecord, JoinTokenUse, JoinTokenUses, SERVICE_PATTERNS_MAX,
+    ServicePattern,
+};
 
 use crate::answer::{Answer, forms};
 use crate::call::Call;
 use crate::error::ApiError;
+use crate::parse::Fields;
 use crate::ports::NewJoinToken;
 use crate::router::{Api, Outcome};
 
@@ -23,6 +27,7 @@ pub(super) async fn create(api: Arc<Api>, call: Call) -> Outcome {
             reusable: fields.flag("Reusable")?,
             ttl: fields.duration("TTL")?,
             description: description.map_err(|error| fields.error("Description", error))?,
+            services: services(&mut fields)?,
         };
         fields.finish()?;
         wanted
@@ -33,6 +38,20 @@ pub(super) async fn create(api: Arc<Api>, call: Call) -> Outcome {
         "token": token.expose().as_str(),
         "expires_at": forms::time(expires_at),
     })))
+}
+
+/// The services of a token. Without any, the mesh's default decides what nodes may register.
+fn services(fields: &mut Fields<'_>) -> Result<Option<Vec<ServicePattern>>, ApiError> {
+    let list = fields.texts("Services")?;
+    if list.is_empty() {
+        return Ok(None);
+    }
+    if list.len() > SERVICE_PATTERNS_MAX {
+        let error = format!("has {} patterns; at most {SERVICE_PATTERNS_MAX} are allowed", list.len());
+        return Err(fields.error("Services", error).into());
+    }
+    let parsed: Result<Vec<_>, _> = list.iter().map(|text| text.parse::<ServicePattern>()).collect();
+    Ok(Some(parsed.map_err(|error| fields.error("Services", error))?))
 }
 
 pub(super) async fn list(api: Arc<Api>, _: Call) -> Outcome {
@@ -52,6 +71,7 @@ fn form(token: &JoinTokenRecord) -> Value {
         "id": token.id.to_string(),
         "description": token.description.as_ref().map_or("", |description| description.as_str()),
         "for_relays": token.for_relays,
+        "services": token.services.as_ref().map(|services| services.iter().map(ToString::to_string).collect::<Vec<_>>()),
         "reusable": token.uses == JoinTokenUses::Reusable,
         "used": used,
         "created_at": forms::time(token.created_at),

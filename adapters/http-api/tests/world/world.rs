@@ -278,8 +278,9 @@ impl CatalogPort for World {
         let token: JoinToken = JOIN_TOKEN.parse().unwrap();
         let uses = if wanted.reusable { JoinTokenUses::Reusable } else { JoinTokenUses::OneTime { used: None } };
         let (id, secret_hash) = (token.id, token.secret_hash());
-        let NewJoinToken { description, for_relays, .. } = wanted;
-        let record = JoinTokenRecord { id, secret_hash, description, for_relays, uses, created_at, expires_at };
+        let NewJoinToken { description, for_relays, services, .. } = wanted;
+        let record =
+            JoinTokenRecord { id, secret_hash, description, for_relays, services, uses, created_at, expires_at };
         self.commit(Command::JoinToken(JoinTokenCommand::Create(record))).await?;
         Ok((token, expires_at))
     }

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use http_body::Body as HttpBody;
-use starling_identity::Identity;
-use starling_model::{Change, NodeName};
+use starling_model::{Change, Member, NodeName};
 use tokio::sync::watch;
 use tonic::body::Body;
 use tonic::codec::Streaming;
@@ -21,8 +20,8 @@ use tonic_prost::ProstCodec;
 use super::attach::{AgentDecoder, Attaching, begin};
 use super::messages::{Compared, Followed, OnWire, Renewal};
 use super::{
-    AGENT_FRAME_BYTES_MAX, AGENT_REQUEST_BYTES_MAX, AgentDoor, COMMIT_BYTES_MAX, FOR_NODE, FOR_RELAY, JoinRequest,
-    LeafRequest, path, wire,
+    AGENT_FRAME_BYTES_MAX, AGENT_REQUEST_BYTES_MAX, AgentDoor, COMMIT_BYTES_MAX, Credential, FOR_NODE, FOR_RELAY,
+    JoinRequest, LeafRequest, path, wire,
 };
 use crate::call::CallError;
 use crate::connection::{Origin, Peer, stopped};
@@ -53,87 +52,96 @@ impl AgentsService {
             return unary(request, AGENT_REQUEST_BYTES_MAX, join).await;
         }
         // Before anything of the request is read.
-        let caller = match caller(&origin, request.headers()) {
+        let caller = caller(&origin, request.headers()).and_then(|caller| {
+            // Of the caller itself the connection has been judged.
+            caller.spoken_for().map_or(Ok(()), |member| door.admit(member))?;
+            Ok(caller)
+        });
+        let caller = match caller {
             Ok(caller) => caller,
             Err(error) => return Status::from(error).into_http(),
         };
-        let (node, relay) = match (caller, request.uri().path()) {
-            (Caller::Agent(node), path::ATTACH) => {
-                return attach(door, Attaching::Node(node), request, self.stopping).await;
-            }
-            (Caller::Relay(relay), path::RELAY) => {
-                return attach(door, Attaching::Relay(relay), request, self.stopping).await;
-            }
-            (Caller::Relay(relay), path::RENEW) => {
-                let renew = |Renewal(csr_der)| async move { door.renew_relay(&relay, csr_der).await };
-                return unary(request, AGENT_REQUEST_BYTES_MAX, renew).await;
-            }
-            (Caller::Below { relay, through }, path::RENEW) => {
-                tracing::info!(%relay, %through, "a relay asks for the certificate of one below it");
-                let renew = |Renewal(csr_der)| async move { door.renew_relay(&relay, csr_der).await };
-                return unary(request, AGENT_REQUEST_BYTES_MAX, renew).await;
-            }
-            (Caller::Below { relay, through }, _) => {
-                let reason = format!("relay {through} asks for relay {relay} what only a node is answered");
-                return Status::from(CallError::refused(reason)).into_http();
-            }
-            (Caller::Agent(node), _) => (node, None),
-            (Caller::Behind { node, relay }, _) => (node, Some(relay)),
-            (Caller::Relay(relay), _) => {
-                let reason = format!("relay {relay} does not say for which node it asks");
-                return Status::from(CallError::refused(reason)).into_http();
-            }
-        };
-        if let Some(relay) = relay {
-            tracing::debug!(%node, %relay, path = request.uri().path(), "a relay asks for a node");
+        let Caller { credential, through } = caller;
+        if let Some(relay) = &through {
+            tracing::debug!(member = %credential.member, %relay, path = request.uri().path(), "a relay asks for a member");
         }
-        match request.uri().path() {
-            path::COMMIT => {
-                let commit = |changes: Vec<Change>| async move { door.commit(&node, changes).await };
-                unary(request, COMMIT_BYTES_MAX, commit).await
+        match (&credential.member, &through, request.uri().path()) {
+            (Member::Node(node), None, path::ATTACH) => {
+                attach(door, Attaching::Node(node.clone()), request, self.stopping).await
             }
-            path::OWN_RECORDS => {
-                let ask = |Compared(since)| async move { door.own_records(&node, since).await };
-                unary(request, AGENT_REQUEST_BYTES_MAX, ask).await
+            (Member::Relay(relay), None, path::RELAY) => {
+                attach(door, Attaching::Relay(relay.clone()), request, self.stopping).await
             }
-            path::ISSUE_LEAVES => {
-                let issue = |wanted: Vec<LeafRequest>| async move { door.issue_leaves(&node, wanted).await };
-                unary(request, AGENT_REQUEST_BYTES_MAX, issue).await
-            }
-            path::RENEW => {
-                let renew = |Renewal(csr_der)| async move { door.renew(&node, csr_der).await };
+            (_, _, path::RENEW) => {
+                let renew = |Renewal(csr_der)| async move { door.renew(&credential, csr_der).await };
                 unary(request, AGENT_REQUEST_BYTES_MAX, renew).await
             }
-            path::FOLLOW_CHECKS => {
-                let codec = ProstCodec::<wire::ChecksSeen, wire::FollowChecks>::default();
-                let mut grpc = Grpc::new(codec).max_decoding_message_size(AGENT_REQUEST_BYTES_MAX);
-                grpc.server_streaming(FollowChecks { door, stopping: self.stopping }, request).await
+            (Member::Node(_), _, _) => answer_node(door, self.stopping, credential, request).await,
+            (Member::Relay(relay), Some(through), _) => {
+                let reason = format!("relay {through} asks for relay {relay} what only a node is answered");
+                Status::from(CallError::refused(reason)).into_http()
             }
-            _ => Status::unimplemented("no such method").into_http(),
+            (Member::Relay(relay), None, _) => {
+                let reason = format!("relay {relay} does not say for which node it asks");
+                Status::from(CallError::refused(reason)).into_http()
+            }
         }
     }
 }
 
+/// Answers what the agent of a node asks, by itself or through a relay.
+async fn answer_node<B>(
+    door: Arc<dyn AgentDoor>,
+    stopping: watch::Receiver<bool>,
+    caller: Credential,
+    request: http::Request<B>,
+) -> http::Response<Body>
+where
+    B: HttpBody + Send + 'static,
+    B::Error: Into<StdError> + Send,
+{
+    let node = caller.member.name().clone();
+    match request.uri().path() {
+        path::COMMIT => {
+            let commit = |changes: Vec<Change>| async move { door.commit(&caller, changes).await };
+            unary(request, COMMIT_BYTES_MAX, commit).await
+        }
+        path::OWN_RECORDS => {
+            let ask = |Compared(since)| async move { door.own_records(&node, since).await };
+            unary(request, AGENT_REQUEST_BYTES_MAX, ask).await
+        }
+        path::ISSUE_LEAVES => {
+            let issue = |wanted: Vec<LeafRequest>| async move { door.issue_leaves(&node, wanted).await };
+            unary(request, AGENT_REQUEST_BYTES_MAX, issue).await
+        }
+        path::FOLLOW_CHECKS => {
+            let codec = ProstCodec::<wire::ChecksSeen, wire::FollowChecks>::default();
+            let mut grpc = Grpc::new(codec).max_decoding_message_size(AGENT_REQUEST_BYTES_MAX);
+            grpc.server_streaming(FollowChecks { door, stopping }, request).await
+        }
+        _ => Status::unimplemented("no such method").into_http(),
+    }
+}
+
 /// Who calls.
-enum Caller {
-    /// The agent of a node.
-    Agent(NodeName),
-    /// A relay for itself.
-    Relay(NodeName),
-    /// A relay, for a node behind it.
-    Behind { node: NodeName, relay: NodeName },
-    /// A relay, for a relay below it.
-    Below { relay: NodeName, through: NodeName },
+struct Caller {
+    credential: Credential,
+    /// The relay that speaks for it.
+    through: Option<NodeName>,
+}
+
+impl Caller {
+    /// The member that a relay speaks for.
+    fn spoken_for(&self) -> Option<&Credential> {
+        self.through.as_ref().map(|_| &self.credential)
+    }
 }
 
 /// The relay that calls, for itself or for others.
 fn relay(origin: &Origin) -> Option<NodeName> {
-    match &origin.peer {
-        Some(Peer::Member { identity, .. }) => match &**identity {
-            Identity::Relay { relay, .. } => Some(relay.clone()),
-            Identity::Workload(_) | Identity::Agent { .. } | Identity::Server { .. } | Identity::Authority(_) => None,
-        },
-        Some(Peer::Loopback(_)) | None => None,
+    match origin.member()?.member {
+        Member::Relay(relay) => Some(relay),
+        Member::Node(_) => None,
     }
 }
 
@@ -146,28 +154,28 @@ fn caller(origin: &Origin, headers: &http::HeaderMap) -> Result<Caller, CallErro
         });
         name.transpose()
     };
-    match &origin.peer {
-        Some(Peer::Member { identity, .. }) => match (&**identity, named(FOR_NODE)?, named(FOR_RELAY)?) {
-            (Identity::Agent { node, .. }, None, None) => Ok(Caller::Agent(node.clone())),
-            (Identity::Agent { node, .. }, Some(other), _) | (Identity::Agent { node, .. }, None, Some(other)) => {
-                Err(CallError::refused(format!(
-                    "only a relay speaks for another node, and {node} is none; it spoke for {other}"
-                )))
+    let Some(credential) = origin.member() else {
+        return Err(match &origin.peer {
+            Some(Peer::Member { identity, .. }) => {
+                CallError::refused(format!("this is for agents and relays, and the caller is {identity}"))
             }
-            (Identity::Relay { relay, .. }, None, None) => Ok(Caller::Relay(relay.clone())),
-            (Identity::Relay { relay, .. }, Some(node), None) => Ok(Caller::Behind { node, relay: relay.clone() }),
-            (Identity::Relay { relay, .. }, None, Some(below)) => {
-                Ok(Caller::Below { relay: below, through: relay.clone() })
+            Some(Peer::Loopback(_)) | None => {
+                CallError::refused("this is for agents, and the caller has no certificate; join first")
             }
-            (Identity::Relay { relay, .. }, Some(node), Some(below)) => {
-                Err(CallError::refused(format!("relay {relay} asks for node {node} and for relay {below} at once")))
-            }
-            (other @ (Identity::Workload(_) | Identity::Server { .. } | Identity::Authority(_)), ..) => {
-                Err(CallError::refused(format!("this is for agents and relays, and the caller is {other}")))
-            }
-        },
-        Some(Peer::Loopback(_)) | None => {
-            Err(CallError::refused("this is for agents, and the caller has no certificate; join first"))
+        });
+    };
+    let behind = |member, relay: &NodeName| {
+        Ok(Caller { credential: Credential { member, key: None }, through: Some(relay.clone()) })
+    };
+    match (&credential.member, named(FOR_NODE)?, named(FOR_RELAY)?) {
+        (_, None, None) => Ok(Caller { credential, through: None }),
+        (Member::Node(node), Some(other), _) | (Member::Node(node), None, Some(other)) => Err(CallError::refused(
+            format!("only a relay speaks for another node, and {node} is none; it spoke for {other}"),
+        )),
+        (Member::Relay(relay), Some(node), None) => behind(Member::Node(node), relay),
+        (Member::Relay(relay), None, Some(below)) => behind(Member::Relay(below), relay),
+        (Member::Relay(relay), Some(node), Some(below)) => {
+            Err(CallError::refused(format!("relay {relay} asks for node {node} and for relay {below} at once")))
         }
     }
 }

@@ -54,12 +54,16 @@ struct Door(Arc<Talker>);
 
 #[async_trait]
 impl AgentDoor for Door {
+    fn admit(&self, _: &Credential) -> Result<(), CallError> {
+        Ok(())
+    }
+
     fn attach(&self, _: NodeName, _: Hello) -> Result<Arc<dyn AgentStream>, CallError> {
         self.0.attached.send_replace(true);
         Ok(Arc::new(Talk(Arc::clone(&self.0))))
     }
 
-    async fn commit(&self, _: &NodeName, _: Vec<Change>) -> Result<Revision, CallError> {
+    async fn commit(&self, _: &Credential, _: Vec<Change>) -> Result<Revision, CallError> {
         Ok(Revision(1))
     }
 
@@ -75,7 +79,7 @@ impl AgentDoor for Door {
         Err(CallError::refused("not here"))
     }
 
-    async fn renew(&self, _: &NodeName, _: Vec<u8>) -> Result<IssuedLeaf, CallError> {
+    async fn renew(&self, _: &Credential, _: Vec<u8>) -> Result<IssuedLeaf, CallError> {
         Err(CallError::refused("not here"))
     }
 
@@ -97,7 +101,8 @@ fn serve(revisions: std::ops::Range<u64>, pipe: DuplexStream) -> (Arc<Talker>, w
         datacenter: "dc1".parse().unwrap(),
         node: "n1".parse().unwrap(),
     });
-    let peer = Peer::Member { identity, address: ([127, 0, 0, 1], 1).into(), is_local: true };
+    let peer =
+        Peer::Member { identity, key: KeyFingerprint([1; 32]), address: ([127, 0, 0, 1], 1).into(), is_local: true };
     let pulse = Pulse::new();
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
     let connection = Connection::new(Pulsed::new(pipe, Arc::clone(&pulse)), None, permit, stopping.clone());

@@ -20,8 +20,8 @@ use starling_attach::message::{AgentSays, Hello, ServerSays, Whole, WireItem};
 use starling_identity::{Identity, IssuanceRules, Layout, SpiffeId};
 use starling_model::{Change, InstanceId, NodeName, Revision, TrustDomain, UnixSeconds};
 use starling_rpc::{
-    AgentDoor, AgentStream, AliasView, Api, CONNECTIONS_MAX, CallError, Doors, JoinAnswer, JoinRequest, LeafRequest,
-    OwnRecords, ServeError, ServerClient,
+    AgentDoor, AgentStream, AliasView, Api, CONNECTIONS_MAX, CallError, Credential, Doors, JoinAnswer, JoinRequest,
+    LeafRequest, OwnRecords, ServeError, ServerClient,
 };
 use starling_tls::{
     CertificateAuthority, CredentialSlot, Credentials, IssuedLeaf, LeafKey, TrustRoots, agent_client_config,
@@ -201,6 +201,10 @@ pub struct Shared(pub Arc<Door>);
 
 #[async_trait]
 impl AgentDoor for Shared {
+    fn admit(&self, _: &Credential) -> Result<(), CallError> {
+        Ok(())
+    }
+
     fn attach(&self, node: NodeName, _: Hello) -> Result<Arc<dyn AgentStream>, CallError> {
         let talk = Talk { newest: Mutex::default(), waker: AtomicWaker::new(), taken_bytes: watch::Sender::new(0) };
         let talk = Arc::new(talk);
@@ -209,9 +213,9 @@ impl AgentDoor for Shared {
         Ok(Arc::new(Stream { door: Arc::clone(&self.0), node, talk }))
     }
 
-    async fn commit(&self, node: &NodeName, changes: Vec<Change>) -> Result<Revision, CallError> {
+    async fn commit(&self, caller: &Credential, changes: Vec<Change>) -> Result<Revision, CallError> {
         let mut committed = self.0.committed.lock().unwrap();
-        committed.push((node.clone(), changes));
+        committed.push((caller.member.name().clone(), changes));
         Ok(Revision(committed.len() as u64))
     }
 
@@ -238,8 +242,8 @@ impl AgentDoor for Shared {
         Ok(wanted.into_iter().map(answer).collect())
     }
 
-    async fn renew(&self, node: &NodeName, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
-        Ok(self.0.mesh.issue_agent(&csr_der, node))
+    async fn renew(&self, caller: &Credential, csr_der: Vec<u8>) -> Result<IssuedLeaf, CallError> {
+        Ok(self.0.mesh.issue_agent(&csr_der, caller.member.name()))
     }
 
     fn follow_checks(&self, _: &NodeName, _: Option<&InstanceId>) -> BoxStream<'static, Result<AliasView, CallError>> {

@@ -71,6 +71,7 @@ impl Touched {
             RecordKey::CaKey(_)
             | RecordKey::Fence(_)
             | RecordKey::JoinToken(_)
+            | RecordKey::Enrolment(_)
             | RecordKey::Leader
             | RecordKey::Attachment(_)
             | RecordKey::Coordination(_)

@@ -22,6 +22,7 @@ pub fn ground(change: &Change) -> Option<RecordKey> {
             | Record::CaRoot(_)
             | Record::CaKey(_)
             | Record::JoinToken(_)
+            | Record::Enrolment(_)
             | Record::Fence(_)
             | Record::VirtualAddress(_)
             | Record::Server(_)

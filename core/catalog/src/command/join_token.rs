@@ -3,10 +3,11 @@
 //! A token is stored as the hash of its secret. It touches no subject: nothing that a proxy does depends on it.
 
 use starling_model::{
-    Change, JoinTokenId, JoinTokenRecord, JoinTokenUse, JoinTokenUses, NodeId, NodeName, Record, RecordKey, SecretHash,
-    ServerId, UnixSeconds,
+    Change, JoinTokenId, JoinTokenRecord, JoinTokenUse, JoinTokenUses, KeyFingerprint, Member, NodeId, NodeName,
+    Record, RecordKey, SecretHash, ServerId, UnixSeconds,
 };
 
+use super::enrolment::{EnrolmentRefusal, Joining, enrol, is_holder};
 use super::{Decision, GUARDED_CHANGES_MAX};
 use crate::snapshot::Snapshot;
 
@@ -50,6 +51,8 @@ pub struct JoinRequest {
     pub node_id: NodeId,
     /// Whether it says that it is a relay.
     pub relay: bool,
+    /// The key that its certificate is to have.
+    pub key: KeyFingerprint,
     /// Whose the name is already.
     pub holder: NameHolder,
     /// When it asks.
@@ -124,6 +127,17 @@ pub enum JoinTokenRefusal {
         /// The identifier under which that node is registered; empty if it is not or has none.
         id: NodeId,
     },
+    /// The name is another's.
+    #[error(transparent)]
+    Enrolment(#[from] EnrolmentRefusal),
+}
+
+impl JoinRequest {
+    /// Who joins.
+    #[must_use]
+    pub fn member(&self) -> Member {
+        if self.relay { Member::Relay(self.node.clone()) } else { Member::Node(self.node.clone()) }
+    }
 }
 
 fn registered_as(id: &str) -> String {
@@ -181,10 +195,11 @@ fn decide_create(
 }
 
 fn decide_use(snapshot: &Snapshot, request: &JoinRequest, decision: &mut Decision) -> Result<(), JoinTokenRefusal> {
-    let stored = snapshot.join_token(&request.token).map(|stored| &stored.value);
-    let Some(token) = stored.filter(|token| token.secret_hash == request.secret_hash) else {
+    let stored = snapshot.join_token(&request.token);
+    let Some(stored) = stored.filter(|stored| stored.value.secret_hash == request.secret_hash) else {
         return Err(JoinTokenRefusal::Unknown);
     };
+    let token = &stored.value;
     if token.expires_at <= request.now {
         return Err(JoinTokenRefusal::Expired { id: token.id, expired_at: token.expires_at });
     }
@@ -196,21 +211,41 @@ fn decide_use(snapshot: &Snapshot, request: &JoinRequest, decision: &mut Decisio
         (true, false) => return Err(JoinTokenRefusal::ForRelays(token.id)),
         (true, true) | (false, false) => {}
     }
-    let id = snapshot.node(&request.node).map(|node| node.value.id.clone()).unwrap_or_default();
-    match request.holder {
-        NameHolder::Attached => return Err(JoinTokenRefusal::NodeTaken { node: request.node.clone(), id }),
-        NameHolder::Away if id.is_empty() || id != request.node_id => {
-            return Err(JoinTokenRefusal::NodeAway { node: request.node.clone(), id });
-        }
-        NameHolder::Away | NameHolder::Nobody => {}
+    let member = request.member();
+    // The holder of a name proves by its key that it is the same machine, alive or not.
+    if !is_holder(snapshot, &member, &request.key) {
+        refuse_taken_name(snapshot, request)?;
     }
+    let joining = Joining {
+        member,
+        key: request.key,
+        token: token.id,
+        token_made: stored.created,
+        services: token.services.as_ref(),
+        is_taken: request.holder != NameHolder::Nobody,
+        now: request.now,
+    };
+    enrol(snapshot, joining, decision)?;
+    // Also of a token that is not used up: one that is revoked meanwhile lets nobody in.
+    decision.see(snapshot, RecordKey::JoinToken(token.id));
     if let JoinTokenUses::OneTime { used: None } = &token.uses {
         let used = Some(JoinTokenUse { node: request.node.clone(), at: request.now });
-        decision.see(snapshot, RecordKey::JoinToken(token.id));
         decision.put(
             snapshot,
             Record::JoinToken(JoinTokenRecord { uses: JoinTokenUses::OneTime { used }, ..token.clone() }),
         );
     }
     Ok(())
+}
+
+/// Refuses the name of a living node, and that of one which is away to all but the node that is registered under it.
+fn refuse_taken_name(snapshot: &Snapshot, request: &JoinRequest) -> Result<(), JoinTokenRefusal> {
+    let id = snapshot.node(&request.node).map(|node| node.value.id.clone()).unwrap_or_default();
+    match request.holder {
+        NameHolder::Attached => Err(JoinTokenRefusal::NodeTaken { node: request.node.clone(), id }),
+        NameHolder::Away if id.is_empty() || id != request.node_id => {
+            Err(JoinTokenRefusal::NodeAway { node: request.node.clone(), id })
+        }
+        NameHolder::Away | NameHolder::Nobody => Ok(()),
+    }
 }

@@ -120,7 +120,7 @@ impl World {
     }
 
     async fn change(&self, change: Change) {
-        let command = Command::Node { name: self.node.clone(), changes: vec![change] };
+        let command = Command::of_node(self.node.clone(), vec![change]);
         self.server.commit(&command).await.expect("committed");
     }
 
@@ -225,7 +225,7 @@ async fn a_node_is_written_as_lost_as_soon_as_its_grace_is_over_and_not_before()
     for node in names.chain([first]) {
         let Some(record) = world.server.snapshot().node(&world.node).map(|node| node.value.clone()) else { panic!() };
         let changes = vec![Change::Put(Record::Node(Node { name: node.clone(), ..record }))];
-        world.server.commit(&Command::Node { name: node.clone(), changes }).await.expect("committed");
+        world.server.commit(&Command::of_node(node.clone(), changes)).await.expect("committed");
         streams.push(world.server.attach_agent(node).await.expect("it is not leaving"));
     }
     let before = asked.borrow_and_update().1;

@@ -8,8 +8,8 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use starling_agent::{AliasView, IssuedLeaf, LinkError, MeshView, OwnRecords, ProxyNext, ProxyWatch, ServerLink};
 use starling_catalog::{MeshRead, Refused, Subject};
-use starling_model::{Change, InstanceId, InstanceKey, NodeName, Revision, ServiceName};
-use starling_rpc::{AgentDoor, LeafRequest};
+use starling_model::{Change, InstanceId, InstanceKey, Member, NodeName, Revision, ServiceName};
+use starling_rpc::{AgentDoor, Credential, LeafRequest};
 use starling_server::{Door, Next, ProxySubscription, Server};
 
 /// The way from this node's agent to the server: the door that agents of other nodes come to.
@@ -21,7 +21,8 @@ pub(super) struct Link {
 #[async_trait]
 impl ServerLink for Link {
     async fn commit(&self, changes: Vec<Change>) -> Result<Revision, LinkError> {
-        Ok(self.door.commit(&self.node, changes).await?)
+        let own = Credential { member: Member::Node(self.node.clone()), key: None };
+        Ok(self.door.commit(&own, changes).await?)
     }
 
     async fn own_records(&self, since: Option<Revision>) -> Result<OwnRecords, LinkError> {

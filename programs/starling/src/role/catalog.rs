@@ -100,13 +100,9 @@ impl CatalogPort for Catalog {
     }
 
     async fn create_join_token(&self, wanted: NewJoinToken) -> Result<(JoinToken, UnixSeconds), CommitFailure> {
-        let NewJoinToken { for_relays, reusable, ttl, description } = wanted;
-        let created = if for_relays {
-            self.server.create_relay_token(reusable, ttl, description).await
-        } else {
-            self.server.create_join_token(reusable, ttl, description).await
-        };
-        created.map_err(|error| match error.downcast::<Failure>() {
+        let NewJoinToken { for_relays, reusable, ttl, description, services } = wanted;
+        let wanted = starling_server::NewJoinToken { for_relays, reusable, ttl, description, services };
+        self.server.create_join_token(wanted).await.map_err(|error| match error.downcast::<Failure>() {
             Ok(failure) => failed(failure),
             Err(error) if error.is::<JoinTokenTtlError>() => CommitFailure::Invalid(error.to_string()),
             Err(error) => CommitFailure::Unavailable(format!("{error:#}")),

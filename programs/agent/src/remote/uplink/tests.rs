@@ -11,8 +11,8 @@ use starling_attach::{FromServer, Replica};
 use starling_identity::{ClusterId, Identity, IssuanceRules};
 use starling_model::{Datacenter, UnixSeconds};
 use starling_rpc::{
-    AgentDoor, AgentStream, AliasView as WireView, CONNECTIONS_MAX, CallError, Doors, JoinAnswer, JoinRequest,
-    OwnRecords as WireRecords,
+    AgentDoor, AgentStream, AliasView as WireView, CONNECTIONS_MAX, CallError, Credential, Doors, JoinAnswer,
+    JoinRequest, OwnRecords as WireRecords,
 };
 use starling_tls::{
     CertificateAuthority, CredentialSlot, Credentials, IssuedLeaf as TlsLeaf, LeafKey, TrustRoots, agent_client_config,
@@ -55,6 +55,10 @@ fn unasked<T>() -> Result<T, CallError> {
 
 #[async_trait]
 impl AgentDoor for Script {
+    fn admit(&self, _: &Credential) -> Result<(), CallError> {
+        Ok(())
+    }
+
     fn attach(&self, _: NodeName, hello: Hello) -> Result<Arc<dyn AgentStream>, CallError> {
         let mut says = vec![ServerSays::Welcome(Welcome::default())];
         if !hello.standby {
@@ -64,7 +68,7 @@ impl AgentDoor for Script {
         Ok(Arc::new(Silent(Mutex::new(says.into_iter().map(|says| FromServer::from(says).to_bytes()).collect()))))
     }
 
-    async fn commit(&self, _: &NodeName, _: Vec<Change>) -> Result<Revision, CallError> {
+    async fn commit(&self, _: &Credential, _: Vec<Change>) -> Result<Revision, CallError> {
         unasked()
     }
 
@@ -84,7 +88,7 @@ impl AgentDoor for Script {
         unasked()
     }
 
-    async fn renew(&self, _: &NodeName, _: Vec<u8>) -> Result<TlsLeaf, CallError> {
+    async fn renew(&self, _: &Credential, _: Vec<u8>) -> Result<TlsLeaf, CallError> {
         unasked()
     }
 
