@@ -103,7 +103,7 @@ async fn only_a_lost_node_is_taken_out() {
     json_of(&world, "PUT", "/v1/catalog/register", &node("passing").to_string()).await;
     let name = NodeName::new("n2").unwrap();
     let changes = vec![Change::Delete(RecordKey::Node(name.clone()))];
-    CatalogPort::commit(&*world, Command::Node { name, changes }).await.unwrap();
+    CatalogPort::commit(&*world, Command::of_node(name, changes)).await.unwrap();
     assert_ne!(json_of(&world, "GET", "/v1/health/state/any", "").await, json!([]));
     assert_eq!(send(&world, "PUT", leave, "").await.0, 200);
     assert_eq!(json_of(&world, "GET", "/v1/health/state/any", "").await, json!([]));

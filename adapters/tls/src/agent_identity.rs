@@ -158,6 +158,20 @@ impl AgentIdentity {
         Ok(identity)
     }
 
+    /// The key that is kept below the data directory `dir`, whether its certificate is good or not. The servers know the
+    /// node by it.
+    ///
+    /// # Errors
+    /// As [`AgentIdentity::load`], but for an identity that is not there.
+    pub fn kept_key(dir: &Path) -> Result<Option<LeafKey>, AgentIdentityError> {
+        let folder = match present_folder(dir) {
+            Err(AgentIdentityError::Absent { .. }) => return Ok(None),
+            folder => folder?,
+        };
+        let key = LeafKey::from_pem(text(&read(&folder, KEY_FILE)?)).map_err(MaterialError::from);
+        key.map(Some).map_err(|source| AgentIdentityError::Damaged { path: folder, source })
+    }
+
     /// Trusts other roots, on disk too; certificate and key stay.
     ///
     /// # Errors

@@ -55,10 +55,16 @@ pub enum EnrolmentCommand {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnrolmentRefusal {
     /// It was evicted.
-    #[error("{0} was evicted; make a new join token with `starling token create --join`, and join again with it")]
+    #[error(
+        "{0} was evicted; to let it in again, remove agent/identity from its data directory and start it with a new join \
+         token (`starling token create --join`)"
+    )]
     Evicted(Member),
     /// Its name was released for another.
-    #[error("{0} was released by an operator; join again with a join token")]
+    #[error(
+        "the name of {0} was released by an operator; remove agent/identity from its data directory and start it with a \
+         join token (`starling token create --join`)"
+    )]
     Released(Member),
     /// Another key holds the name.
     #[error("{0} is held by another key; an operator frees the name with `starling node release`")]

@@ -98,7 +98,8 @@ pub async fn join(
     };
     let token: JoinToken = text.parse().context("the join token")?;
     let tls = Arc::new(join_client_config(token.root)?);
-    let key = LeafKey::generate()?;
+    // A node that was in the mesh proves by its key that it is the same.
+    let key = AgentIdentity::kept_key(data_dir)?.map_or_else(LeafKey::generate, Ok)?;
     let request =
         JoinRequest { token: text.to_owned(), node: name, node_id, csr_der: key.csr_der()?, relay, through: None };
     let ask = |server: String| ask(server, Arc::clone(&tls), request.clone());

@@ -27,6 +27,7 @@ mod definitions;
 mod demo;
 mod differential;
 mod dns_settings;
+mod enrolments;
 mod etcd;
 mod expired;
 mod faults;
