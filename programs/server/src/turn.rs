@@ -14,7 +14,7 @@ use starling_store::{Committed, Failure, LoadError, Watch, WatchError, Write};
 
 use crate::server::Server;
 
-/// Pause before a store that could not be read is read again.
+/// Pause before the store is read again: after a failure, and when it forgot what came next while it was read.
 const RELOAD_PAUSE: Duration = Duration::from_secs(1);
 
 /// The catalog that is in a store.
@@ -113,7 +113,8 @@ async fn reload(server: &Server) -> anyhow::Result<Watch> {
         publish(server, &before, applied, &changes);
         match server.store().watch(stored.revision).await {
             Err(WatchError::Unavailable(reason)) => again(&reason).await,
-            Err(WatchError::Compacted { .. }) => {}
+            // What was read is forgotten already. Without a pause, servers that fall behind would read everything without end.
+            Err(WatchError::Compacted { .. }) => tokio::time::sleep(RELOAD_PAUSE).await,
             watch => return Ok(watch?),
         }
     }
