@@ -65,6 +65,15 @@ pub trait CatalogPort: Send + Sync + 'static {
         false
     }
 
+    /// Deletes a quarantined record from the store; `None` if there is none under `key`.
+    ///
+    /// # Errors
+    /// [`CommitFailure`] if the record changed meanwhile, or the store takes no write.
+    async fn delete_quarantined(&self, key: &str) -> Result<Option<Revision>, CommitFailure> {
+        let _ = key;
+        Ok(None)
+    }
+
     /// How it stands with each process that keeps a shared store. Takes some seconds where one does not answer.
     async fn store_members(&self) -> Vec<StoreMember> {
         Vec::new()

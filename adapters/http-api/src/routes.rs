@@ -22,6 +22,7 @@ mod members;
 mod membership;
 mod monitor;
 mod operator;
+mod quarantine;
 mod query;
 mod servers;
 mod session;
@@ -219,6 +220,8 @@ fn own_routes() -> Vec<Route> {
         Route::new("GET", "/starling/v1/health/ready", P::Public, B::NONE, "503 while the server that answers is to be sent nothing; with `writes` also while its store takes none", |a, c| Box::pin(servers::ready(a, c))),
         Route::new("GET", "/starling/v1/proxies", P::OperatorRead, B::NONE, "Every proxy that is known to any server: connected, revision applied, what it refused (`local`)", |a, c| Box::pin(starling::proxies(a, c))),
         Route::new("GET", "/starling/v1/diagnostics", P::OperatorRead, B::NONE, "What is wrong with what users wrote, and what to do", |a, c| Box::pin(starling::diagnostics(a, c))),
+        Route::new("GET", "/starling/v1/quarantine", P::OperatorRead, B::NONE, "Stored records that this release cannot use, and why", |a, c| Box::pin(quarantine::list(a, c))),
+        Route::new("DELETE", "/starling/v1/quarantine", P::OperatorWrite, B::NONE, "Delete a quarantined record from the store (`key`)", |a, c| Box::pin(quarantine::delete(a, c))),
         Route::new("GET", "/starling/v1/can", P::IntentionsRead, B::NONE, "Whether a request may pass, and which rule decides (`source`, `destination`, `path`, `method`, `header=NAME:VALUE`)", |a, c| Box::pin(starling::can(a, c))),
         Route::new("GET", "/starling/v1/agent/xds", P::ServiceRead, B::NONE, "What a proxy of this node has to know to ask for its configuration: the node, its datacentre and the port of xDS", |a, c| Box::pin(agent::xds(a, c))),
         Route::new("PUT", "/starling/v1/agent/leaves/rotate", P::AgentWrite, B::NONE, "Have every leaf certificate of this node issued anew, with a new key", |a, c| Box::pin(starling::rotate_leaves(a, c))),

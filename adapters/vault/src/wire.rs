@@ -65,6 +65,12 @@ impl Address {
     pub fn is_tls(&self) -> bool {
         self.tls
     }
+
+    /// Its host, without the brackets of an IPv6 address.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        self.host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(&self.host)
+    }
 }
 
 impl fmt::Display for Address {

@@ -19,7 +19,7 @@ use crate::message::{
     AgentSays, MessageError, Reached, Resume, ServerSays, Subjects, Subscribe, Update, Welcome, Whole,
 };
 use crate::message::{LEVEL_OF_MOVES, decode_subject, encode_subject};
-use crate::projection::{Item, ItemKey};
+use crate::projection::ReadItem;
 use crate::replica::{Content, ReplicaError};
 
 /// For whom streams are heard: an agent's replica, or what a relay holds.
@@ -68,7 +68,7 @@ pub trait Hearer {
 
 /// What has been heard on one stream and is not in the replica yet.
 #[derive(Debug, Clone)]
-pub struct Intake<I = (ItemKey, Option<Item>), W = Content> {
+pub struct Intake<I = ReadItem, W = Content> {
     /// The epoch of the server at the other end.
     epoch: u64,
     /// The epoch that it has to be of, since another stream is open beside this one.
@@ -126,6 +126,8 @@ pub struct HandedOver {
     pub touched: BTreeSet<Subject>,
     /// The revisions at which the node's own records were written; 0 among them if there is no telling.
     pub node_written: BTreeSet<Revision>,
+    /// Why items that came now cannot be read by this release.
+    pub unreadable: Vec<String>,
 }
 
 impl<I, W> Intake<I, W> {

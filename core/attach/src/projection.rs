@@ -15,10 +15,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
+use starling_catalog::quarantine::deny_all;
 use starling_catalog::{Front, Marks, MeshRead, Snapshot, Subject};
 use starling_model::{
-    CaRootRecord, Change, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceKey, Locality, NameError, Port,
-    ServerId, ServerRecord, ServiceName, Weights,
+    CaRootRecord, Change, CheckStatus, ConfigEntry, ConfigEntryKey, ConfigKind, InstanceKey, Locality, MeshEntry,
+    NameError, Port, ServerId, ServerRecord, ServiceName, Weights,
 };
 
 use crate::message::{MessageError, WireItem};
@@ -385,6 +386,48 @@ pub fn decode_item(subject: &Subject, wire: &WireItem) -> Result<(ItemKey, Optio
         | Subject::SessionList
         | Subject::Access => Err(wrong("it is not sent to agents".to_owned())),
     }
+}
+
+/// An item as an agent keeps it: also one whose value it cannot read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReadItem {
+    /// The key on the wire.
+    pub wire_key: String,
+    /// Where it belongs; `None` for a kind of entry of a newer release.
+    pub key: Option<ItemKey>,
+    /// The item; of an unreadable one a stand-in that allows nothing, or `None`.
+    pub item: Option<Item>,
+    /// Why the value cannot be read.
+    pub unreadable: Option<String>,
+}
+
+/// Reads an item. One whose value is damaged, or of a newer release, does not end the stream: a stand-in replaces it.
+/// Unreadable intentions deny every source.
+///
+/// # Errors
+/// [`MessageError`] if the key does not fit the subject, or a root cannot be read: the agent then keeps the roots it trusts.
+pub fn read_item(subject: &Subject, wire: &WireItem) -> Result<ReadItem, MessageError> {
+    let wire_key = wire.key.clone();
+    let error = match decode_item(subject, wire) {
+        Ok((key, item)) => return Ok(ReadItem { wire_key, key: Some(key), item, unreadable: None }),
+        Err(error) => error,
+    };
+    // The key on its own decides whether the item belongs here at all.
+    let bare = decode_item(subject, &WireItem { key: wire_key.clone(), value: None });
+    let (key, item) = match (subject, bare) {
+        (Subject::Roots, _) => return Err(error),
+        (Subject::Intentions(destination), Ok((key, _))) if wire.value.is_some() => {
+            (Some(key), Some(Item::Entry(ConfigEntry::ServiceIntentions(deny_all(destination.clone())))))
+        }
+        (_, Ok((MESH, _))) if wire.value.is_some() => {
+            let entry = MeshEntry { mesh_destinations_only: true, ..MeshEntry::default() };
+            (Some(MESH), Some(Item::Entry(ConfigEntry::Mesh(entry))))
+        }
+        (_, Ok((key, _))) if wire.value.is_some() => (Some(key), None),
+        (Subject::Routing(_) | Subject::ProxyDefaults, Err(_)) => (None, None),
+        (_, _) => return Err(error),
+    };
+    Ok(ReadItem { wire_key, key, item, unreadable: Some(error.to_string()) })
 }
 
 /// The subject that a config entry belongs to, and its key there; `None` for one that agents are not told of.

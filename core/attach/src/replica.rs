@@ -17,7 +17,7 @@ use starling_model::{
 
 use crate::intake::{HandedOver, Hearer, Intake, Staged, What};
 use crate::message::{FromServer, MessageError, Reached, ServerSays, Update, Whole, decode_subject, encode_subject};
-use crate::projection::{Item, ItemKey, decode_item, encode_item};
+use crate::projection::{Item, ItemKey, ReadItem, encode_item, read_item};
 
 /// Why a frame cannot be applied; the stream has to end. The replica keeps what it has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -88,6 +88,8 @@ pub struct Content {
     services: Vec<ServiceName>,
     servers: BTreeMap<ServerId, ServerRecord>,
     mark: bool,
+    /// By their keys on the wire, the items that cannot be read, and why.
+    unreadable: BTreeMap<String, String>,
 }
 
 /// Whether what is there of a subject may be relied on.
@@ -250,6 +252,11 @@ impl Replica {
         roots
     }
 
+    /// Why items cannot be read by this release: each names its subject. Stand-ins that allow nothing are in their place.
+    pub fn unreadable(&self) -> impl Iterator<Item = &str> {
+        self.topics.values().flat_map(|topic| topic.content.unreadable.values()).map(String::as_str)
+    }
+
     /// The servers of the mesh, by identifier; none where the store has one server.
     pub fn servers(&self) -> impl Iterator<Item = &ServerRecord> {
         self.topics.get(&Subject::Servers).into_iter().flat_map(|topic| topic.content.servers.values())
@@ -265,7 +272,7 @@ impl Replica {
 }
 
 impl Hearer for Replica {
-    type Item = (ItemKey, Option<Item>);
+    type Item = ReadItem;
     type Whole = Content;
     type HandedOver = HandedOver;
 
@@ -305,23 +312,23 @@ impl Hearer for Replica {
     }
 
     fn read_item(subject: &Subject, update: &Update, _: &Bytes) -> Result<Self::Item, MessageError> {
-        decode_item(subject, update.item.as_ref().ok_or(MessageError::Unknown)?)
+        read_item(subject, update.item.as_ref().ok_or(MessageError::Unknown)?)
     }
 
     fn read_whole(subject: &Subject, whole: &Whole, _: &Bytes) -> Result<Content, MessageError> {
         let mut content = Content::default();
         for wire in &whole.items {
-            let (key, item) = decode_item(subject, wire)?;
-            if item.is_none() {
+            let read = read_item(subject, wire)?;
+            if read.item.is_none() && read.unreadable.is_none() {
                 return Err(not_whole(subject));
             }
-            content.put(key, item);
+            content.take(read);
         }
         Ok(content)
     }
 
     fn apply(&mut self, staged: Vec<Staged<Self::Item, Content>>, through: Revision, epoch: u64) -> HandedOver {
-        let mut node_written = BTreeSet::new();
+        let (mut node_written, mut unreadable) = (BTreeSet::new(), Vec::new());
         // Of these there was nothing to rely on, so that all that is staged of them counts.
         let mut begun = BTreeSet::new();
         for Staged { subject, revision, what } in staged {
@@ -335,13 +342,15 @@ impl Hearer for Replica {
             }
             self.clock += 1;
             let changed = match what {
-                What::Item((key, item)) => {
+                What::Item(read) => {
+                    unreadable.extend(read.unreadable.clone());
                     let topic = Arc::make_mut(topic);
-                    topic.content.put(key, item);
+                    topic.content.take(read);
                     topic.changed = self.clock;
                     true
                 }
                 What::Whole(content) => {
+                    unreadable.extend(content.unreadable.values().cloned());
                     let changed = topic.replace(&subject, content, self.clock);
                     if !is_complete {
                         begun.insert(subject.clone());
@@ -355,7 +364,7 @@ impl Hearer for Replica {
         }
         self.through = through;
         self.reached = Reached { epoch, revision: self.reached.revision.max(through.0) };
-        HandedOver { touched: std::mem::take(&mut self.touched), node_written }
+        HandedOver { touched: std::mem::take(&mut self.touched), node_written, unreadable }
     }
 }
 
@@ -382,14 +391,27 @@ impl Topic {
         !same
     }
 
-    /// Up to where it is complete, given the last `Through`; 0 if it has to be sent whole. What came after the `Through` may
+    /// Up to where it is complete, given the last `Through`; 0 if it has to be sent whole, as after an upgrade of this agent
+    /// that may read what it could not. What came after the `Through` may
     /// be a part of what belongs together.
     fn complete_through(&self, through: Revision) -> Revision {
-        if self.known && self.doubt == Doubt::None { through } else { Revision(0) }
+        let complete = self.known && self.doubt == Doubt::None && self.content.unreadable.is_empty();
+        if complete { through } else { Revision(0) }
     }
 }
 
 impl Content {
+    fn take(&mut self, read: ReadItem) {
+        let ReadItem { wire_key, key, item, unreadable } = read;
+        match unreadable {
+            Some(reason) => drop(self.unreadable.insert(wire_key, reason)),
+            None => drop(self.unreadable.remove(&wire_key)),
+        }
+        if let Some(key) = key {
+            self.put(key, item);
+        }
+    }
+
     pub(crate) fn put(&mut self, key: ItemKey, item: Option<Item>) {
         match (key, item) {
             (ItemKey::Front(key), Some(Item::Front(front))) => {

@@ -182,18 +182,9 @@ fn values_outside_the_grammar_are_errors() {
     let bad = [
         (endpoints(), item("i1", front())),
         (endpoints(), item("n1/a b", front())),
-        (endpoints(), item("n1/i1", Some(front_bytes(3, 80)))),
-        (endpoints(), item("n1/i1", Some(front_bytes(0, 65_536)))),
-        (endpoints(), item("n1/i1", json("{}"))),
         (endpoints(), item("n1/i1", None)),
         (Subject::Roots, item("r2", json(root))),
-        (routing.clone(), item("", json(r#"{"service-defaults":{"service":"other"}}"#))),
-        (routing.clone(), item("", json(r#"{"service-intentions":{"destination":"web","sources":[]}}"#))),
-        (routing.clone(), item("x", json(r#"{"service-defaults":{"service":"web"}}"#))),
-        (routing.clone(), item("virtual-address", json("240.0.0.1"))),
-        (destinations.clone(), item("", json("[\"a b\"]"))),
         (destinations, item("web", json("[]"))),
-        (routing, item("", json("{"))),
         (Subject::Service("web".parse().unwrap()), item("x", json(""))),
     ];
     for (subject, item) in bad {
@@ -202,6 +193,40 @@ fn values_outside_the_grammar_are_errors() {
         assert!(matches!(refused, Err(ReplicaError::Message(_))), "{subject} {item:?}: {refused:?}");
         assert!(!replica.replica.knows(&subject));
     }
+}
+
+/// One entry of a newer release must not cut an agent off from every other change.
+#[test]
+fn unreadable_values_keep_the_stream_and_allow_nothing() {
+    let json = |text: &'static str| Some(Bytes::from_static(text.as_bytes()));
+    let routing = Subject::Routing("web".parse().unwrap());
+    let unreadable = [
+        (endpoints(), item("n1/i1", Some(front_bytes(3, 80)))),
+        (endpoints(), item("n1/i1", Some(front_bytes(0, 65_536)))),
+        (endpoints(), item("n1/i1", json("{}"))),
+        (routing.clone(), item("", json(r#"{"service-defaults":{"service":"other"}}"#))),
+        (routing.clone(), item("", json(r#"{"service-intentions":{"destination":"web","sources":[]}}"#))),
+        (routing.clone(), item("x", json(r#"{"service-defaults":{"service":"web"}}"#))),
+        (routing.clone(), item("virtual-address", json("240.0.0.1"))),
+        (routing, item("", json("{"))),
+        (Subject::Destinations("web".parse().unwrap()), item("", json("[\"a b\"]"))),
+    ];
+    for (subject, item) in unreadable {
+        let mut replica = wanting();
+        replica.hear_all(&whole_of(&subject, vec![item])).unwrap();
+        assert!(replica.replica.knows(&subject));
+        assert_eq!(replica.replica.unreadable().count(), 1, "{subject}");
+        // A later release of the agent may read it, so the agent asks for the subject again.
+        let mut kept = Replica::from_frames(replica.replica.to_frames()).unwrap();
+        let (_, AgentSays::Subscribe(asked)) = Intake::begin(&mut kept, false) else { panic!("no request") };
+        let again = asked.resumes.iter().find(|resume| resume.subject == encode_subject(&subject)).unwrap();
+        assert_eq!(again.have, 0, "{subject}");
+    }
+    let subject = Subject::Intentions("web".parse().unwrap());
+    let mut replica = wanting();
+    replica.hear_all(&whole_of(&subject, vec![item("", json(r#"{"of":"tomorrow"}"#))])).unwrap();
+    let entry = starling_catalog::MeshRead::intentions(&replica.replica, &"web".parse().unwrap()).unwrap();
+    assert!(entry.sources.len() == 1 && !entry.sources[0].decision.may_allow(), "{entry:?}");
 }
 
 #[test]

@@ -257,9 +257,12 @@ impl Snapshot {
     }
 
     /// What somebody may who has these grants, in this datacentre, where `default` holds for what no rule speaks of. What they name and is
-    /// there no more gives nothing.
+    /// there no more gives nothing. A quarantined policy or role denies everything, since it could have denied anything.
     #[must_use]
     pub fn acl_rights(&self, grants: &AclGrants, datacenter: &Datacenter, default: Action) -> AclRights {
+        if self.links_quarantined(grants) {
+            return AclRights::new(Action::Deny, []);
+        }
         let mut rules = Vec::new();
         let mut policies = BTreeSet::new();
         self.collect(grants, datacenter, &mut policies, &mut rules);

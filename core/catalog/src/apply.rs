@@ -58,7 +58,9 @@ impl Snapshot {
         let revision = fresh.revision;
         let stamps =
             |_: &Self, key: &RecordKey| fresh.created(key).zip(fresh.modified(key)).unwrap_or((revision, revision));
-        (self.step(revision, &changes, stamps), changes)
+        let mut applied = self.step(revision, &changes, stamps);
+        applied.snapshot.quarantine = fresh.quarantine.clone();
+        (applied, changes)
     }
 
     /// The state after `changes`, of which each record is made and changed when `stamps` says.
@@ -295,6 +297,9 @@ impl Snapshot {
 
     /// The revision at which a record was made; `None` if there is none.
     pub(crate) fn created(&self, key: &RecordKey) -> Option<Revision> {
+        if let Some(record) = self.quarantined_at(key) {
+            return Some(record.created);
+        }
         match key {
             RecordKey::Node(name) => self.node(name).map(|r| r.created),
             RecordKey::Instance(key) => self.instance(key).map(|r| r.created),

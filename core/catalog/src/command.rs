@@ -344,7 +344,8 @@ fn decide_after(snapshot: &Snapshot, command: &Command, first: Option<Revision>)
 
 impl Decision {
     fn put(&mut self, snapshot: &Snapshot, record: Record) {
-        if !snapshot.holds(&record) {
+        // A write of what a stand-in says replaces the unreadable record.
+        if !snapshot.holds(&record) || snapshot.quarantined_at(&record.key()).is_some() {
             self.changes.push(Change::Put(record));
         }
     }

@@ -14,6 +14,7 @@ mod members;
 pub mod mesh;
 mod outside;
 mod prepared_query;
+pub mod quarantine;
 pub mod receipts;
 pub mod snapshot;
 mod sorted;
@@ -32,6 +33,7 @@ pub use command::{
 pub use fan_out::{FanOut, SubscriberId};
 pub use mesh::{Front, Marks, MeshRead};
 pub use prepared_query::{QUERIES_MAX, QUERY_KIND, StoredQuery};
+pub use quarantine::{Interpreted, Quarantined, StoredRecord, StoredWrite};
 pub use receipts::{
     Barrier, ChangeReport, Counts, Earlier, EarlierError, NodeReport, Progress, ProxyReport, Receipts, Refused,
     Reporter, ReporterId, Until, UntilError,

@@ -21,6 +21,7 @@ use crate::acl::AccessControl;
 use crate::coordination::Coordination;
 use crate::members::Members;
 use crate::outside::Links;
+use crate::quarantine::Quarantine;
 use crate::sorted::{Order, Sorted};
 use crate::subject::Subject;
 
@@ -45,6 +46,8 @@ pub struct Snapshot {
     pub(crate) members: Members,
     pub(crate) coordination: Coordination,
     pub(crate) access: AccessControl,
+    /// Stored records that cannot be used.
+    pub(crate) quarantine: Quarantine,
     /// Instances by the name they bear.
     pub(crate) by_name: OrdMap<ServiceName, Arc<Sorted<ByKey>>>,
     /// Sidecars by the service they stand in front of.
@@ -498,9 +501,14 @@ impl Snapshot {
         self.members.attachments()
     }
 
-    /// The revision at which a record last changed; `None` if there is none.
+    /// The revision at which a record last changed, also of a quarantined one; `None` if there is none.
     #[must_use]
     pub fn modified(&self, key: &RecordKey) -> Option<Revision> {
+        self.quarantined_at(key).map(|record| record.modified).or_else(|| self.modified_readable(key))
+    }
+
+    /// The revision at which a readable record last changed.
+    fn modified_readable(&self, key: &RecordKey) -> Option<Revision> {
         match key {
             RecordKey::Node(name) => self.node(name).map(|r| r.modified),
             RecordKey::Instance(key) => self.instance(key).map(|r| r.modified),
@@ -568,9 +576,11 @@ impl Snapshot {
     /// The changes that turn this state into `newer`. Costs a pass over both; for a reader that has lost its place.
     #[must_use]
     pub(crate) fn difference(&self, newer: &Self) -> Vec<Change> {
-        let gone = self.records().map(|record| record.value.key()).filter(|key| newer.modified(key).is_none());
+        let gone = self.records().map(|record| record.value.key());
+        let gone = gone.filter(|key| newer.modified_readable(key).is_none() && !newer.keeps_last_readable(key));
         let mut changes: Vec<_> = gone.map(Change::Delete).collect();
-        let written = newer.records().filter(|record| self.modified(&record.value.key()) != Some(record.modified));
+        let is_new = |record: &Versioned<Record>| self.modified_readable(&record.value.key()) != Some(record.modified);
+        let written = newer.records().filter(is_new);
         changes.extend(written.map(|record| Change::Put(record.value)));
         changes
     }

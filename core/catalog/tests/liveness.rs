@@ -28,6 +28,7 @@ fn runs(bits: u64) -> Change {
         version: "0".to_owned(),
         since: UnixSeconds(0),
         leaving: false,
+        level: starling_model::RECORD_LEVEL,
     }))
 }
 

@@ -91,7 +91,7 @@ pub use router::{
     RequestMatch, RetryBudget, RetryOn, RetryPolicy, RouteAction, RouteDestination, RouteRedirect, ServiceRoute,
     ServiceRouter,
 };
-pub use server::{AttachmentRecord, LeaderRecord, ServerId, ServerIdError, ServerRecord};
+pub use server::{AttachmentRecord, LeaderRecord, RECORD_LEVEL, ServerId, ServerIdError, ServerRecord};
 pub use service::{
     InstanceKey, InstanceKind, OtherGateway, OtherGatewayKind, ServiceInstance, SidecarProxy, TaggedAddress,
     TransparentProxy, Upstream, Weights,

@@ -219,6 +219,14 @@ pub enum RecordError {
         #[source]
         source: serde_json::Error,
     },
+    /// The value is the record of another key.
+    #[error("record {key:?} holds the record of {content:?}")]
+    Misplaced {
+        /// The key it is stored under.
+        key: String,
+        /// The key of its content.
+        content: String,
+    },
 }
 
 /// A record of a node itself, or of something on it.
@@ -263,6 +271,28 @@ impl RecordKey {
             | Self::Attachment(_)
             | Self::Coordination(_)
             | Self::Acl(_) => None,
+        }
+    }
+
+    /// The [`RECORD_LEVEL`](crate::RECORD_LEVEL) of the first release that reads this kind.
+    #[must_use]
+    pub fn level(&self) -> u32 {
+        match self {
+            // Every release that announces a level, and those before, read these.
+            Self::Node(_)
+            | Self::Instance(_)
+            | Self::Check(..)
+            | Self::Config(_)
+            | Self::CaRoot(_)
+            | Self::CaKey(_)
+            | Self::JoinToken(_)
+            | Self::Fence(_)
+            | Self::VirtualAddress(_)
+            | Self::Server(_)
+            | Self::Leader
+            | Self::Attachment(_)
+            | Self::Coordination(_)
+            | Self::Acl(_) => 0,
         }
     }
 
@@ -378,7 +408,7 @@ impl Record {
     /// Reads what [`Record::encode`] wrote under `key`.
     ///
     /// # Errors
-    /// [`RecordError::Value`] if the bytes are not that kind of record.
+    /// [`RecordError::Value`] if the bytes are not that kind of record, [`RecordError::Misplaced`] if they are another key's.
     pub fn decode(key: &RecordKey, bytes: &[u8]) -> Result<Self, RecordError> {
         let decoded = match key {
             RecordKey::Node(_) => serde_json::from_slice(bytes).map(Self::Node),
@@ -399,7 +429,12 @@ impl Record {
             RecordKey::Coordination(key) => CoordinationRecord::from_json(key, bytes).map(Self::Coordination),
             RecordKey::Acl(key) => AclRecord::from_json(key, bytes).map(Self::Acl),
         };
-        decoded.map_err(|source| RecordError::Value { key: key.encode(), source })
+        let record = decoded.map_err(|source| RecordError::Value { key: key.encode(), source })?;
+        let content = record.key();
+        if content != *key {
+            return Err(RecordError::Misplaced { key: key.encode(), content: content.encode() });
+        }
+        Ok(record)
     }
 }
 

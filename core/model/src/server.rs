@@ -8,6 +8,12 @@ use serde::{Deserialize, Serialize};
 use crate::name::NodeName;
 use crate::time::UnixSeconds;
 
+/// The newest level of record kinds that this release reads and writes.
+///
+/// A release that adds a kind raises it, and gives the kind that level in [`RecordKey::level`](crate::RecordKey::level). No server
+/// writes a kind before every server on the store announces its level.
+pub const RECORD_LEVEL: u32 = 1;
+
 /// Names one run of one server: a restarted one is another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -76,6 +82,9 @@ pub struct ServerRecord {
     /// Whether it is about to end: nobody is to come to it any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
+    /// The record kinds that it reads: all up to this [`RECORD_LEVEL`]. 0 before servers announced one.
+    #[serde(default)]
+    pub level: u32,
 }
 
 /// The server that has the duties of which there is only one: see `docs/adr/0017-members.md`. Bound to a lease of its own.
@@ -98,6 +107,13 @@ pub struct AttachmentRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_of_a_release_before_levels_announces_none() {
+        let json = r#"{"id":"00000000000000ab","name":"s1","http":"a:1","agents":"a:2","version":"0.1.0","since":7}"#;
+        let record: ServerRecord = serde_json::from_str(json).expect("readable");
+        assert_eq!(record.level, 0);
+    }
 
     #[test]
     fn identifiers_have_one_text() {

@@ -6,6 +6,6 @@ mod saving;
 #[cfg(test)]
 mod tests;
 
-pub use incoming::{Incoming, IncomingError};
+pub use incoming::{Incoming, IncomingError, Unreadable};
 pub use restoring::{RestoreFailure, Restored};
 pub use saving::Saved;

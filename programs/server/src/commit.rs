@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use starling_catalog::{Command, Decision, Refusal, Seen, Snapshot, decide, decide_again, ground};
-use starling_model::{Change, Revision};
+use starling_model::{Change, NodeName, RECORD_LEVEL, Revision};
 use starling_store::{
     CommitError, Condition, Expected, Key, LoadError, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_CONDITIONS,
     MAX_TRANSACTION_OPERATIONS, Transaction, Write,
@@ -34,6 +34,14 @@ pub enum CommitFailure {
     /// Other writers kept changing what it depends on; nothing was changed.
     #[error("gave up after {ATTEMPTS_MAX} conflicts with other writers")]
     Contended,
+    /// A server on the store does not read a kind of record that it writes. Nothing was changed.
+    #[error("server {server} does not read records such as {key} yet: upgrade every server, then try again")]
+    Gated {
+        /// The server.
+        server: NodeName,
+        /// The record's key.
+        key: String,
+    },
     /// No store will ever take it: a record is over the size of a transaction, what it depends on is over the number of
     /// conditions, or it changes a record twice. Nothing was changed.
     #[error("the store can never take it")]
@@ -125,6 +133,7 @@ impl Server {
                     return Ok((revision, snapshot));
                 }
             };
+            refuse_unknown_to_others(&snapshot, &decision)?;
             match self.write(&decision, &mut written).await {
                 Ok(revision) => {
                     self.published(revision).await?;
@@ -176,6 +185,22 @@ impl Server {
         Some(*last)
     }
 
+    /// Deletes a quarantined record from the store; `None` if there is none under `key`.
+    ///
+    /// # Errors
+    /// [`CommitFailure`] if the record changed meanwhile, or the store takes no write.
+    pub async fn delete_quarantined(&self, key: &str) -> Result<Option<Revision>, CommitFailure> {
+        let snapshot = self.snapshot();
+        let found = snapshot.quarantined().find(|(known, _)| *known == key);
+        let Some((modified, key)) = found.map(|(_, record)| record.modified).zip(Key::new(key.to_owned()).ok()) else {
+            return Ok(None);
+        };
+        let as_seen = Expected::ModifiedAt(starling_store::Revision(modified.0));
+        let revision = self.store().commit(Transaction::new().require(key.clone(), as_seen).delete(key)).await?;
+        self.published(Revision(revision.0)).await?;
+        Ok(Some(Revision(revision.0)))
+    }
+
     /// Waits until the catalog has what the store found instead of what was seen.
     async fn caught_up(&self, seen: &Snapshot, found: starling_store::Revision) -> Result<(), CommitFailure> {
         let target = Revision(found.0).max(Revision(seen.revision().0 + 1));
@@ -193,6 +218,20 @@ impl From<CommitError> for CommitFailure {
             CommitError::Conflict { .. } | CommitError::Failed(_) | CommitError::Closed => Self::Store(error),
         }
     }
+}
+
+/// An older server would quarantine the record, and so not act on it.
+fn refuse_unknown_to_others(snapshot: &Snapshot, decision: &Decision) -> Result<(), CommitFailure> {
+    if snapshot.servers().all(|server| server.value.level >= RECORD_LEVEL) {
+        return Ok(());
+    }
+    for change in &decision.changes {
+        let key = change.key();
+        if let Some(server) = snapshot.servers_before(&key).next() {
+            return Err(CommitFailure::Gated { server: server.clone(), key: key.encode() });
+        }
+    }
+    Ok(())
 }
 
 /// What is to be found of a key after a write of our own.

@@ -85,6 +85,7 @@ impl From<CommitFailure> for CallError {
             CommitFailure::Refused(refusal) => refused(&refusal),
             invalid @ CommitFailure::Invalid(_) => Self::refused(format!("{:#}", anyhow::Error::from(invalid))),
             other @ (CommitFailure::Contended
+            | CommitFailure::Gated { .. }
             | CommitFailure::Halted(_)
             | CommitFailure::Unavailable(_)
             | CommitFailure::Behind

@@ -27,7 +27,7 @@ mod turn;
 
 pub use admission::CsrLimits;
 pub use agents::{AgentStream, IsLeaving, Superseded};
-pub use backup::{Incoming, IncomingError, RestoreFailure, Restored, Saved};
+pub use backup::{Incoming, IncomingError, RestoreFailure, Restored, Saved, Unreadable};
 pub use commit::{CommitFailure, Unmade};
 pub use contact::Currency;
 pub use door::Door;

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use starling_catalog::Snapshot;
-use starling_model::{Change, Fence, LeaderRecord, Node, NodeName, Record, RecordKey, ServerId, ServerRecord};
+use starling_model::{
+    Change, Fence, LeaderRecord, Node, NodeName, RECORD_LEVEL, Record, RecordKey, ServerId, ServerRecord,
+};
 use starling_store::{CommitError, Expected, Lease, LeaseId, StoreMember, Transaction};
 use tokio::sync::{Notify, watch};
 
@@ -94,7 +96,7 @@ impl Membership {
         let Advertised { name, http, agents } = advertised.clone();
         let (id, since) = (ServerId::from_random(fastrand::u64(..)), now());
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        Self::of(Some(ServerRecord { id, name, http, agents, version, since, leaving: false }))
+        Self::of(Some(ServerRecord { id, name, http, agents, version, since, leaving: false, level: RECORD_LEVEL }))
     }
 
     fn of(me: Option<ServerRecord>) -> Self {
@@ -297,7 +299,10 @@ impl Server {
     async fn take_the_lead(&self, me: ServerId, lease: LeaseId) -> Result<(), CommitError> {
         let record = Record::Leader(LeaderRecord { server: me });
         let key = store_key(&record.key());
-        let claim = Transaction::new().require(key.clone(), Expected::Absent);
+        // An unreadable record of a leader is replaced.
+        let unreadable = self.snapshot().quarantined_at(&record.key()).map(|record| record.modified);
+        let expected = unreadable.map_or(Expected::Absent, |at| Expected::ModifiedAt(starling_store::Revision(at.0)));
+        let claim = Transaction::new().require(key.clone(), expected);
         unless_beaten(self.store().commit(claim.put_leased(key, record.encode(), lease)).await)
     }
 

@@ -121,6 +121,16 @@ pub enum Inconsistent {
         /// The id of the root in the store.
         root: String,
     },
+    /// The records of the CA cannot be read, so this server would create a second CA beside the first.
+    #[error(
+        "the store holds the CA record {key}, which this release cannot read ({reason}), and no other root signs; nothing was changed: start the release that wrote it, or restore the store from a backup"
+    )]
+    AuthorityUnreadable {
+        /// The record's key.
+        key: String,
+        /// Why it cannot be read.
+        reason: String,
+    },
     /// There is no UUID for a node that the store knows by one.
     #[error(
         "{} does not exist, but the store knows the node {node} by the id {id}; nothing was changed: restore it, or write that id to it",
@@ -178,7 +188,7 @@ impl Opening {
             StoreKind::Embedded => examine_embedded(&config.data_dir).await?,
             StoreKind::Etcd(options) => examine_etcd(&config.data_dir, options).await?,
         };
-        let catalog = turn::catalog(&stored)?;
+        let catalog = turn::catalog(&stored);
         let in_files = match CertificateAuthority::open(&config.data_dir) {
             Err(OpenError::Absent { .. }) => None,
             opened => Some(opened?),

@@ -119,6 +119,7 @@ struct Metrics {
     changes: Counter,
     revision: Gauge,
     leaves: Counter,
+    quarantined: Gauge,
 }
 
 impl Server {
@@ -169,6 +170,7 @@ impl Server {
             beaten: tokio::sync::Mutex::default(),
             restoring: tokio::sync::Mutex::default(),
         });
+        server.count_quarantined(&server.snapshot());
         supervise(&server, watch);
         tokio::spawn(liveness::watch(Arc::downgrade(&server), Arc::clone(&liveness)));
         tokio::spawn(liveness::write(Arc::downgrade(&server), liveness));
@@ -440,6 +442,10 @@ impl Server {
         self.metrics.changes.inc();
     }
 
+    pub(crate) fn count_quarantined(&self, snapshot: &Snapshot) {
+        self.metrics.quarantined.set(i64::try_from(snapshot.quarantined().len()).unwrap_or(i64::MAX));
+    }
+
     pub(crate) fn advance(&self, snapshot: Arc<Snapshot>) {
         self.snapshot.store(snapshot);
     }
@@ -525,6 +531,11 @@ impl Metrics {
         Self {
             changes: registry.register("changes", "Changes applied to the catalog", Counter::default()),
             revision: registry.register("catalog_revision", "Revision of the catalog", Gauge::default()),
+            quarantined: registry.register(
+                "quarantined_records",
+                "Stored records that this release cannot use",
+                Gauge::default(),
+            ),
             leaves: registry.register("leaf_certificates_issued", "Leaf certificates signed", Counter::default()),
         }
     }

@@ -8,25 +8,39 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::Context;
-use starling_catalog::{Applied, Snapshot};
-use starling_model::{Change, Record, RecordKey, Revision, Versioned};
+use starling_catalog::{Applied, Interpreted, Quarantined, Snapshot, StoredRecord, StoredWrite};
+use starling_model::{Change, Revision};
 use starling_store::{Committed, Failure, LoadError, Watch, WatchError, Write};
 
 use crate::server::Server;
 
-/// Pause before a store that could not be read is read again.
+/// Pause before the store is read again: after a failure, and when it forgot what came next while it was read.
 const RELOAD_PAUSE: Duration = Duration::from_secs(1);
 
 /// The catalog that is in a store.
-pub(crate) fn catalog(stored: &starling_store::Snapshot) -> anyhow::Result<Snapshot> {
-    let mut records = Vec::with_capacity(stored.entries.len());
-    for entry in &stored.entries {
-        let key = decode_key(entry.key.as_bytes())?;
-        let value = Record::decode(&key, &entry.value)?;
-        let (created, modified) = (Revision(entry.created.0), Revision(entry.modified.0));
-        records.push(Versioned { value, created, modified });
+///
+/// Records that this release cannot use are quarantined; see [`starling_catalog::quarantine`].
+pub(crate) fn catalog(stored: &starling_store::Snapshot) -> Snapshot {
+    let entries = stored.entries.iter().map(|entry| StoredRecord {
+        key: entry.key.as_bytes(),
+        value: &entry.value,
+        created: Revision(entry.created.0),
+        modified: Revision(entry.modified.0),
+    });
+    let catalog = Snapshot::load_stored(Revision(stored.revision.0), entries);
+    for (key, record) in catalog.quarantined() {
+        warn(key, &record.value);
     }
-    Ok(Snapshot::load(Revision(stored.revision.0), records))
+    catalog
+}
+
+fn warn(key: &str, record: &Quarantined) {
+    tracing::warn!(
+        key,
+        reason = record.reason,
+        bytes = record.bytes,
+        "quarantined a stored record that this release cannot use; see /starling/v1/quarantine"
+    );
 }
 
 /// Follows the store until the server is dropped.
@@ -38,7 +52,7 @@ pub(crate) async fn follow(server: &Weak<Server>, mut watch: Watch) -> anyhow::R
         let next = watch.next().await;
         let Some(server) = server.upgrade() else { return Ok(()) };
         match next {
-            Ok(committed) => turn(&server, &committed)?,
+            Ok(committed) => turn(&server, &committed),
             Err(WatchError::Compacted { from, oldest }) => {
                 tracing::warn!(%from, %oldest, "the store no longer has all that this server missed: it is read anew");
                 watch = reload(&server).await.context("falling behind the store, and reloading it failed")?;
@@ -48,16 +62,18 @@ pub(crate) async fn follow(server: &Weak<Server>, mut watch: Watch) -> anyhow::R
     }
 }
 
-fn turn(server: &Server, committed: &Committed) -> anyhow::Result<()> {
+fn turn(server: &Server, committed: &Committed) {
     if committed.writes.is_empty() {
         progress(server, Revision(committed.revision.0));
-        return Ok(());
+        return;
     }
-    let changes = committed.writes.iter().map(decode).collect::<anyhow::Result<Vec<_>>>()?;
+    let interpreted = Interpreted::of(committed.writes.iter().map(stored));
+    for (key, record) in interpreted.quarantined() {
+        warn(key, record);
+    }
     let before = server.snapshot();
-    let applied = before.apply(Revision(committed.revision.0), &changes);
-    publish(server, &before, applied, &changes);
-    Ok(())
+    let applied = before.apply_stored(Revision(committed.revision.0), &interpreted);
+    publish(server, &before, applied, &interpreted.changes);
 }
 
 /// Makes `applied`, to which `changes` have led from `before`, what everybody sees.
@@ -70,6 +86,7 @@ fn publish(server: &Server, before: &Snapshot, applied: Applied, changes: &[Chan
     server.members_changed(before, &snapshot, changes);
     server.enrolments_changed(changes);
     server.count_change();
+    server.count_quarantined(&snapshot);
     server.announce(snapshot.revision());
 }
 
@@ -91,13 +108,14 @@ async fn reload(server: &Server) -> anyhow::Result<Watch> {
             }
             loaded => loaded.context("the store could not be read")?,
         };
-        let fresh = catalog(&stored)?;
+        let fresh = catalog(&stored);
         let before = server.snapshot();
         let (applied, changes) = before.catch_up(&fresh);
         publish(server, &before, applied, &changes);
         match server.store().watch(stored.revision).await {
             Err(WatchError::Unavailable(reason)) => again(&reason).await,
-            Err(WatchError::Compacted { .. }) => {}
+            // What was read is forgotten already. Without a pause, servers that fall behind would read everything without end.
+            Err(WatchError::Compacted { .. }) => tokio::time::sleep(RELOAD_PAUSE).await,
             watch => return Ok(watch?),
         }
     }
@@ -108,47 +126,12 @@ async fn again(reason: &Failure) {
     tokio::time::sleep(RELOAD_PAUSE).await;
 }
 
-fn decode(write: &Write) -> anyhow::Result<Change> {
-    Ok(match write {
-        Write::Put { key, value, .. } => Change::Put(Record::decode(&decode_key(key.as_bytes())?, value)?),
-        Write::Delete { key } => Change::Delete(decode_key(key.as_bytes())?),
-    })
-}
-
-fn decode_key(bytes: &[u8]) -> anyhow::Result<RecordKey> {
-    let text = std::str::from_utf8(bytes).context("the store holds a key that is not UTF-8")?;
-    Ok(RecordKey::decode(text)?)
+fn stored(write: &Write) -> StoredWrite<'_> {
+    match write {
+        Write::Put { key, value, .. } => StoredWrite { key: key.as_bytes(), value: Some(value) },
+        Write::Delete { key } => StoredWrite { key: key.as_bytes(), value: None },
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use starling_catalog::Command;
-    use starling_store::{Key, Transaction};
-    use starling_telemetry::Registry;
-
-    use super::*;
-    use crate::commit::CommitFailure;
-    use crate::server::ServerConfig;
-
-    /// What another, newer program might write into a store that both share.
-    #[tokio::test]
-    async fn a_write_that_it_does_not_understand_halts_the_server_instead_of_being_passed_over() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let config = ServerConfig::new(directory.path().to_owned(), "dc1".parse().expect("a name"));
-        let server = Server::start(config, &Registry::default()).await.expect("the server starts");
-        let before = server.snapshot().revision();
-        let key = Key::new("hologram/h1").expect("a key");
-        let write = Write::Put { key, value: b"{}".to_vec().into(), lease: None };
-        server.store().commit(Transaction { conditions: Vec::new(), writes: vec![write] }).await.expect("durable");
-        let reason = server.halted().await;
-        assert!(reason.contains("hologram"), "{reason}");
-        assert_eq!(server.snapshot().revision(), before, "readers keep what was understood");
-        let name = "n1".parse().expect("a name");
-        let refused = server.commit(&Command::DeregisterNode(name)).await;
-        assert!(refused.is_ok(), "nothing to do is no write: {refused:?}");
-        let entry = starling_model::ServiceDefaults::bare("web".parse().expect("a name"));
-        let entry = starling_model::ConfigEntry::ServiceDefaults(entry);
-        let refused = server.commit(&Command::PutConfig { entry, cas: None }).await;
-        assert!(matches!(refused, Err(CommitFailure::Halted(_))), "{refused:?}");
-    }
-}
+mod tests;

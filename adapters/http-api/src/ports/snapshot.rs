@@ -50,6 +50,8 @@ pub struct RestoreReport {
     pub join_tokens: u64,
     /// Virtual addresses that were left.
     pub virtual_addresses: u64,
+    /// Records of the file that this release cannot use.
+    pub unreadable: u64,
 }
 
 /// Why a snapshot was not saved or restored.

@@ -102,7 +102,8 @@ pub(super) async fn ready(api: Arc<Api>, call: Call) -> Outcome {
     let is_leaving = api.catalog.leaving(false).is_some_and(|leaving| leaving.begun);
     let takes_writes = api.catalog.currency().takes_writes;
     let ready = !api.catalog.has_halted() && !is_leaving && (takes_writes || !call.query.switch("writes")?);
-    let form = json!({"ready": ready, "leaving": is_leaving, "store": store(&api)});
+    let quarantined = api.catalog.snapshot().quarantined().len();
+    let form = json!({"ready": ready, "leaving": is_leaving, "quarantined": quarantined, "store": store(&api)});
     Ok(judged(ready, form))
 }
 

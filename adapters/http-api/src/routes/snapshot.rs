@@ -59,6 +59,7 @@ fn form(report: &RestoreReport) -> serde_json::Value {
             "ca_records": report.authority,
             "join_tokens": report.join_tokens,
             "virtual_addresses": report.virtual_addresses,
+            "unreadable": report.unreadable,
         },
     })
 }

@@ -246,7 +246,8 @@ async fn with_others(
 
 pub(super) async fn diagnostics(api: Arc<Api>, _: Call) -> Outcome {
     let revision = api.catalog.snapshot().revision();
-    let rows = api.catalog.diagnostics();
+    let mut rows = api.catalog.diagnostics();
+    rows.extend(super::quarantine::diagnostics(&api));
     let form = |row: &crate::ports::DiagnosticRow| json!({"object": row.object, "field": row.field, "reason": row.reason, "fix": row.fix});
     let rows: Vec<Value> = rows.iter().map(form).collect();
     Ok(Answer::json(json!({"revision": revision.0, "diagnostics": rows})))

@@ -74,7 +74,7 @@ async fn load_once(
                 id.map_or(Ok(()), |id| door::is_of(id, &kv.value))?;
                 is_described = true;
             } else {
-                entries.push(entry(space, numbering, &kv)?);
+                entries.extend(entry(space, numbering, &kv));
             }
         }
         if !page.more {
@@ -87,15 +87,16 @@ async fn load_once(
     Ok(Snapshot { revision, entries })
 }
 
-/// Key and value with memory of their own: in etcd's answer they would keep the whole page.
-fn entry(space: &Space, numbering: Numbering, kv: &KeyValue) -> Result<Entry, EtcdTrouble> {
-    let key = space.entry(&kv.key).ok_or_else(|| EtcdTrouble::Malformed(format!("the key {:?}", kv.key)))?;
+/// Key and value with memory of their own: in etcd's answer they would keep the whole page. `None` for a key that no server
+/// has written: it stays where it is.
+fn entry(space: &Space, numbering: Numbering, kv: &KeyValue) -> Option<Entry> {
+    let key = space.entry(&kv.key).or_else(|| space.warn_of_foreign(&kv.key))?;
     let mut bytes = Vec::with_capacity(key.as_bytes().len() + kv.value.len());
     bytes.extend_from_slice(key.as_bytes());
     bytes.extend_from_slice(&kv.value);
     let mut bytes = bytes::Bytes::from(bytes);
     let value = bytes.split_off(key.as_bytes().len());
-    let key = crate::Key::new(bytes).map_err(|error| EtcdTrouble::Malformed(error.to_string()))?;
+    let key = crate::Key::new(bytes).ok()?;
     let (created, modified) = (numbering.ours(kv.create_revision), numbering.ours(kv.mod_revision));
-    Ok(Entry { key, value, created, modified, leased: kv.lease != 0 })
+    Some(Entry { key, value, created, modified, leased: kv.lease != 0 })
 }

@@ -16,6 +16,9 @@ const META: &str = "meta";
 /// Under the prefix: the entries, each by its own key.
 const RECORDS: &str = "records/";
 
+/// Bytes of an ignored key that a log line shows: etcd sets no limit on keys.
+const FOREIGN_KEY_SHOWN: usize = 128;
+
 /// A prefix of etcd's keys, such as `/starling/`: begins and ends with a slash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdPrefix(String);
@@ -89,6 +92,18 @@ impl Space {
     pub(super) fn entry(&self, key: &Bytes) -> Option<Key> {
         let inner = key.strip_prefix(&self.records[..])?;
         Key::new(key.slice_ref(inner)).ok()
+    }
+
+    /// Logs a key under the prefix that no server writes: empty, too long, or outside the records. Always `None`.
+    pub(super) fn warn_of_foreign(&self, key: &Bytes) -> Option<Key> {
+        let shown = &key[..key.len().min(FOREIGN_KEY_SHOWN)];
+        tracing::warn!(
+            key = %shown.escape_ascii(),
+            bytes = key.len(),
+            prefix = %self.all.escape_ascii(),
+            "ignored an etcd key that no server has written; delete it, or move it out of the prefix"
+        );
+        None
     }
 }
 

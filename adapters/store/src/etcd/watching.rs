@@ -251,7 +251,7 @@ impl Watcher {
                 door::is_of(self.shared.id, &kv.value)?;
                 continue;
             }
-            let (revision, write) = self.write(event)?;
+            let Some((revision, write)) = self.write(event)? else { continue };
             if revision != of && !writes.is_empty() {
                 self.ready.push_back(Committed { revision: of, writes: std::mem::take(&mut writes).into() });
             }
@@ -267,16 +267,17 @@ impl Watcher {
         Ok(())
     }
 
-    fn write(&self, event: Event) -> Result<(Revision, Write), EtcdTrouble> {
+    /// `None` for a key that no server has written.
+    fn write(&self, event: Event) -> Result<Option<(Revision, Write)>, EtcdTrouble> {
         let is_delete = match event.r#type() {
             EventType::Put => false,
             EventType::Delete => true,
         };
         let kv = event.kv.ok_or_else(|| EtcdTrouble::Malformed("an event without a key".to_owned()))?;
-        let entry = self.shared.space.entry(&kv.key);
-        let key = entry.ok_or_else(|| EtcdTrouble::Malformed(format!("the key {:?}", kv.key)))?;
+        let entry = self.shared.space.entry(&kv.key).or_else(|| self.shared.space.warn_of_foreign(&kv.key));
+        let Some(key) = entry else { return Ok(None) };
         let lease = (kv.lease != 0).then_some(LeaseId(kv.lease));
         let write = if is_delete { Write::Delete { key } } else { Write::Put { key, value: kv.value, lease } };
-        Ok((self.shared.numbering.ours(kv.mod_revision), write))
+        Ok(Some((self.shared.numbering.ours(kv.mod_revision), write)))
     }
 }

@@ -70,6 +70,31 @@ async fn others_in_the_same_etcd_are_neither_seen_nor_waited_for() {
     assert_eq!(ours.load().await.unwrap().entries.len(), 1);
 }
 
+/// One slip of an operator's hand must not stop every server.
+#[tokio::test]
+async fn keys_that_no_server_has_written_are_ignored() {
+    let etcd = Etcd::start();
+    let store = etcd.open().await;
+    let mut watch = store.watch(Revision(base(&store).await)).await.unwrap();
+    // "/starling/x", and "/starling/records/" with nothing behind it.
+    for foreign in ["L3N0YXJsaW5nL3g=", "L3N0YXJsaW5nL3JlY29yZHMv"] {
+        etcd.post("/v3/kv/put", &format!(r#"{{"key":"{foreign}","value":""}}"#));
+    }
+    store.commit(put("a", "ours")).await.unwrap();
+    let written = async {
+        loop {
+            let committed = watch.next().await.unwrap();
+            if !committed.writes.is_empty() {
+                return committed.writes.len();
+            }
+        }
+    };
+    assert_eq!(tokio::time::timeout(DEADLINE, written).await.expect("in time"), 1);
+    assert_eq!(store.load().await.unwrap().entries.len(), 1);
+    drop((store, watch));
+    assert_eq!(opened(etcd.options()).await.load().await.unwrap().entries.len(), 1);
+}
+
 #[tokio::test]
 async fn what_is_compacted_is_told_and_never_skipped() {
     let etcd = Etcd::start();

@@ -1,9 +1,12 @@
 //! A snapshot file on its way in: read piece by piece, and nothing of it used before all of it was found good.
 
+use std::collections::BTreeSet;
+
 use starling_backup::file::{Decoder, Header, Item, SnapshotError, StoredRecord};
 use starling_backup::is_saved;
 use starling_backup::plan::Records;
-use starling_model::{Record, RecordError, RecordKey};
+use starling_catalog::{Interpreted, StoredWrite};
+use starling_model::{Change, RecordKey};
 
 /// A snapshot file that is being read.
 #[derive(Debug, Default)]
@@ -11,6 +14,16 @@ pub struct Incoming {
     decoder: Decoder,
     header: Option<Header>,
     records: Records,
+    unreadable: Unreadable,
+}
+
+/// Records of a snapshot file that this release cannot use.
+#[derive(Debug, Clone, Default)]
+pub struct Unreadable {
+    /// How many there are.
+    pub count: u64,
+    /// Those with a key of this release: a restore leaves the present record as it is.
+    pub keys: BTreeSet<RecordKey>,
 }
 
 /// Why a snapshot cannot be restored. Nothing was changed.
@@ -19,12 +32,6 @@ pub enum IncomingError {
     /// The file is no good.
     #[error(transparent)]
     File(#[from] SnapshotError),
-    /// It is whole, but this release does not understand what is in it.
-    #[error("the snapshot holds what this release does not understand: use the release that saved it, or a later one")]
-    Record(#[from] RecordError),
-    /// A key is no text.
-    #[error("the snapshot is of another kind of store: its key {0} is none of Starling's")]
-    Key(String),
 }
 
 impl Incoming {
@@ -37,31 +44,40 @@ impl Incoming {
         while let Some(item) = self.decoder.next()? {
             match item {
                 Item::Header(header) => self.header = Some(header),
-                Item::Record(record) => self.take(&record)?,
+                Item::Record(record) => self.take(&record),
             }
         }
         Ok(())
     }
 
-    fn take(&mut self, stored: &StoredRecord) -> Result<(), IncomingError> {
+    fn take(&mut self, stored: &StoredRecord) {
         if !is_saved(&stored.key) {
-            return Ok(());
+            return;
         }
-        let text =
-            std::str::from_utf8(&stored.key).map_err(|_| IncomingError::Key(stored.key.escape_ascii().to_string()))?;
-        let key = RecordKey::decode(text)?;
-        let record = Record::decode(&key, &stored.value)?;
-        self.records.insert(key, record);
-        Ok(())
+        let interpreted = Interpreted::of([StoredWrite { key: &stored.key, value: Some(&stored.value) }]);
+        for (key, record) in interpreted.quarantined() {
+            tracing::warn!(
+                key,
+                reason = record.reason,
+                "the snapshot file holds a record that this release cannot use"
+            );
+            self.unreadable.count += 1;
+        }
+        for change in interpreted.changes {
+            match change {
+                Change::Put(record) => drop(self.records.insert(record.key(), record)),
+                Change::Delete(key) => drop(self.unreadable.keys.insert(key)),
+            }
+        }
     }
 
     /// The whole of it.
     ///
     /// # Errors
     /// [`IncomingError`]
-    pub fn finish(self) -> Result<(Header, Records), IncomingError> {
+    pub fn finish(self) -> Result<(Header, Records, Unreadable), IncomingError> {
         let length = SnapshotError::Truncated { length: 0, within: "its header" };
         self.decoder.finish()?;
-        Ok((self.header.ok_or(length)?, self.records))
+        Ok((self.header.ok_or(length)?, self.records, self.unreadable))
     }
 }

@@ -16,6 +16,7 @@ use starling_store::{
     CommitError, Condition, Expected, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_CONDITIONS, Transaction,
 };
 
+use super::Unreadable;
 use crate::commit::{CommitFailure, store_key, write};
 use crate::liveness::is_alive;
 use crate::server::Server;
@@ -42,6 +43,8 @@ pub struct Restored {
     pub younger: Vec<String>,
     /// How many there are in all.
     pub younger_count: u64,
+    /// Records of the snapshot that this release cannot use.
+    pub unreadable: u64,
     /// What is never set back.
     pub left: Left,
 }
@@ -93,9 +96,14 @@ impl Server {
     ///
     /// # Errors
     /// [`RestoreFailure`].
-    pub async fn restore(&self, then: &Records, own_node: Option<&NodeName>) -> Result<Restored, RestoreFailure> {
+    pub async fn restore(
+        &self,
+        then: &Records,
+        unreadable: &Unreadable,
+        own_node: Option<&NodeName>,
+    ) -> Result<Restored, RestoreFailure> {
         let _one_at_a_time = self.restoring().try_lock().map_err(|_| RestoreFailure::Busy)?;
-        Work::begin(self, then, own_node).await.map_err(RestoreFailure::NotBegun)?.finish().await
+        Work::begin(self, then, unreadable, own_node).await.map_err(RestoreFailure::NotBegun)?.finish().await
     }
 }
 
@@ -104,6 +112,7 @@ impl<'a> Work<'a> {
     pub(super) async fn begin(
         server: &'a Server,
         then: &Records,
+        unreadable: &Unreadable,
         own_node: Option<&NodeName>,
     ) -> Result<Self, CommitFailure> {
         // Everything that was acknowledged before, by whichever server, is to be set back.
@@ -111,7 +120,8 @@ impl<'a> Work<'a> {
         let barrier = barrier.map_err(|error| CommitError::Unavailable(Arc::new(error)))?;
         server.published(Revision(barrier.0)).await?;
         let begun = server.snapshot();
-        let now: Records = begun.records().map(|record| (record.value.key(), record.value)).collect();
+        let now = begun.records().map(|record| (record.value.key(), record.value));
+        let now: Records = now.filter(|(key, _)| !unreadable.keys.contains(key)).collect();
         let Plan { stages, left } = plan::plan(&now, then, |node| own_node == Some(node) || is_alive(&begun, node));
         let puts = stages.iter().flat_map(|stage| &stage.changes).filter(|change| matches!(change, Change::Put(_)));
         let planned = puts.map(Change::key).collect();
@@ -121,6 +131,7 @@ impl<'a> Work<'a> {
             removed: 0,
             younger: Vec::new(),
             younger_count: 0,
+            unreadable: unreadable.count,
             left,
         };
         Ok(Self { server, begun, stages, planned, own: BTreeMap::new(), transactions: Vec::new(), restored })

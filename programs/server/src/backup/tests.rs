@@ -12,7 +12,7 @@ use starling_model::{
 use starling_telemetry::Registry;
 
 use super::restoring::Work;
-use super::{Incoming, Restored};
+use super::{Incoming, Restored, Unreadable};
 use crate::server::{Server, ServerConfig};
 
 struct World {
@@ -68,7 +68,7 @@ impl World {
     }
 
     async fn begin(&self, then: &Records) -> Work<'_> {
-        Work::begin(&self.server, then, None).await.expect("begun")
+        Work::begin(&self.server, then, &Unreadable::default(), None).await.expect("begun")
     }
 }
 
@@ -104,12 +104,12 @@ async fn what_was_saved_is_there_again_under_higher_revisions() {
     world.commit(Command::DeregisterNode("n1".parse().expect("a name"))).await;
     let last = world.register("n2", &["web"]).await;
     let Restored { revision, written, removed, younger_count, .. } =
-        world.server.restore(&then, None).await.expect("restored");
+        world.server.restore(&then, &Unreadable::default(), None).await.expect("restored");
     assert!(revision.0 > last);
     assert_eq!((written, removed, younger_count), (4, 2, 0));
     // Virtual addresses are for ever; there were some before, too.
     assert_eq!(world.now(), without_fences(&then));
-    let again = world.server.restore(&then, None).await.expect("restored");
+    let again = world.server.restore(&then, &Unreadable::default(), None).await.expect("restored");
     assert_eq!((again.written, again.removed, again.revision), (0, 0, world.server.snapshot().revision()));
 }
 
@@ -162,7 +162,7 @@ async fn only_one_restore_is_at_work_at_a_server() {
     let world = World::start().await;
     let then = world.saved().await;
     let _held = world.server.restoring().lock().await;
-    let refused = world.server.restore(&then, None).await;
+    let refused = world.server.restore(&then, &Unreadable::default(), None).await;
     assert!(matches!(refused, Err(super::RestoreFailure::Busy)), "{refused:?}");
 }
 
@@ -174,24 +174,37 @@ async fn a_large_difference_goes_in_many_transactions_and_its_receipt_is_one() {
     world.register("n1", &names).await;
     let then = world.saved().await;
     world.commit(Command::DeregisterNode("n1".parse().expect("a name"))).await;
-    let restored = world.server.restore(&then, None).await.expect("restored");
+    let restored = world.server.restore(&then, &Unreadable::default(), None).await.expect("restored");
     assert_eq!(restored.written, 301);
     assert_eq!(world.now(), without_fences(&then));
     assert!(world.server.report(restored.revision, 0).is_some());
 }
 
 #[tokio::test]
-async fn a_snapshot_of_what_is_not_understood_changes_nothing() {
-    let mut incoming = Incoming::default();
+async fn unreadable_records_of_a_snapshot_deny_or_leave_the_present_record() {
+    let world = World::start().await;
+    world.register("n1", &["web"]).await;
+    world.intention("web", "api", Action::Allow).await;
     let header =
         starling_backup::file::Header { store: "0".repeat(32), revision: 9, saved_at: 0, program: "9.9.9".to_owned() };
     let mut bytes = Vec::new();
     let mut encoder = starling_backup::file::Encoder::begin(&header, &mut bytes).expect("begun");
-    let record =
-        starling_backup::file::StoredRecord { key: b"hologram/1".to_vec(), value: vec![], created: 1, modified: 1 };
-    encoder.record(&record, &mut bytes).expect("written");
-    let refused = incoming.push(&bytes).expect_err("unknown");
-    assert!(refused.to_string().contains("does not understand"), "{refused}");
+    for key in ["config/service-intentions/api", "hologram/1", "instance/n1/web", "node/n1"] {
+        let (key, value) = (key.as_bytes().to_vec(), b"{".to_vec());
+        let record = starling_backup::file::StoredRecord { key, value, created: 1, modified: 1 };
+        encoder.record(&record, &mut bytes).expect("written");
+    }
+    encoder.finish(&mut bytes);
+    let mut incoming = Incoming::default();
+    incoming.push(&bytes).expect("taken");
+    let (_, then, unreadable) = incoming.finish().expect("complete");
+    let restored = world.server.restore(&then, &unreadable, None).await.expect("restored");
+    assert_eq!((restored.unreadable, restored.removed), (4, 0));
+    let snapshot = world.server.snapshot();
+    assert!(snapshot.node(&"n1".parse().expect("a name")).is_some(), "the present node stays");
+    let api = snapshot.intentions(&"api".parse().expect("a subject")).expect("intentions");
+    let ConfigEntry::ServiceIntentions(api) = &api.value else { panic!("{api:?}") };
+    assert!(api.sources.iter().all(|source| !source.decision.may_allow()), "{api:?}");
 }
 
 #[tokio::test]
@@ -207,6 +220,6 @@ async fn records_that_speak_of_the_moment_are_not_saved() {
     world.server.published(starling_model::Revision(revision.0)).await.expect("published");
     assert!(world.now().contains_key(&attachment.key()) && !world.saved().await.contains_key(&attachment.key()));
     let then = world.saved().await;
-    world.server.restore(&then, None).await.expect("restored");
+    world.server.restore(&then, &Unreadable::default(), None).await.expect("restored");
     assert!(world.now().contains_key(&attachment.key()), "nor is it removed");
 }

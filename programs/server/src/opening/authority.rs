@@ -22,6 +22,9 @@ use crate::turn;
 /// The CA's folder in the data directory.
 pub(super) const FOLDER: &str = "ca";
 
+/// How the keys of the CA's records begin.
+const CA_KEYS: [&str; 2] = ["ca-root/", "ca-key/"];
+
 /// Times that a first root is proposed because somebody else wrote to the store at the same moment.
 const ATTEMPTS_MAX: usize = 16;
 
@@ -49,7 +52,15 @@ fn standing(
     if seal.is_none() && !matches!(config.store, StoreKind::Embedded) && config.authority.vault.is_none() {
         return Err(Inconsistent::SealKeyRequired);
     }
-    let Some(root) = catalog.active_root().map(|root| root.value.id.clone()) else { return Ok(Standing::None) };
+    let Some(root) = catalog.active_root().map(|root| root.value.id.clone()) else {
+        return match catalog.quarantined().find(|(key, _)| CA_KEYS.iter().any(|kind| key.starts_with(kind))) {
+            Some((key, record)) => {
+                let (key, reason) = (key.to_owned(), record.value.reason.clone());
+                Err(Inconsistent::AuthorityUnreadable { key, reason })
+            }
+            None => Ok(Standing::None),
+        };
+    };
     let found = in_files.map(|authority| authority.root().id.clone());
     if let Some(found) = &found
         && !catalog.roots().iter().any(|root| root.value.id == *found)
@@ -184,7 +195,7 @@ async fn committed(
                 Err(error) => return Err(error.into()),
             }
         }
-        catalog = turn::catalog(&store.load().await?)?;
+        catalog = turn::catalog(&store.load().await?);
     }
     anyhow::bail!("gave up after {ATTEMPTS_MAX} conflicts with other servers; start this one again")
 }

@@ -69,6 +69,10 @@ impl CatalogPort for Catalog {
         self.server.forget_left_node(node)
     }
 
+    async fn delete_quarantined(&self, key: &str) -> Result<Option<Revision>, CommitFailure> {
+        self.server.delete_quarantined(key).await.map_err(failed)
+    }
+
     async fn store_members(&self) -> Vec<StoreMember> {
         let members = self.server.store_members().await.into_iter();
         let form = |starling_server::StoreMember { address, leads, version, bytes, trouble }| StoreMember {
@@ -245,7 +249,7 @@ fn failed(failure: Failure) -> CommitFailure {
         unavailable @ (Failure::Unavailable(_) | Failure::Behind | Failure::Cut(_)) => {
             CommitFailure::NoLeader(format!("{:#}", anyhow::Error::from(unavailable)))
         }
-        other @ (Failure::Contended | Failure::Halted(_) | Failure::Store(_)) => {
+        other @ (Failure::Contended | Failure::Gated { .. } | Failure::Halted(_) | Failure::Store(_)) => {
             CommitFailure::Unavailable(format!("{:#}", anyhow::Error::from(other)))
         }
     }

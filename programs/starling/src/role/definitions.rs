@@ -170,6 +170,7 @@ pub(crate) async fn write_config_entries(all: &[Definitions], server: &Server, r
                     usage(format!("{:#}", anyhow::Error::from(failure)))
                 }
                 CommitFailure::Contended
+                | CommitFailure::Gated { .. }
                 | CommitFailure::Halted(_)
                 | CommitFailure::Unavailable(_)
                 | CommitFailure::Behind

@@ -124,6 +124,13 @@ impl EtcdArgs {
             Some(path) => Some(EtcdTls { ca_pem: certificates("--etcd-ca-file", path)?, identity: self.identity()? }),
         };
         let credentials = self.credentials(environment)?;
+        let remote = endpoints.iter().find(|endpoint| !is_loopback(host_of(endpoint)));
+        if let (Some(_), None, Some(remote)) = (&credentials, &tls, remote) {
+            return Err(usage(format!(
+                "--etcd-user: {remote} is not on this machine, and without TLS anybody on the way reads the password and the \
+                 catalog: give the CA of etcd by --etcd-ca-file"
+            )));
+        }
         Ok(EtcdOptions { prefix, tls, credentials, ..EtcdOptions::new(endpoints) })
     }
 
@@ -148,6 +155,17 @@ impl EtcdArgs {
         };
         Ok(Some(EtcdCredentials { user, password }))
     }
+}
+
+/// The host of `HOST:PORT`, without the brackets of an IPv6 address.
+fn host_of(endpoint: &str) -> &str {
+    let host = endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host);
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
+/// Whether a host is this machine, whatever a resolver answers.
+pub(super) fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }
 
 /// A file with at least one certificate.
@@ -184,12 +202,24 @@ mod tests {
     }
 
     #[test]
+    fn a_password_goes_to_another_machine_over_tls_only() {
+        let environment = Environment { etcd_password: Some("secret".to_owned()), ..Environment::default() };
+        let args = EtcdArgs { etcd_user: Some("mesh".to_owned()), ..EtcdArgs::default() };
+        for remote in ["etcd://10.0.0.1:2379", "etcd://127.0.0.1:2379,etcd-2:2379", "etcd://localhost.example:2379"] {
+            let address = remote.parse().expect("an address");
+            let refused = args.options(&address, &environment).expect_err(remote).to_string();
+            assert!(refused.contains("--etcd-ca-file") && !refused.contains("secret"), "{refused}");
+            assert!(EtcdArgs::default().options(&address, &environment).is_ok(), "{remote} without a password");
+        }
+    }
+
+    #[test]
     fn a_password_comes_from_a_file_or_the_environment() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("password");
         std::fs::write(&path, "of file\n").expect("written");
         let environment = Environment { etcd_password: Some("of environment".to_owned()), ..Environment::default() };
-        let address = "etcd://e:1".parse().expect("an address");
+        let address = "etcd://127.0.0.1:1,[::1]:2,localhost:3".parse().expect("an address");
         let password = |args: &EtcdArgs, environment: &Environment| {
             let options = args.options(&address, environment)?;
             anyhow::Ok(options.credentials.map(|credentials| credentials.password))

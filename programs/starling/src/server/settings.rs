@@ -11,6 +11,7 @@ use starling_server::{CsrLimits, GRACE_DEFAULT};
 use starling_vault::{Address as VaultAddress, TIMEOUT_DEFAULT as VAULT_TIMEOUT_DEFAULT, VaultConfig};
 
 use super::ServerArgs;
+use super::etcd::is_loopback;
 use crate::outcome::usage;
 use crate::role::arguments::{AclDefault, IntentionPolicy};
 
@@ -118,6 +119,10 @@ fn vault(path: &Path, raw: RawVault) -> anyhow::Result<VaultConfig> {
             .ok_or_else(|| wrong("timeout", "must be a duration such as \"10s\""))?,
     };
     let address: VaultAddress = raw.address.parse().map_err(|error| wrong("address", &format!("{error}")))?;
+    if !address.is_tls() && !is_loopback(address.host()) {
+        let reason = "must be https://HOST:PORT for another machine: without TLS anybody on the way reads the token";
+        return Err(wrong("address", reason));
+    }
     if address.is_tls() && raw.ca_file.is_none() {
         return Err(wrong("ca_file", "an https address needs it: the CAs whose certificates are believed, in PEM"));
     }
@@ -196,7 +201,8 @@ mod tests {
             ("csr_max_per_second = -1\n", "csr_max_per_second"),
             ("[ca.vault]\naddress = \"vault:8200\"\nrole = \"mesh\"\ntoken_file = \"t\"\n", "ca.vault.address"),
             ("[ca.vault]\naddress = \"https://v:8200\"\nrole = \"mesh\"\ntoken_file = \"t\"\n", "ca.vault.ca_file"),
-            ("[ca.vault]\naddress = \"http://v:8200\"\nrole = \"../mesh\"\ntoken_file = \"t\"\n", "ca.vault.role"),
+            ("[ca.vault]\naddress = \"http://v:8200\"\nrole = \"mesh\"\ntoken_file = \"t\"\n", "ca.vault.address"),
+            ("[ca.vault]\naddress = \"http://[::1]:8200\"\nrole = \"../mesh\"\ntoken_file = \"t\"\n", "ca.vault.role"),
             ("[ca.vault]\nrole = \"mesh\"\ntoken_file = \"t\"\n", "address"),
         ] {
             let error = format!("{:#}", settings(file, &[]).expect_err(file));

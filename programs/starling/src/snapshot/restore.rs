@@ -45,6 +45,9 @@ struct Left {
     ca_records: u64,
     join_tokens: u64,
     virtual_addresses: u64,
+    /// Servers of earlier releases refuse such files.
+    #[serde(default)]
+    unreadable: u64,
 }
 
 pub(super) async fn run(args: RestoreArgs, surroundings: &Surroundings) -> anyhow::Result<Outcome> {
@@ -91,6 +94,7 @@ fn show(report: &Report) -> anyhow::Result<()> {
         (left.ca_records, "roots and keys of the CA"),
         (left.join_tokens, "join tokens"),
         (left.virtual_addresses, "virtual addresses that are taken"),
+        (left.unreadable, "records that this release cannot use"),
     ];
     lefts
         .iter()

@@ -90,6 +90,12 @@ impl Stream {
         let primary = state.primary.filter(|primary| *primary != self.number);
         primary.and_then(|primary| state.streams.get(&primary)).into_iter().for_each(Feed::wake);
         drop(state);
+        for reason in &handed.unreadable {
+            tracing::warn!(
+                reason,
+                "a server sent an item that this release cannot read; it allows nothing until it is replaced"
+            );
+        }
         self.mirror.note_written(&handed.node_written);
         self.mirror.known.notify_waiters();
         Ok(Some(handed.touched))

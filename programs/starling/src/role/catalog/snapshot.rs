@@ -38,12 +38,12 @@ impl IncomingSnapshot for Receiving {
 
     async fn restore(self: Box<Self>) -> Result<RestoreReport, SnapshotFailure> {
         let Self { server, own_node, incoming, place } = *self;
-        let (header, records) = incoming.finish().map_err(wrong)?;
+        let (header, records, unreadable) = incoming.finish().map_err(wrong)?;
         tracing::info!(store = header.store, revision = header.revision, "a snapshot was received");
         // In a task of its own: a caller who leaves does not leave it half done.
         let work = tokio::spawn(async move {
             let _place = place;
-            server.restore(&records, own_node.as_ref()).await
+            server.restore(&records, &unreadable, own_node.as_ref()).await
         });
         match work.await {
             Ok(Ok(restored)) => Ok(report(restored)),
@@ -61,7 +61,7 @@ fn wrong(error: IncomingError) -> SnapshotFailure {
 }
 
 fn report(restored: Restored) -> RestoreReport {
-    let Restored { revision, written, removed, younger, younger_count, left } = restored;
+    let Restored { revision, written, removed, younger, younger_count, unreadable, left } = restored;
     RestoreReport {
         revision,
         written,
@@ -72,5 +72,6 @@ fn report(restored: Restored) -> RestoreReport {
         authority: left.authority,
         join_tokens: left.join_tokens,
         virtual_addresses: left.virtual_addresses,
+        unreadable,
     }
 }
