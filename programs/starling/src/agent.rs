@@ -23,6 +23,7 @@ use starling_telemetry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) use arguments::AgentArgs;
+use bearers::Bearers;
 use directory::Directory;
 use part::Part;
 use servers::{Dns, Servers};
@@ -224,8 +225,9 @@ async fn open(
     let Sockets { http, grpc, dns } = sockets;
     let trust_domain = facts.trust_domain.clone();
     let servers = Servers(Arc::clone(&node.api));
+    let bearers = Bearers::new(guise.denies_in_outage);
     let agent = local_agent(node, serving, trust_domain, guise, files).await?;
-    let catalog = Arc::new(Part::new(Arc::clone(node), servers.clone(), facts, registry));
+    let catalog = Arc::new(Part::new(Arc::clone(node), servers.clone(), facts, registry, bearers));
     let source = ProxiesDoor {
         proxies: node.proxies.clone(),
         agent: Arc::clone(&agent) as _,

@@ -90,6 +90,8 @@ pub(crate) struct Guise {
     pub(crate) tokens: GivenTokens,
     /// What answers over DNS are like.
     pub(crate) dns: starling_dns::Settings,
+    /// Whether an agent grants no token anything while it reaches no server: `acl.down_policy = "deny"`.
+    pub(crate) denies_in_outage: bool,
     /// Ports for sidecars that name none, if they are said.
     sidecar_ports: Option<RangeInclusive<u16>>,
 }

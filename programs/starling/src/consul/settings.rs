@@ -232,6 +232,7 @@ impl Settings {
             tokens: self.acl.tokens(true, self.data_dir.as_deref()),
             dns: self.dns.settings(),
             sidecar_ports: self.sidecar_ports()?,
+            denies_in_outage: self.acl.denies_in_outage(),
         })
     }
 }
