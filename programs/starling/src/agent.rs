@@ -97,7 +97,7 @@ pub(crate) fn judge(args: &AgentArgs, definitions: &[Definitions], guise: &Guise
     doors::apart(http_doors::places(&args.http_addr, &args.http_doors).into_iter().chain(others))?;
     definitions::refuse_config_entries(definitions)?;
     let node = node::unregistered(node::name(args.node_name.as_ref())?, args.advertise_addr);
-    definitions::rehearse(definitions, node, (&guise.sidecar_ports(), args.enable_script_checks))
+    definitions::rehearse(definitions, node, (&guise.sidecar_ports(), args.script_checks.permitted()))
 }
 
 struct Sockets {
@@ -196,7 +196,7 @@ async fn start_node(
         locality: definitions::locality(args.locality.as_ref(), definitions),
         datacenter: args.datacenter.clone(),
         data_dir,
-        enable_script_checks: args.enable_script_checks,
+        script_checks: args.script_checks.permitted(),
         sidecar_ports: guise.sidecar_ports(),
         services_of_files: named.services,
         checks_of_files: named.checks,
@@ -260,7 +260,7 @@ async fn local_agent(
         files,
         datacenter: agent.datacenter().clone(),
         server: None,
-        enable_script_checks: agent.runs_scripts(),
+        script_checks: agent.script_checks(),
         sidecar_ports: agent.sidecar_ports(),
         known: known.into(),
     });

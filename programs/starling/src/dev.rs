@@ -73,7 +73,7 @@ pub(crate) fn judge(args: &DevArgs, definitions: &[Definitions], guise: &Guise) 
     let others = [("DNS", args.dns_addr.as_slice()), ("xDS", &grpc), ("gRPC over TLS", &grpc_tls)];
     doors::apart(http_doors::places(&args.http_addr, &args.http_doors).into_iter().chain(others))?;
     let node = node::unregistered(node::name(args.node_name.as_ref())?, args.advertise_addr);
-    definitions::rehearse(definitions, node, (&guise.sidecar_ports(), args.enable_script_checks))?;
+    definitions::rehearse(definitions, node, (&guise.sidecar_ports(), args.script_checks.permitted()))?;
     let mesh = definitions::mesh_in(args.data_dir.as_deref(), definitions);
     definitions::rehearse_config_entries(definitions, mesh, guise.rival())
 }
@@ -207,7 +207,7 @@ impl Running {
             locality: definitions::locality(args.locality.as_ref(), &definitions),
             datacenter: args.datacenter,
             data_dir: path,
-            enable_script_checks: args.enable_script_checks,
+            script_checks: args.script_checks.permitted(),
             sidecar_ports,
             services_of_files: named.services,
             checks_of_files: named.checks,
@@ -242,7 +242,7 @@ impl Running {
             files: Arc::clone(&self.files),
             datacenter: self.agent.datacenter().clone(),
             server: Some((Arc::clone(&self.control.server), self.rival)),
-            enable_script_checks: self.agent.runs_scripts(),
+            script_checks: self.agent.script_checks(),
             sidecar_ports: self.agent.sidecar_ports(),
             known: known.into(),
         }

@@ -24,6 +24,7 @@ pub(crate) mod own_tokens;
 mod peers;
 pub(crate) mod proxies_door;
 pub(crate) mod reload;
+pub(crate) mod script_checks;
 mod server_certificate;
 pub(crate) mod serving;
 

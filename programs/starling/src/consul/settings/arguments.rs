@@ -68,8 +68,11 @@ impl Settings {
         if let Some(plane) = &self.data_plane {
             arguments.extend(["--data-plane".into(), plane.into()]);
         }
-        if self.enable_script_checks {
+        if self.enable_script_checks == Some(true) {
             arguments.push("--enable-script-checks".into());
+        }
+        if let Some(permitted) = self.enable_local_script_checks {
+            arguments.push(format!("--enable-local-script-checks={permitted}").into());
         }
         Ok(arguments)
     }
