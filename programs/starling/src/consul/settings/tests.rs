@@ -2,6 +2,8 @@
 
 use super::*;
 
+mod never_wider;
+
 fn read(text: &str) -> anyhow::Result<Settings> {
     let mut settings = Settings::default();
     settings.read(&Text::new("config.json", text, None))?;
