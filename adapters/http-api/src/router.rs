@@ -101,24 +101,28 @@ impl fmt::Display for Permission {
     }
 }
 
-/// Decides who may do what.
-pub trait Authoriser: Send + Sync + 'static {
-    /// Whether the bearer of `token` has `permission`.
-    fn allows(&self, permission: Permission, token: Option<&str>) -> bool;
-
-    /// Whether nobody but programs of the mesh asks here, so that they are believed to ask for themselves.
-    fn believes_insiders(&self) -> bool {
-        false
-    }
+/// The listeners behind which an API is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryPoint {
+    /// A server's or an agent's own. Callers have a token, and whatever the network lets them reach.
+    Own,
+    /// A server's port for agents. Callers have the certificate of a node, which gives no right over the server.
+    Agents,
 }
 
-/// Everybody may do everything, as in Consul with ACLs disabled.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct AllowEverything;
+impl EntryPoint {
+    /// Whether the route is served here; what its caller may do is judged after that.
+    #[must_use]
+    pub fn serves(self, route: &Route) -> bool {
+        match self {
+            Self::Own => true,
+            Self::Agents => route.answerer.is_for_agents() && route.permission != Permission::OperatorWrite,
+        }
+    }
 
-impl Authoriser for AllowEverything {
-    fn allows(&self, _: Permission, _: Option<&str>) -> bool {
-        true
+    /// Whether callers are programs of the mesh, which are trusted to ask for themselves (see [`relay::INSIDE`]).
+    fn trusts_insiders(self) -> bool {
+        self == Self::Agents
     }
 }
 
@@ -130,8 +134,8 @@ pub struct Ports {
     pub agent: Option<Arc<dyn AgentPort>>,
     /// Where an agent finds the rest of the catalog; `None` where all of it is at hand.
     pub servers: Option<Arc<dyn ServersPort>>,
-    /// Who may do what.
-    pub authoriser: Arc<dyn Authoriser>,
+    /// The listeners behind which it is.
+    pub entry_point: EntryPoint,
 }
 
 /// What handlers reach.
@@ -139,7 +143,7 @@ pub(crate) struct Api {
     pub(crate) catalog: Arc<dyn CatalogPort>,
     agent: Option<Arc<dyn AgentPort>>,
     servers: Option<Arc<dyn ServersPort>>,
-    authoriser: Arc<dyn Authoriser>,
+    entry_point: EntryPoint,
     pub(crate) events: Events,
     pub(crate) login_keys: KeyCache,
     pub(crate) coordinates: Coordinates,
@@ -186,6 +190,7 @@ pub struct Route {
     method: &'static str,
     path: &'static str,
     permission: Permission,
+    answerer: Answerer,
     body: BodyLimit,
     summary: &'static str,
     handler: Handler,
@@ -218,16 +223,17 @@ impl Filtered {
 }
 
 impl Route {
-    /// A route: method, path with `{parameters}`, what a caller must be allowed, what body is read, and what it is for.
+    /// A route: method, path with `{parameters}`, what a caller must be allowed, who answers, what body is read, and what it is for.
     pub(crate) const fn new(
         method: &'static str,
         path: &'static str,
         permission: Permission,
+        answerer: Answerer,
         body: BodyLimit,
         summary: &'static str,
         handler: Handler,
     ) -> Self {
-        Self { method, path, permission, body, summary, handler, filtered: Filtered::Nothing }
+        Self { method, path, permission, answerer, body, summary, handler, filtered: Filtered::Nothing }
     }
 
     /// With `?filter`.
@@ -253,6 +259,12 @@ impl Route {
         self.permission
     }
 
+    /// Who answers, and so at which listeners it is served.
+    #[must_use]
+    pub fn answerer(&self) -> Answerer {
+        self.answerer
+    }
+
     /// The largest body that is read.
     #[must_use]
     pub fn body(&self) -> BodyLimit {
@@ -268,9 +280,9 @@ impl Route {
 
 /// Builds the router of every route in [`crate::routes::table`].
 pub fn router(ports: Ports) -> axum::Router {
-    let Ports { catalog, agent, servers, authoriser } = ports;
+    let Ports { catalog, agent, servers, entry_point } = ports;
     let (events, coordinates, login_keys) = Default::default();
-    let api = Arc::new(Api { catalog, agent, servers, authoriser, events, coordinates, login_keys });
+    let api = Arc::new(Api { catalog, agent, servers, entry_point, events, coordinates, login_keys });
     let mut paths: BTreeMap<&'static str, Vec<Route>> = BTreeMap::new();
     for route in crate::routes::table() {
         paths.entry(route.path).or_default().push(route);
@@ -382,10 +394,11 @@ async fn admit<'r>(
     };
     check_scope(api, &query, request.headers())?;
     check_site(request.method(), request.headers(), request.extensions().get::<OnLoopback>())?;
-    let token = token_of(&query, request.headers());
-    if !api.authoriser.allows(route.permission, token.as_deref()) {
-        let whom = if api.servers.is_some() { "; agents pass on no such request: ask a server" } else { "" };
-        let text = format!("Permission denied: token lacks permission '{}'{whom}", route.permission);
+    if !api.entry_point.serves(route) {
+        let text = format!(
+            "Permission denied: token lacks permission '{}' at the port for agents, which serves no {} {}: ask a server directly",
+            route.permission, route.method, route.path
+        );
         return Err(ApiError::new(StatusCode::FORBIDDEN, text).into());
     }
     let params = request.extract_parts::<RawPathParams>().await;
@@ -448,8 +461,8 @@ async fn handled(api: &Arc<Api>, route: &Route, head: &http::request::Parts, cal
 }
 
 /// Whether a server answers, who judges then.
-fn is_passed_on(api: &Api, route: &Route, head: &http::request::Parts) -> bool {
-    api.servers.is_some() && Answerer::of(&head.method, head.uri.path(), route.path) != Answerer::Agent
+fn is_passed_on(api: &Api, route: &Route) -> bool {
+    api.servers.is_some() && route.answerer != Answerer::Agent
 }
 
 /// Who asks, if they may.
@@ -467,9 +480,9 @@ async fn authorised(
         return Err(ApiError::new(StatusCode::UNAUTHORIZED, "ACL support disabled"));
     }
     let scope = scope_of(route.method, route.path);
-    let is_inside = api.authoriser.believes_insiders() && headers.contains_key(relay::INSIDE);
+    let is_inside = api.entry_point.trusts_insiders() && headers.contains_key(relay::INSIDE);
     let asks_for_itself = is_inside && head.method == Method::GET && Scope::is_for_insiders(route.path);
-    if facts.acl_default.is_none() || scope == Scope::Public || asks_for_itself || is_passed_on(api, route, head) {
+    if facts.acl_default.is_none() || scope == Scope::Public || asks_for_itself || is_passed_on(api, route) {
         return Ok(Bearer::unrestricted());
     }
     let bearer = api.catalog.bearer(api.token(query, headers).as_deref()).await?;
@@ -487,10 +500,10 @@ async fn relayed(
     stopping: &Stopping,
 ) -> Result<Option<Response<axum::body::Body>>, ApiError> {
     let Some(servers) = &api.servers else { return Ok(None) };
-    if !is_passed_on(api, route, head) {
+    if !is_passed_on(api, route) {
         return Ok(None);
     }
-    let answerer = Answerer::of(&head.method, head.uri.path(), route.path);
+    let answerer = route.answerer.at_agent(&head.method, head.uri.path());
     let node = api.catalog.authority().node_name;
     let mut request = relay::passed_on(&head.method, &head.uri, &head.headers, body.clone(), &node);
     let query = Query::parse(head.uri.query().unwrap_or_default());

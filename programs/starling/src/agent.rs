@@ -15,7 +15,7 @@ use anyhow::{Context, ensure};
 use starling_agent::remote::{NodeConfig, RemoteNode};
 use starling_agent::{AgentConfig, data_plane};
 use starling_http_api::parse::Definitions;
-use starling_http_api::{AgentPort, AllowEverything, MeshFacts, Ports};
+use starling_http_api::{AgentPort, EntryPoint, MeshFacts, Ports};
 use starling_model::{Action, TrustDomain};
 use starling_proxy::Engine;
 use starling_rpc::LoopbackListener;
@@ -237,7 +237,7 @@ async fn open(
         catalog,
         agent: Some(Arc::clone(&agent) as _),
         servers: Some(Arc::new(servers.clone())),
-        authoriser: Arc::new(AllowEverything),
+        entry_point: EntryPoint::Own,
     });
     for DnsSockets { udp, tcp } in dns {
         let upstream = Dns { servers: servers.clone(), agent: Arc::clone(&agent) as _ };

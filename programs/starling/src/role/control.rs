@@ -8,7 +8,7 @@ use http::Request;
 use hyper::body::Incoming;
 use starling_agent::Proxies;
 use starling_dns::Responder;
-use starling_http_api::{AgentPort, AllowEverything, Authoriser, MeshFacts, Permission, Ports, Router};
+use starling_http_api::{AgentPort, EntryPoint, MeshFacts, Ports, Router};
 use starling_model::{Action, Node, NodeName};
 use starling_rpc::{Api, LoopbackListener, ProxySource};
 use starling_server::{Door, Server};
@@ -104,12 +104,11 @@ impl Control {
             facts,
             receiving: Arc::new(Semaphore::new(1)),
         });
-        let api = |agent, authoriser: Arc<dyn Authoriser>| {
-            starling_http_api::router(Ports { catalog: Arc::clone(&catalog) as _, agent, servers: None, authoriser })
+        let api = |agent, entry_point| {
+            starling_http_api::router(Ports { catalog: Arc::clone(&catalog) as _, agent, servers: None, entry_point })
         };
-        let own_api = api(agent.clone(), Arc::new(AllowEverything));
-        // Whoever asks through another agent is not at this one: keys do not travel.
-        let for_agents = starling_http_api::stopped_by(api(None, Arc::new(FromAgents)), serving.stopping());
+        let own_api = api(agent.clone(), EntryPoint::Own);
+        let for_agents = starling_http_api::stopped_by(api(None, EntryPoint::Agents), serving.stopping());
         let (tls, renewing) = server_certificate::listener(&self.server, grpc_tls.local_addr()?.ip()).await?;
         serving.spawn_endless(renewing).await;
         http.serve(serving, own_api, shares.http).await;
@@ -175,18 +174,4 @@ fn asked_by_agents(api: Router, dns: Arc<ForAgents>) -> Api {
 /// Returns when the server can no longer work, with the reason.
 pub(crate) async fn failed(server: &Server) -> anyhow::Error {
     anyhow!("the catalog no longer follows the store: {}", server.halted().await)
-}
-
-/// What is asked through agents: everything but who may join, which is the business of whoever is at a server.
-struct FromAgents;
-
-impl Authoriser for FromAgents {
-    fn allows(&self, permission: Permission, _: Option<&str>) -> bool {
-        permission != Permission::OperatorWrite
-    }
-
-    /// Only programs of the mesh have the certificates that this door asks for; agents take the mark off what they pass on.
-    fn believes_insiders(&self) -> bool {
-        true
-    }
 }
