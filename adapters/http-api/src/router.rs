@@ -5,8 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::mem;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::RequestExt;
 use axum::extract::RawPathParams;
@@ -21,7 +20,7 @@ use crate::acl::{Asked, Bearer, Scope, scope_of};
 use crate::answer::{Answer, Rendering};
 use crate::barrier::Wanted;
 use crate::blocking::Stopping;
-use crate::call::{Call, Query};
+use crate::call::{Asker, Call, Parts, Query};
 use crate::error::ApiError;
 use crate::filter::{ListFilter, Shape};
 use crate::limits::{BODY_TIMEOUT, BodyLimit, URI_BYTES_MAX};
@@ -161,7 +160,7 @@ impl Api {
 
     /// Carries out a command for a caller, if it may.
     pub(crate) async fn transact(&self, call: &Call, command: Command) -> Result<Committed, CommitFailure> {
-        self.catalog.transact(&call.bearer, command).await
+        self.catalog.transact(call.bearer(), command).await
     }
 
     /// The same, for who needs no more than the revision.
@@ -185,7 +184,7 @@ pub(crate) type Outcome = Result<Answer, ApiError>;
 pub(crate) type Handler = fn(Arc<Api>, Call) -> BoxFuture<'static, Outcome>;
 
 /// One line of the route table. There is no other way to serve a path, and none to leave out a part.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct Route {
     method: &'static str,
     path: &'static str,
@@ -339,7 +338,6 @@ impl From<ApiError> for Stop {
 /// A request that may be handled.
 struct Admitted<'r> {
     route: &'r Route,
-    head: http::request::Parts,
     call: Call,
     wanted: Option<Wanted>,
 }
@@ -358,12 +356,12 @@ async fn dispatch(
     query: Query,
 ) -> Result<Reply, Stop> {
     // What it takes to admit a request is in boxes, and gone when a query waits, which it may for minutes.
-    let Admitted { route, head, call, wanted } = match Box::pin(admit(api, routes, request, query)).await? {
+    let Admitted { route, call, wanted } = match Box::pin(admit(api, routes, request, query)).await? {
         Admission::Handle(admitted) => *admitted,
         Admission::Answered(response) => return Ok(Reply::OfServer(response)),
     };
-    let stopping = call.stopping.clone();
-    let answer = handled(api, route, &head, call).await?;
+    let stopping = call.stopping().clone();
+    let answer = handled(api, route, call).await?;
     match (wanted, answer.written()) {
         (Some(wanted), Some(revision)) => {
             let standing = Box::pin(wanted.standing(&*api.catalog, revision, &stopping)).await;
@@ -404,8 +402,8 @@ async fn admit<'r>(
     let params = request.extract_parts::<RawPathParams>().await;
     let params = params.map_err(|_| ApiError::bad_request("the path is no UTF-8 text"))?;
     let params = params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<Vec<_>>();
-    let (mut head, body) = request.into_parts();
-    let bearer = authorised(api, route, &head, &head.headers, &params, &query).await?;
+    let (head, body) = request.into_parts();
+    let bearer = authorised(api, route, &head.headers, &params, &query).await?;
     let wanted = Wanted::of_write(&head.method, &query)?;
     let filter = route.filtered.wanted(&query)?;
     let (body, stream) = if route.body == BodyLimit::SNAPSHOT {
@@ -422,34 +420,23 @@ async fn admit<'r>(
         let current = stopping.cuts_short(api.catalog.catch_up()).await;
         current.unwrap_or(Ok(())).map_err(ApiError::from)?;
     }
-    drop(mem::take(&mut head.extensions));
-    let headers = Arc::new(mem::take(&mut head.headers));
-    let (stream, filter) = (Mutex::new(stream), filter.map(Arc::new));
-    let call = Call { params, query, bearer, headers, body, stream, filter, stopping };
-    Ok(Admission::Handle(Box::new(Admitted { route, head, call, wanted })))
+    let (headers, filter, asker) = (Arc::new(head.headers), filter.map(Arc::new), Asker::new(bearer));
+    let call = Call::new(Parts { params, query, route: *route, asker, headers, body, stream, filter, stopping });
+    Ok(Admission::Handle(Box::new(Admitted { route, call, wanted })))
 }
 
 /// What the handler answers, as far as its caller may see and wants to.
-async fn handled(api: &Arc<Api>, route: &Route, head: &http::request::Parts, call: Call) -> Outcome {
-    let (params, bearer, filter) = (call.params.clone(), call.bearer.clone(), call.filter.clone());
-    let headers = Arc::clone(&call.headers);
-    let waits = head.method == Method::GET && call.query.has("index");
+async fn handled(api: &Arc<Api>, route: &Route, call: Call) -> Outcome {
+    let (params, asker, filter) = (call.params.clone(), call.asker(), call.filter.clone());
     let near = coordinate::near(api, &call.query, &call.headers);
     let mut answer = (route.handler)(Arc::clone(api), call).await?;
     if let Some((near, rows)) = near.zip(answer.rows()) {
         coordinate::sort(api, &near, rows);
     }
-    let bearer = if waits {
-        // Who has waited may have lost the right meanwhile.
-        let query = Query::parse(head.uri.query().unwrap_or_default());
-        Box::pin(authorised(api, route, head, &headers, &params, &query)).await?
-    } else {
-        bearer
-    };
     let answer = match scope_of(route.method, route.path).visible() {
         Some(visible) => {
             let service = params.iter().find(|(name, _)| name == "service").map_or("", |(_, value)| value.as_str());
-            answer.seen_by(&bearer, visible, service)
+            answer.seen_by(&asker.latest(), visible, service)
         }
         None => answer,
     };
@@ -466,10 +453,9 @@ fn is_passed_on(api: &Api, route: &Route) -> bool {
 }
 
 /// Who asks, if they may.
-async fn authorised(
+pub(crate) async fn authorised(
     api: &Api,
     route: &Route,
-    head: &http::request::Parts,
     headers: &HeaderMap,
     params: &[(String, String)],
     query: &Query,
@@ -481,7 +467,7 @@ async fn authorised(
     }
     let scope = scope_of(route.method, route.path);
     let is_inside = api.entry_point.trusts_insiders() && headers.contains_key(relay::INSIDE);
-    let asks_for_itself = is_inside && head.method == Method::GET && Scope::is_for_insiders(route.path);
+    let asks_for_itself = is_inside && route.method == "GET" && Scope::is_for_insiders(route.path);
     if facts.acl_default.is_none() || scope == Scope::Public || asks_for_itself || is_passed_on(api, route) {
         return Ok(Bearer::unrestricted());
     }
