@@ -7,6 +7,7 @@ use starling_model::{Datacenter, Locality, NodeName};
 
 use crate::role::arguments::{AclDefault, DataPlaneArgs, IntentionPolicy, LogArgs};
 use crate::role::http_doors::HttpDoorArgs;
+use crate::role::listeners::ListenerArgs;
 use crate::role::script_checks::ScriptCheckArgs;
 
 /// Run a whole mesh's control plane in one process: server, agent, API, xDS and DNS
@@ -69,6 +70,9 @@ pub(crate) struct DevArgs {
     /// Address at which other nodes reach this one's services
     #[arg(long, default_value = "127.0.0.1", alias = "advertise", value_name = "IP")]
     pub(crate) advertise_addr: IpAddr,
+
+    #[command(flatten)]
+    pub(crate) listeners: ListenerArgs,
 
     #[command(flatten)]
     pub(crate) script_checks: ScriptCheckArgs,

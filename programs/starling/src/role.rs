@@ -18,6 +18,7 @@ mod dns_reader;
 pub(crate) mod doors;
 pub(crate) mod http_doors;
 mod interrupts;
+pub(crate) mod listeners;
 pub(crate) mod local_agent;
 pub(crate) mod node;
 pub(crate) mod own_tokens;

@@ -11,6 +11,7 @@ use crate::outcome::usage;
 use crate::role::Interrupt;
 use crate::role::arguments::{DataPlaneArgs, LogArgs};
 use crate::role::http_doors::HttpDoorArgs;
+use crate::role::listeners::ListenerArgs;
 use crate::role::script_checks::ScriptCheckArgs;
 
 /// Where servers meet agents unless somebody says otherwise.
@@ -80,6 +81,9 @@ pub(crate) struct AgentArgs {
     /// Name of the datacentre
     #[arg(long, default_value = "dc1", value_name = "NAME")]
     pub(super) datacenter: Datacenter,
+
+    #[command(flatten)]
+    pub(crate) listeners: ListenerArgs,
 
     #[command(flatten)]
     pub(super) script_checks: ScriptCheckArgs,

@@ -67,7 +67,7 @@ pub(super) struct Settings {
     pub(super) said: Said,
 }
 
-/// Ports; below 0 is for none.
+/// Ports; 0 and below are for none.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     pub(super) http: Option<i64>,
@@ -245,7 +245,7 @@ impl Settings {
     }
 }
 
-/// A port; below 0 is for none.
+/// A port; 0 and below are for none.
 fn port(ports: &mut Fields<'_>, name: &str) -> Result<Option<i64>, FieldError> {
     match ports.integer(name)? {
         Some(port) if port > i64::from(u16::MAX) => {

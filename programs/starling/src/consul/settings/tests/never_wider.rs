@@ -73,6 +73,12 @@ const RESTRICTING: &[(&str, &str, Kept)] = &[
     ("limits", r#""limits": {"kv_max_value_size": 1}"#, Reported),
     ("limits", r#""limits": {"request_limits": {"mode": "enforcing"}}"#, Reported),
     ("max_query_time", r#""max_query_time": "1s""#, Reported),
+    (
+        "ports",
+        r#""ports": {"http": -1, "dns": 0, "grpc": -1, "grpc_tls": -1}"#,
+        By("--disable-listener http,dns,grpc,grpc-tls"),
+    ),
+    ("ports", r#""ports": {"http": -1}"#, Without("--http-addr")),
     ("ports", r#""ports": {"https": -1}, FILES"#, Without("--https-addr")),
     ("serf_lan_allowed_cidrs", r#""serf_lan_allowed_cidrs": ["10.0.0.0/8"]"#, Reported),
     ("serf_wan_allowed_cidrs", r#""serf_wan_allowed_cidrs": ["10.0.0.0/8"]"#, Reported),
