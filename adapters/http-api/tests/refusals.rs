@@ -544,9 +544,19 @@ async fn who_lacks_a_permission_is_refused_before_the_body_is_read() {
 #[tokio::test]
 async fn pages_of_other_sites_may_not_write() {
     let world = World::new();
-    for (site, wanted) in [("cross-site", 403), ("same-origin", 200)] {
+    let written = async |name: &str, value: &str| {
         let body = axum::body::Body::from(r#"{"SourceName": "a", "DestinationName": "b", "Action": "allow"}"#);
-        let request = Request::post("/v1/connect/intentions").header("Sec-Fetch-Site", site).body(body).unwrap();
-        assert_eq!(world.router().oneshot(request).await.unwrap().status(), wanted, "{site}");
+        let request = Request::post("/v1/connect/intentions").header("Host", "127.0.0.1:8500").header(name, value);
+        world.router().oneshot(request.body(body).unwrap()).await.unwrap().status()
+    };
+    for (name, value, wanted) in [
+        ("Sec-Fetch-Site", "cross-site", 403),
+        ("Sec-Fetch-Site", "same-site", 403),
+        ("Origin", "http://evil.example", 403),
+        ("Origin", "null", 403),
+        ("Origin", "http://127.0.0.1:8500", 200),
+        ("Sec-Fetch-Site", "same-origin", 200),
+    ] {
+        assert_eq!(written(name, value).await, wanted, "{name}: {value}");
     }
 }

@@ -26,6 +26,8 @@ fn page() -> String {
          it gives (1,000 unless it says otherwise, 20,000 at most), its `counts` speak of all. A list has the newest 100.\n\n\
          On a loopback address a request whose `Host` is neither an IP address nor `localhost` is refused with 403: a page could\n\
          have pointed its own name here, and read what only this machine may.\n\n\
+         A write whose `Origin` is not the host and port it is sent to, or whose `Sec-Fetch-Site` is `cross-site` or `same-site`,\n\
+         is refused with 403: a page of another site sends it with its visitor's browser. Clients that are no browsers set neither.\n\n\
          A body past its limit, a field that is unknown and a value that cannot be are refused with 400 and the field's path. A\n\
          port is 1 to 65535, and left out where there is none; only `/v1/catalog/register` takes 0 for that, since Consul's\n\
          clients always write the port there. A key in the `Config` of a proxy is acted upon or refused: see below the table.\n\n\
