@@ -121,7 +121,7 @@ pub(super) async fn execute(api: Arc<Api>, call: Call) -> Outcome {
     let connect = call.query.switch("connect")? || service.connect;
     let found = snapshot.instances_meant(&definition, &name, connect).into_iter();
     let mut rows: Vec<_> = found.filter_map(|(entry, _)| health::row(entry, &snapshot, &facts)).collect();
-    rows.retain(|row| Visible::Health.is_seen("", row, &call.bearer()));
+    rows.retain(|row| Visible::Health.is_seen("", row, call.bearer()));
     fastrand::shuffle(&mut rows);
     if !call.query.has("near")
         && let Some(near) = coordinate::near_of(&api, &service.near, &call.headers)
