@@ -14,6 +14,7 @@ use crate::registrations::{Health, Source};
 
 pub(crate) mod alias;
 pub(crate) mod definition;
+mod dial;
 mod docker;
 mod failure;
 mod grpc;
