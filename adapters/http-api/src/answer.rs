@@ -223,6 +223,9 @@ impl Rendering {
 
     pub(crate) fn error(&self, error: &ApiError) -> Response<axum::body::Body> {
         let mut response = self.response(error.status, Some(PLAIN), error.text.clone().into());
+        // The text repeats what the request said, which a browser is not to take for a page.
+        set(&mut response, "x-content-type-options", "nosniff");
+        set(&mut response, "content-security-policy", "sandbox");
         if let Some(index) = error.index {
             self.read_headers(&mut response, index);
         }

@@ -15,6 +15,7 @@ use crate::call::Call;
 use crate::error::ApiError;
 use crate::limits::{CATCH_UP_MAX, WAIT_JITTER_FRACTION};
 use crate::ports::{CatalogPort, CommitFailure};
+use crate::router::Api;
 
 /// The catalog to answer from, and the index of the answer.
 pub(crate) struct View {
@@ -22,19 +23,30 @@ pub(crate) struct View {
     pub(crate) index: Revision,
 }
 
-/// Waits as the request asks, and gives the catalog as it is then.
-pub(crate) async fn view(catalog: &dyn CatalogPort, call: &Call, subjects: &[Subject]) -> Result<View, ApiError> {
+/// Waits as the request asks, judges it again, and gives the catalog as it is then.
+pub(crate) async fn view(api: &Api, call: &mut Call, subjects: &[Subject]) -> Result<View, ApiError> {
     let asked = call.query.index()?;
     let wait = call.query.wait()?;
+    let Some(asked) = asked else { return Ok(answer(api.catalog.snapshot(), subjects)) };
+    let view = waited(&*api.catalog, call.stopping(), (asked, wait), subjects).await?;
+    Box::pin(call.judge_again(api)).await?;
+    Ok(view)
+}
+
+async fn waited(
+    catalog: &dyn CatalogPort,
+    stopping: &Stopping,
+    (asked, wait): (Revision, Duration),
+    subjects: &[Subject],
+) -> Result<View, ApiError> {
     let mut snapshot = catalog.snapshot();
-    let Some(asked) = asked else { return Ok(answer(snapshot, subjects)) };
     let begun = Instant::now();
     if asked > snapshot.revision() {
         // Another server may be ahead of this one, and what it answered must not be taken back: a server that cannot find
         // that out leaves the answer to others.
         let catching_up = timeout(CATCH_UP_MAX, catalog.catch_up());
         let late = || CommitFailure::NoLeader(format!("No cluster leader: index {asked} is not known here yet"));
-        let caught_up = call.stopping.cuts_short(catching_up).await.unwrap_or(Ok(Ok(())));
+        let caught_up = stopping.cuts_short(catching_up).await.unwrap_or(Ok(Ok(())));
         caught_up.unwrap_or_else(|_elapsed| Err(late()))?;
         snapshot = catalog.snapshot();
     }
@@ -45,7 +57,7 @@ pub(crate) async fn view(catalog: &dyn CatalogPort, call: &Call, subjects: &[Sub
     }
     // The time that catching up took is part of the wait.
     let left = jittered(wait).saturating_sub(begun.elapsed());
-    let waited = call.stopping.cuts_short(catalog.wait(subjects, asked, left)).await;
+    let waited = stopping.cuts_short(catalog.wait(subjects, asked, left)).await;
     let view = answer(waited.unwrap_or_else(|| catalog.snapshot()), subjects);
     // A server that was started anew no longer knows when what is gone has gone, and gives a later index than others do for
     // the same. Everything up to what was asked is in this answer, too.

@@ -1,6 +1,6 @@
 //! A request as handlers see it: authorised, its body read, its query taken apart.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use crate::filter::ListFilter;
 use crate::limits::{WAIT_DEFAULT, WAIT_MAX};
 use crate::parse::{Context, Dialect, Fields, parse_duration, parse_json};
 use crate::ports::MeshFacts;
+use crate::router::{Api, Route, authorised};
 
 /// The parameters behind the question mark.
 #[derive(Debug, Default)]
@@ -103,18 +104,99 @@ impl Query {
 pub(crate) struct Call {
     pub(crate) params: Vec<(String, String)>,
     pub(crate) query: Query,
-    /// Who asks.
-    pub(crate) bearer: Bearer,
+    route: Route,
+    asker: Asker,
     pub(crate) headers: Arc<HeaderMap>,
     pub(crate) body: Bytes,
     /// The body of a route that reads it piece by piece.
     pub(crate) stream: Mutex<axum::body::Body>,
     /// Which elements are wanted; the router applies it unless the route does.
     pub(crate) filter: Option<Arc<ListFilter>>,
+    stopping: Stopping,
+}
+
+/// Who asks, as judged last. A wait takes [`Call`] by `&mut`, so no handler keeps a bearer of before it.
+#[derive(Debug, Clone)]
+pub(crate) struct Asker {
+    bearer: Bearer,
+    /// Shared with the router, which narrows the answer after the handler.
+    latest: Arc<Mutex<Bearer>>,
+}
+
+impl Asker {
+    pub(crate) fn new(bearer: Bearer) -> Self {
+        Self { latest: Arc::new(Mutex::new(bearer.clone())), bearer }
+    }
+
+    /// Who asks, by the last judgement of the call.
+    pub(crate) fn latest(&self) -> Bearer {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn renew(&mut self, bearer: Bearer) {
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = bearer.clone();
+        self.bearer = bearer;
+    }
+}
+
+/// The parts of a request that is admitted.
+pub(crate) struct Parts {
+    pub(crate) params: Vec<(String, String)>,
+    pub(crate) query: Query,
+    pub(crate) route: Route,
+    pub(crate) asker: Asker,
+    pub(crate) headers: Arc<HeaderMap>,
+    pub(crate) body: Bytes,
+    pub(crate) stream: axum::body::Body,
+    pub(crate) filter: Option<Arc<ListFilter>>,
     pub(crate) stopping: Stopping,
 }
 
 impl Call {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { params, query, route, asker, headers, body, stream, filter, stopping } = parts;
+        Self { params, query, route, asker, headers, body, stream: Mutex::new(stream), filter, stopping }
+    }
+
+    /// Who asks, as judged after the last wait.
+    pub(crate) fn bearer(&self) -> &Bearer {
+        &self.asker.bearer
+    }
+
+    /// The handle by which the router learns who asks once the handler has answered.
+    pub(crate) fn asker(&self) -> Asker {
+        self.asker.clone()
+    }
+
+    /// The end of serving, for an answer that goes on. A handler that waits for one thing uses [`Call::wait_for`].
+    pub(crate) fn stopping(&self) -> &Stopping {
+        &self.stopping
+    }
+
+    /// Judges the call again: its caller may have lost the right since.
+    ///
+    /// # Errors
+    /// [`ApiError`] if the caller may no longer ask this.
+    pub(crate) async fn judge_again(&mut self, api: &Api) -> Result<(), ApiError> {
+        let bearer = authorised(api, &self.route, &self.headers, &self.params, &self.query).await?;
+        self.asker.renew(bearer);
+        Ok(())
+    }
+
+    /// Waits for `what`, and judges the call again. Gives `None` if serving ends first.
+    ///
+    /// # Errors
+    /// [`ApiError`] if the caller lost the right meanwhile.
+    pub(crate) async fn wait_for<T>(
+        &mut self,
+        api: &Api,
+        what: impl Future<Output = T>,
+    ) -> Result<Option<T>, ApiError> {
+        let waited = self.stopping.cuts_short(what).await;
+        Box::pin(self.judge_again(api)).await?;
+        Ok(waited)
+    }
+
     /// A part of the path; the route's pattern promises that it is there.
     pub(crate) fn param(&self, name: &str) -> &str {
         self.params.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value.as_str())

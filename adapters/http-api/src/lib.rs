@@ -30,7 +30,7 @@ pub use ports::{
     DiagnosticRow, IncomingSnapshot, Leaf, Leaving, LostServer, MeshFacts, NewJoinToken, OthersSay, OutgoingSnapshot,
     PrivateKeyText, RestoreReport, SnapshotFailure, StoreMember,
 };
-pub use relay::{INSIDE, ServersPort, Unreached};
-pub use router::{AllowEverything, Authoriser, Permission, Ports, Route, router};
+pub use relay::{Answerer, INSIDE, ServersPort, Unreached};
+pub use router::{EntryPoint, Permission, Ports, Route, router};
 pub use routes::CONSUL_VERSION;
 pub use serve::{Door, Guards, Places, guarded, serve, stopped_by};

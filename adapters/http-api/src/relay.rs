@@ -27,35 +27,33 @@ pub trait ServersPort: Send + Sync + 'static {
 #[error("{0}")]
 pub struct Unreached(pub String);
 
-/// Who answers a request at an agent that has but its part of the catalog.
+/// Who answers a route, and so at which listeners it is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answerer {
-    /// The agent: it is about what is here.
+pub enum Answerer {
+    /// The agent that is asked, about its own node or process. Other nodes cannot reach it: not at the port for agents.
     Agent,
-    /// A server.
+    /// A server. Agents pass the request on, and the port for agents serves it.
     Servers,
-    /// A server, and the agent while none is reached: proxies are to start without.
+    /// A server, as for [`Answerer::Servers`]; while an agent reaches none, it answers itself, so that proxies can start.
     ServersElseAgent,
+    /// A server at its own listeners. It is an operator's business, and the port for agents refuses it.
+    OwnListeners,
 }
 
 impl Answerer {
-    /// Of a request by its method, its path, and the path's pattern in the route table.
-    pub(crate) fn of(method: &Method, path: &str, pattern: &str) -> Self {
-        match pattern {
-            "/v1/agent/connect/ca/roots" | "/v1/connect/ca/roots" => Self::ServersElseAgent,
-            // Who the others are an agent does not know; while it reaches nobody, it is there itself.
-            "/v1/agent/members" => Self::ServersElseAgent,
-            // Of other entries an agent does not know whether they are there.
-            "/v1/config/{kind}/{name}" if *method == Method::GET && path == "/v1/config/proxy-defaults/global" => {
+    /// Whether the port for agents serves the route. This is an allow-list: a new variant is refused until it is named here.
+    #[must_use]
+    pub fn is_for_agents(self) -> bool {
+        matches!(self, Self::Servers | Self::ServersElseAgent)
+    }
+
+    /// How an agent of this request's path gets an answer. Of other config entries it does not know whether they exist.
+    pub(crate) fn at_agent(self, method: &Method, path: &str) -> Self {
+        match self {
+            Self::Servers if *method == Method::GET && path == "/v1/config/proxy-defaults/global" => {
                 Self::ServersElseAgent
             }
-            // Judged by intentions that the agent need not have.
-            "/v1/agent/connect/authorize" => Self::Servers,
-            // About a node that is not this one.
-            "/v1/agent/force-leave/{node}" => Self::Servers,
-            "/metrics" | "/starling/v1/diagnostics" => Self::Agent,
-            _ if pattern.starts_with("/v1/agent/") || pattern.starts_with("/starling/v1/agent/") => Self::Agent,
-            _ => Self::Servers,
+            Self::Agent | Self::Servers | Self::ServersElseAgent | Self::OwnListeners => self,
         }
     }
 }
@@ -121,26 +119,29 @@ mod tests {
 
     #[test]
     fn an_agent_answers_for_what_is_here_and_no_more() {
-        use Answerer::{Agent, Servers, ServersElseAgent};
+        use Answerer::{Agent, OwnListeners, Servers, ServersElseAgent};
         let entry = "/v1/config/{kind}/{name}";
+        let table = crate::routes::table();
         for (method, path, pattern, expected) in [
-            (Method::PUT, "/v1/agent/service/register", "/v1/agent/service/register", Agent),
-            (Method::GET, "/v1/agent/connect/ca/leaf/web", "/v1/agent/connect/ca/leaf/{service}", Agent),
-            (Method::GET, "/v1/agent/members", "/v1/agent/members", ServersElseAgent),
-            (Method::GET, "/starling/v1/agent/xds", "/starling/v1/agent/xds", Agent),
-            (Method::PUT, "/v1/agent/leave", "/v1/agent/leave", Agent),
-            (Method::GET, "/metrics", "/metrics", Agent),
-            (Method::PUT, "/v1/agent/force-leave/n2", "/v1/agent/force-leave/{node}", Servers),
-            (Method::PUT, "/v1/agent/maintenance", "/v1/agent/maintenance", Agent),
-            (Method::POST, "/v1/agent/connect/authorize", "/v1/agent/connect/authorize", Servers),
-            (Method::GET, "/v1/catalog/nodes", "/v1/catalog/nodes", Servers),
-            (Method::PUT, "/starling/v1/tokens/join", "/starling/v1/tokens/join", Servers),
-            (Method::GET, "/v1/config/proxy-defaults/global", entry, ServersElseAgent),
-            (Method::DELETE, "/v1/config/proxy-defaults/global", entry, Servers),
-            (Method::GET, "/v1/config/service-defaults/web", entry, Servers),
-            (Method::GET, "/v1/agent/connect/ca/roots", "/v1/agent/connect/ca/roots", ServersElseAgent),
+            ("PUT", "/v1/agent/service/register", "/v1/agent/service/register", Agent),
+            ("GET", "/v1/agent/connect/ca/leaf/web", "/v1/agent/connect/ca/leaf/{service}", Agent),
+            ("GET", "/v1/agent/members", "/v1/agent/members", ServersElseAgent),
+            ("GET", "/starling/v1/agent/xds", "/starling/v1/agent/xds", Agent),
+            ("PUT", "/v1/agent/leave", "/v1/agent/leave", Agent),
+            ("GET", "/metrics", "/metrics", Agent),
+            ("PUT", "/v1/agent/force-leave/n2", "/v1/agent/force-leave/{node}", OwnListeners),
+            ("PUT", "/v1/agent/maintenance", "/v1/agent/maintenance", Agent),
+            ("POST", "/v1/agent/connect/authorize", "/v1/agent/connect/authorize", Servers),
+            ("GET", "/v1/catalog/nodes", "/v1/catalog/nodes", Servers),
+            ("PUT", "/starling/v1/tokens/join", "/starling/v1/tokens/join", OwnListeners),
+            ("GET", "/v1/config/proxy-defaults/global", entry, ServersElseAgent),
+            ("DELETE", "/v1/config/proxy-defaults/global", entry, Servers),
+            ("GET", "/v1/config/service-defaults/web", entry, Servers),
+            ("GET", "/v1/agent/connect/ca/roots", "/v1/agent/connect/ca/roots", ServersElseAgent),
         ] {
-            assert_eq!(Answerer::of(&method, path, pattern), expected, "{method} {path}");
+            let route = table.iter().find(|route| (route.method(), route.path()) == (method, pattern)).unwrap();
+            let method: Method = method.parse().unwrap();
+            assert_eq!(route.answerer().at_agent(&method, path), expected, "{method} {path}");
         }
     }
 

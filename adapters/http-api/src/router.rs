@@ -5,8 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::mem;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::RequestExt;
 use axum::extract::RawPathParams;
@@ -21,7 +20,7 @@ use crate::acl::{Asked, Bearer, Scope, scope_of};
 use crate::answer::{Answer, Rendering};
 use crate::barrier::Wanted;
 use crate::blocking::Stopping;
-use crate::call::{Call, Query};
+use crate::call::{Asker, Call, Parts, Query};
 use crate::error::ApiError;
 use crate::filter::{ListFilter, Shape};
 use crate::limits::{BODY_TIMEOUT, BodyLimit, URI_BYTES_MAX};
@@ -101,24 +100,28 @@ impl fmt::Display for Permission {
     }
 }
 
-/// Decides who may do what.
-pub trait Authoriser: Send + Sync + 'static {
-    /// Whether the bearer of `token` has `permission`.
-    fn allows(&self, permission: Permission, token: Option<&str>) -> bool;
-
-    /// Whether nobody but programs of the mesh asks here, so that they are believed to ask for themselves.
-    fn believes_insiders(&self) -> bool {
-        false
-    }
+/// The listeners behind which an API is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryPoint {
+    /// A server's or an agent's own. Callers have a token, and whatever the network lets them reach.
+    Own,
+    /// A server's port for agents. Callers have the certificate of a node, which gives no right over the server.
+    Agents,
 }
 
-/// Everybody may do everything, as in Consul with ACLs disabled.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct AllowEverything;
+impl EntryPoint {
+    /// Whether the route is served here; what its caller may do is judged after that.
+    #[must_use]
+    pub fn serves(self, route: &Route) -> bool {
+        match self {
+            Self::Own => true,
+            Self::Agents => route.answerer.is_for_agents() && route.permission != Permission::OperatorWrite,
+        }
+    }
 
-impl Authoriser for AllowEverything {
-    fn allows(&self, _: Permission, _: Option<&str>) -> bool {
-        true
+    /// Whether callers are programs of the mesh, which are trusted to ask for themselves (see [`relay::INSIDE`]).
+    fn trusts_insiders(self) -> bool {
+        self == Self::Agents
     }
 }
 
@@ -130,8 +133,8 @@ pub struct Ports {
     pub agent: Option<Arc<dyn AgentPort>>,
     /// Where an agent finds the rest of the catalog; `None` where all of it is at hand.
     pub servers: Option<Arc<dyn ServersPort>>,
-    /// Who may do what.
-    pub authoriser: Arc<dyn Authoriser>,
+    /// The listeners behind which it is.
+    pub entry_point: EntryPoint,
 }
 
 /// What handlers reach.
@@ -139,7 +142,7 @@ pub(crate) struct Api {
     pub(crate) catalog: Arc<dyn CatalogPort>,
     agent: Option<Arc<dyn AgentPort>>,
     servers: Option<Arc<dyn ServersPort>>,
-    authoriser: Arc<dyn Authoriser>,
+    entry_point: EntryPoint,
     pub(crate) events: Events,
     pub(crate) login_keys: KeyCache,
     pub(crate) coordinates: Coordinates,
@@ -157,7 +160,7 @@ impl Api {
 
     /// Carries out a command for a caller, if it may.
     pub(crate) async fn transact(&self, call: &Call, command: Command) -> Result<Committed, CommitFailure> {
-        self.catalog.transact(&call.bearer, command).await
+        self.catalog.transact(call.bearer(), command).await
     }
 
     /// The same, for who needs no more than the revision.
@@ -181,11 +184,12 @@ pub(crate) type Outcome = Result<Answer, ApiError>;
 pub(crate) type Handler = fn(Arc<Api>, Call) -> BoxFuture<'static, Outcome>;
 
 /// One line of the route table. There is no other way to serve a path, and none to leave out a part.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct Route {
     method: &'static str,
     path: &'static str,
     permission: Permission,
+    answerer: Answerer,
     body: BodyLimit,
     summary: &'static str,
     handler: Handler,
@@ -218,16 +222,17 @@ impl Filtered {
 }
 
 impl Route {
-    /// A route: method, path with `{parameters}`, what a caller must be allowed, what body is read, and what it is for.
+    /// A route: method, path with `{parameters}`, what a caller must be allowed, who answers, what body is read, and what it is for.
     pub(crate) const fn new(
         method: &'static str,
         path: &'static str,
         permission: Permission,
+        answerer: Answerer,
         body: BodyLimit,
         summary: &'static str,
         handler: Handler,
     ) -> Self {
-        Self { method, path, permission, body, summary, handler, filtered: Filtered::Nothing }
+        Self { method, path, permission, answerer, body, summary, handler, filtered: Filtered::Nothing }
     }
 
     /// With `?filter`.
@@ -253,6 +258,12 @@ impl Route {
         self.permission
     }
 
+    /// Who answers, and so at which listeners it is served.
+    #[must_use]
+    pub fn answerer(&self) -> Answerer {
+        self.answerer
+    }
+
     /// The largest body that is read.
     #[must_use]
     pub fn body(&self) -> BodyLimit {
@@ -268,9 +279,9 @@ impl Route {
 
 /// Builds the router of every route in [`crate::routes::table`].
 pub fn router(ports: Ports) -> axum::Router {
-    let Ports { catalog, agent, servers, authoriser } = ports;
+    let Ports { catalog, agent, servers, entry_point } = ports;
     let (events, coordinates, login_keys) = Default::default();
-    let api = Arc::new(Api { catalog, agent, servers, authoriser, events, coordinates, login_keys });
+    let api = Arc::new(Api { catalog, agent, servers, entry_point, events, coordinates, login_keys });
     let mut paths: BTreeMap<&'static str, Vec<Route>> = BTreeMap::new();
     for route in crate::routes::table() {
         paths.entry(route.path).or_default().push(route);
@@ -327,7 +338,6 @@ impl From<ApiError> for Stop {
 /// A request that may be handled.
 struct Admitted<'r> {
     route: &'r Route,
-    head: http::request::Parts,
     call: Call,
     wanted: Option<Wanted>,
 }
@@ -346,12 +356,12 @@ async fn dispatch(
     query: Query,
 ) -> Result<Reply, Stop> {
     // What it takes to admit a request is in boxes, and gone when a query waits, which it may for minutes.
-    let Admitted { route, head, call, wanted } = match Box::pin(admit(api, routes, request, query)).await? {
+    let Admitted { route, call, wanted } = match Box::pin(admit(api, routes, request, query)).await? {
         Admission::Handle(admitted) => *admitted,
         Admission::Answered(response) => return Ok(Reply::OfServer(response)),
     };
-    let stopping = call.stopping.clone();
-    let answer = handled(api, route, &head, call).await?;
+    let stopping = call.stopping().clone();
+    let answer = handled(api, route, call).await?;
     match (wanted, answer.written()) {
         (Some(wanted), Some(revision)) => {
             let standing = Box::pin(wanted.standing(&*api.catalog, revision, &stopping)).await;
@@ -381,18 +391,22 @@ async fn admit<'r>(
         return Err(Stop::Method { method: request.method().clone(), allow });
     };
     check_scope(api, &query, request.headers())?;
-    check_site(request.method(), request.headers(), request.extensions().get::<OnLoopback>())?;
-    let token = token_of(&query, request.headers());
-    if !api.authoriser.allows(route.permission, token.as_deref()) {
-        let whom = if api.servers.is_some() { "; agents pass on no such request: ask a server" } else { "" };
-        let text = format!("Permission denied: token lacks permission '{}'{whom}", route.permission);
+    // At the port for agents nobody has a browser, and agents have judged what they pass on, whose Host they leave out.
+    if api.entry_point == EntryPoint::Own {
+        check_site(request.method(), request.uri(), request.headers(), request.extensions().get::<OnLoopback>())?;
+    }
+    if !api.entry_point.serves(route) {
+        let text = format!(
+            "Permission denied: token lacks permission '{}' at the port for agents, which serves no {} {}: ask a server directly",
+            route.permission, route.method, route.path
+        );
         return Err(ApiError::new(StatusCode::FORBIDDEN, text).into());
     }
     let params = request.extract_parts::<RawPathParams>().await;
     let params = params.map_err(|_| ApiError::bad_request("the path is no UTF-8 text"))?;
     let params = params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<Vec<_>>();
-    let (mut head, body) = request.into_parts();
-    let bearer = authorised(api, route, &head, &head.headers, &params, &query).await?;
+    let (head, body) = request.into_parts();
+    let bearer = authorised(api, route, &head.headers, &params, &query).await?;
     let wanted = Wanted::of_write(&head.method, &query)?;
     let filter = route.filtered.wanted(&query)?;
     let (body, stream) = if route.body == BodyLimit::SNAPSHOT {
@@ -409,34 +423,23 @@ async fn admit<'r>(
         let current = stopping.cuts_short(api.catalog.catch_up()).await;
         current.unwrap_or(Ok(())).map_err(ApiError::from)?;
     }
-    drop(mem::take(&mut head.extensions));
-    let headers = Arc::new(mem::take(&mut head.headers));
-    let (stream, filter) = (Mutex::new(stream), filter.map(Arc::new));
-    let call = Call { params, query, bearer, headers, body, stream, filter, stopping };
-    Ok(Admission::Handle(Box::new(Admitted { route, head, call, wanted })))
+    let (headers, filter, asker) = (Arc::new(head.headers), filter.map(Arc::new), Asker::new(bearer));
+    let call = Call::new(Parts { params, query, route: *route, asker, headers, body, stream, filter, stopping });
+    Ok(Admission::Handle(Box::new(Admitted { route, call, wanted })))
 }
 
 /// What the handler answers, as far as its caller may see and wants to.
-async fn handled(api: &Arc<Api>, route: &Route, head: &http::request::Parts, call: Call) -> Outcome {
-    let (params, bearer, filter) = (call.params.clone(), call.bearer.clone(), call.filter.clone());
-    let headers = Arc::clone(&call.headers);
-    let waits = head.method == Method::GET && call.query.has("index");
+async fn handled(api: &Arc<Api>, route: &Route, call: Call) -> Outcome {
+    let (params, asker, filter) = (call.params.clone(), call.asker(), call.filter.clone());
     let near = coordinate::near(api, &call.query, &call.headers);
     let mut answer = (route.handler)(Arc::clone(api), call).await?;
     if let Some((near, rows)) = near.zip(answer.rows()) {
         coordinate::sort(api, &near, rows);
     }
-    let bearer = if waits {
-        // Who has waited may have lost the right meanwhile.
-        let query = Query::parse(head.uri.query().unwrap_or_default());
-        Box::pin(authorised(api, route, head, &headers, &params, &query)).await?
-    } else {
-        bearer
-    };
     let answer = match scope_of(route.method, route.path).visible() {
         Some(visible) => {
             let service = params.iter().find(|(name, _)| name == "service").map_or("", |(_, value)| value.as_str());
-            answer.seen_by(&bearer, visible, service)
+            answer.seen_by(&asker.latest(), visible, service)
         }
         None => answer,
     };
@@ -448,15 +451,14 @@ async fn handled(api: &Arc<Api>, route: &Route, head: &http::request::Parts, cal
 }
 
 /// Whether a server answers, who judges then.
-fn is_passed_on(api: &Api, route: &Route, head: &http::request::Parts) -> bool {
-    api.servers.is_some() && Answerer::of(&head.method, head.uri.path(), route.path) != Answerer::Agent
+fn is_passed_on(api: &Api, route: &Route) -> bool {
+    api.servers.is_some() && route.answerer != Answerer::Agent
 }
 
 /// Who asks, if they may.
-async fn authorised(
+pub(crate) async fn authorised(
     api: &Api,
     route: &Route,
-    head: &http::request::Parts,
     headers: &HeaderMap,
     params: &[(String, String)],
     query: &Query,
@@ -467,9 +469,9 @@ async fn authorised(
         return Err(ApiError::new(StatusCode::UNAUTHORIZED, "ACL support disabled"));
     }
     let scope = scope_of(route.method, route.path);
-    let is_inside = api.authoriser.believes_insiders() && headers.contains_key(relay::INSIDE);
-    let asks_for_itself = is_inside && head.method == Method::GET && Scope::is_for_insiders(route.path);
-    if facts.acl_default.is_none() || scope == Scope::Public || asks_for_itself || is_passed_on(api, route, head) {
+    let is_inside = api.entry_point.trusts_insiders() && headers.contains_key(relay::INSIDE);
+    let asks_for_itself = is_inside && route.method == "GET" && Scope::is_for_insiders(route.path);
+    if facts.acl_default.is_none() || scope == Scope::Public || asks_for_itself || is_passed_on(api, route) {
         return Ok(Bearer::unrestricted());
     }
     let bearer = api.catalog.bearer(api.token(query, headers).as_deref()).await?;
@@ -487,10 +489,10 @@ async fn relayed(
     stopping: &Stopping,
 ) -> Result<Option<Response<axum::body::Body>>, ApiError> {
     let Some(servers) = &api.servers else { return Ok(None) };
-    if !is_passed_on(api, route, head) {
+    if !is_passed_on(api, route) {
         return Ok(None);
     }
-    let answerer = Answerer::of(&head.method, head.uri.path(), route.path);
+    let answerer = route.answerer.at_agent(&head.method, head.uri.path());
     let node = api.catalog.authority().node_name;
     let mut request = relay::passed_on(&head.method, &head.uri, &head.headers, body.clone(), &node);
     let query = Query::parse(head.uri.query().unwrap_or_default());

@@ -1,8 +1,10 @@
-//! Who may ask by way of somebody's browser: a listener on loopback is reached by every page that the browser shows.
+//! Requests that a page of another site makes with its visitor's browser.
+//!
+//! A page may send them to whatever its browser reaches: a listener on loopback, or one of the visitor's network.
 
 use std::net::IpAddr;
 
-use http::uri::Authority;
+use http::uri::{Authority, Uri};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 
 use crate::error::ApiError;
@@ -11,17 +13,32 @@ use crate::error::ApiError;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OnLoopback;
 
-/// Refuses what pages of other sites ask with their visitor's browser: every write, and on loopback also every read by a
-/// name that its owner has pointed here, which makes the page one of the same site (DNS rebinding).
+/// Refuses what pages of other sites ask: every write, and on loopback also every read by a name that its owner has
+/// pointed here (DNS rebinding).
+///
+/// A browser names the page's site in `Origin` with every write, and in `Sec-Fetch-Site` where it trusts the connection.
+/// Another port of one host counts as another site: `same-site` is refused.
+///
+/// # Errors
+/// [`ApiError`] with 403.
+/// Source: Fetch, section 3.2 (`Origin`); Fetch Metadata, section 2.3.
 pub(crate) fn check_site(
     method: &Method,
+    target: &Uri,
     headers: &HeaderMap,
     on_loopback: Option<&OnLoopback>,
 ) -> Result<(), ApiError> {
     let denied = |reason: String| Err(ApiError::new(StatusCode::FORBIDDEN, format!("Permission denied: {reason}")));
-    let cross_site = headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site");
-    if cross_site && *method != Method::GET {
-        return denied("a page of another site may not write".to_owned());
+    if ![Method::GET, Method::HEAD, Method::OPTIONS].contains(method) {
+        let is_foreign = |site: &HeaderValue| site == "cross-site" || site == "same-site";
+        if headers.get_all("sec-fetch-site").iter().any(is_foreign) {
+            return denied("a page of another site may not write".to_owned());
+        }
+        if let Some(origin) = headers.get_all(header::ORIGIN).iter().find(|origin| !is_own(origin, target, headers)) {
+            return denied(format!(
+                "a page of {origin:?} may not write: the Origin of a write is the host it is sent to"
+            ));
+        }
     }
     // No browser leaves the header out.
     let foreign = headers.get_all(header::HOST).iter().find(|host| !is_ours(host));
@@ -31,6 +48,21 @@ pub(crate) fn check_site(
             "this API listens on loopback and is asked for by an IP address or as localhost, not {host:?}"
         )),
     }
+}
+
+/// Whether an origin is the host and port that the request is sent to. An opaque one (`null`) is not.
+fn is_own(origin: &HeaderValue, target: &Uri, headers: &HeaderMap) -> bool {
+    let Some(origin) = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok()) else { return false };
+    let (Some(scheme), Some(origin)) = (origin.scheme_str(), origin.authority()) else { return false };
+    let usual = match scheme {
+        "http" => 80,
+        "https" => 443,
+        _ => return false,
+    };
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).and_then(|host| host.parse().ok());
+    let Some(own) = host.as_ref().or(target.authority()) else { return false };
+    let place = |of: &Authority| (of.host().to_ascii_lowercase(), of.port_u16().unwrap_or(usual));
+    place(origin) == place(own)
 }
 
 /// Whether nobody can point this host somewhere: an address, or the name that means this machine (RFC 6761, section 6.3).
@@ -61,10 +93,48 @@ mod tests {
             ("", false),
         ] {
             let headers = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static(host))]);
-            let checked = check_site(&Method::GET, &headers, Some(&OnLoopback));
+            let checked = check_site(&Method::GET, &Uri::default(), &headers, Some(&OnLoopback));
             assert_eq!(checked.is_ok(), heard, "{host}");
-            assert_eq!(check_site(&Method::GET, &headers, None), Ok(()), "{host}");
+            assert_eq!(check_site(&Method::GET, &Uri::default(), &headers, None), Ok(()), "{host}");
         }
-        assert_eq!(check_site(&Method::GET, &HeaderMap::new(), Some(&OnLoopback)), Ok(()));
+        assert_eq!(check_site(&Method::GET, &Uri::default(), &HeaderMap::new(), Some(&OnLoopback)), Ok(()));
+    }
+
+    #[test]
+    fn a_write_is_heard_from_the_page_of_its_own_host_or_from_no_page() {
+        for (host, origin, site, heard) in [
+            ("127.0.0.1:8500", None, None, true),
+            ("127.0.0.1:8500", Some("http://127.0.0.1:8500"), None, true),
+            ("consul.example", Some("https://consul.example"), Some("same-origin"), true),
+            ("Consul.example:443", Some("https://consul.example"), None, true),
+            ("127.0.0.1:8500", Some("http://evil.example"), None, false),
+            ("127.0.0.1:8500", Some("http://evil.example"), Some("none"), false),
+            ("127.0.0.1:8500", Some("http://127.0.0.1:3000"), None, false),
+            ("localhost:8500", Some("http://127.0.0.1:8500"), None, false),
+            ("127.0.0.1:8500", Some("null"), None, false),
+            ("127.0.0.1:8500", Some("file://"), None, false),
+            ("127.0.0.1:8500", Some("http://127.0.0.1:8500.evil.example"), None, false),
+            ("127.0.0.1:8500", None, Some("same-site"), false),
+            ("127.0.0.1:8500", None, Some("cross-site"), false),
+            ("127.0.0.1:8500", None, Some("none"), true),
+        ] {
+            let mut headers = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static(host))]);
+            headers.extend(origin.map(|origin| (header::ORIGIN, HeaderValue::from_static(origin))));
+            headers.extend(
+                site.map(|site| (http::HeaderName::from_static("sec-fetch-site"), HeaderValue::from_static(site))),
+            );
+            let what = format!("{host} {origin:?} {site:?}");
+            for method in [Method::PUT, Method::POST, Method::DELETE] {
+                assert_eq!(check_site(&method, &Uri::default(), &headers, None).is_ok(), heard, "{method} {what}");
+            }
+            assert_eq!(check_site(&Method::GET, &Uri::default(), &headers, None), Ok(()), "{what}");
+        }
+        let two =
+            ["http://127.0.0.1:8500", "http://evil.example"].map(|it| (header::ORIGIN, HeaderValue::from_static(it)));
+        let mut headers = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static("127.0.0.1:8500"))]);
+        for (name, value) in two {
+            headers.append(name, value);
+        }
+        check_site(&Method::PUT, &Uri::default(), &headers, None).expect_err("two origins");
     }
 }

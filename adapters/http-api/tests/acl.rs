@@ -5,13 +5,11 @@
 #[path = "world/world.rs"]
 mod world;
 
-use std::sync::Arc;
-
 use http::Request;
 use serde_json::{Value, json};
 use starling_http_api::limits::BodyLimit;
 use starling_http_api::routes::table;
-use starling_http_api::{AgentPort, Authoriser, INSIDE, Permission, Route};
+use starling_http_api::{AgentPort, EntryPoint, INSIDE, Route};
 use starling_model::{AclSecret, Action};
 use tower::ServiceExt;
 use world::World;
@@ -342,23 +340,10 @@ async fn by_default_everything_is_allowed_but_for_what_rules_deny_and_for_tokens
     assert_eq!(mesh.ask(Some("5e3c2f0e-3f0b-4f0e-8b7f-0d8a3a0b1c2d"), "PUT", "/v1/kv/a", "").await.0, 403);
 }
 
-/// A door at which nobody but programs of the mesh asks.
-struct Inside;
-
-impl Authoriser for Inside {
-    fn allows(&self, _: Permission, _: Option<&str>) -> bool {
-        true
-    }
-
-    fn believes_insiders(&self) -> bool {
-        true
-    }
-}
-
 #[tokio::test]
 async fn programs_of_the_mesh_ask_for_themselves_at_their_own_door_and_little() {
     let mesh = Mesh::new(Action::Deny).await;
-    let inside = mesh.world.router_with(Arc::new(Inside));
+    let inside = mesh.world.router_at(EntryPoint::Agents);
     for (method, target, at_theirs) in [
         ("GET", "/starling/v1/nodes?local", 200),
         ("GET", "/starling/v1/changes?local", 200),

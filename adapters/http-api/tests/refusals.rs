@@ -5,13 +5,13 @@
 #[path = "world/world.rs"]
 mod world;
 
-use std::sync::Arc;
-
 use http::Request;
 use http_body_util::BodyExt;
-use starling_http_api::{Authoriser, Permission};
+use starling_http_api::EntryPoint;
+use starling_model::Action;
 use tower::ServiceExt;
 use world::World;
+use world::controlled::Mesh;
 
 const REGISTER: &str = "/v1/agent/service/register";
 const CONFIG: &str = "/v1/config";
@@ -519,28 +519,23 @@ async fn addresses_past_their_limit_are_refused() {
     );
 }
 
-struct Keyed;
-
-impl Authoriser for Keyed {
-    fn allows(&self, permission: Permission, token: Option<&str>) -> bool {
-        permission == Permission::Public || token == Some("sesame")
-    }
-}
-
 #[tokio::test]
 async fn who_lacks_a_permission_is_refused_before_the_body_is_read() {
-    let world = World::new();
-    let send =
-        async |request: Request<axum::body::Body>| world.router_with(Arc::new(Keyed)).oneshot(request).await.unwrap();
+    let mesh = Mesh::new(Action::Deny).await;
+    let send = async |request: Request<axum::body::Body>| mesh.router.clone().oneshot(request).await.unwrap();
     let unreadable = || axum::body::Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
     let answer = send(Request::put(REGISTER).body(unreadable()).unwrap()).await;
     assert_eq!(answer.status(), 403);
     let text = answer.into_body().collect().await.unwrap().to_bytes();
-    assert_eq!(text, b"Permission denied: token lacks permission 'service:write'".as_slice());
+    assert!(text.starts_with(b"Permission denied: anonymous token lacks permission 'service:write'"), "{text:?}");
+    let at_agents = mesh.world.router_at(EntryPoint::Agents);
+    let answer = at_agents.oneshot(Request::put(REGISTER).body(unreadable()).unwrap()).await.unwrap();
+    assert_eq!(answer.status(), 403, "nor at the port for agents");
     let empty = axum::body::Body::empty;
     assert_eq!(send(Request::get("/v1/status/leader").body(empty()).unwrap()).await.status(), 200);
-    assert_eq!(send(Request::get("/v1/agent/self?token=sesame").body(empty()).unwrap()).await.status(), 200);
-    for (name, value) in [("X-Consul-Token", "sesame"), ("Authorization", "Bearer sesame")] {
+    let target = format!("/v1/agent/self?token={}", mesh.root);
+    assert_eq!(send(Request::get(target).body(empty()).unwrap()).await.status(), 200);
+    for (name, value) in [("X-Consul-Token", mesh.root.clone()), ("Authorization", format!("Bearer {}", mesh.root))] {
         let request = Request::get("/v1/agent/self").header(name, value).body(empty()).unwrap();
         assert_eq!(send(request).await.status(), 200, "{name}");
     }
@@ -549,9 +544,19 @@ async fn who_lacks_a_permission_is_refused_before_the_body_is_read() {
 #[tokio::test]
 async fn pages_of_other_sites_may_not_write() {
     let world = World::new();
-    for (site, wanted) in [("cross-site", 403), ("same-origin", 200)] {
+    let written = async |name: &str, value: &str| {
         let body = axum::body::Body::from(r#"{"SourceName": "a", "DestinationName": "b", "Action": "allow"}"#);
-        let request = Request::post("/v1/connect/intentions").header("Sec-Fetch-Site", site).body(body).unwrap();
-        assert_eq!(world.router().oneshot(request).await.unwrap().status(), wanted, "{site}");
+        let request = Request::post("/v1/connect/intentions").header("Host", "127.0.0.1:8500").header(name, value);
+        world.router().oneshot(request.body(body).unwrap()).await.unwrap().status()
+    };
+    for (name, value, wanted) in [
+        ("Sec-Fetch-Site", "cross-site", 403),
+        ("Sec-Fetch-Site", "same-site", 403),
+        ("Origin", "http://evil.example", 403),
+        ("Origin", "null", 403),
+        ("Origin", "http://127.0.0.1:8500", 200),
+        ("Sec-Fetch-Site", "same-origin", 200),
+    ] {
+        assert_eq!(written(name, value).await, wanted, "{name}: {value}");
     }
 }

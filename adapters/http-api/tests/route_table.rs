@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
+use starling_http_api::Answerer;
 use starling_http_api::limits::BodyLimit;
 use starling_http_api::parse::opaque::Place;
 use starling_http_api::routes::table;
@@ -25,20 +26,24 @@ fn page() -> String {
          it gives (1,000 unless it says otherwise, 20,000 at most), its `counts` speak of all. A list has the newest 100.\n\n\
          On a loopback address a request whose `Host` is neither an IP address nor `localhost` is refused with 403: a page could\n\
          have pointed its own name here, and read what only this machine may.\n\n\
+         A write whose `Origin` is not the host and port it is sent to, or whose `Sec-Fetch-Site` is `cross-site` or `same-site`,\n\
+         is refused with 403: a page of another site sends it with its visitor's browser. Clients that are no browsers set neither.\n\n\
          A body past its limit, a field that is unknown and a value that cannot be are refused with 400 and the field's path. A\n\
          port is 1 to 65535, and left out where there is none; only `/v1/catalog/register` takes 0 for that, since Consul's\n\
          clients always write the port there. A key in the `Config` of a proxy is acted upon or refused: see below the table.\n\n\
-         An agent apart from its servers answers for what is on its node: paths under `/v1/agent` but `connect/authorize`, its own\n\
-         metrics and diagnostics. Everything else it passes on to a server as it came, over its own certificate, and answers 503\n\
-         while none is reached; then it still knows the roots and `proxy-defaults`, so that proxies can start. What needs\n\
-         `operator:write` is refused to whoever asks through an agent. A server without an agent answers 400 to what is about an\n\
-         agent's services and checks.\n\n\
+         *Answered by* says who answers a request, and so where it is served:\n\n\
+         - `agent`: the agent that is asked, about its own node and process. A server's port for agents (8503) refuses it with 403.\n\
+         - `server`: a server. An agent passes the request on over its own certificate, and answers 503 while it reaches none.\n\
+         - `server, else agent`: as `server`; an agent that reaches none answers itself, so that proxies can start. So it does\n  \
+           for `proxy-defaults`.\n\
+         - `server's own listeners`: a server at its own API. Agents pass it on, and the port for agents refuses it with 403.\n\n\
+         A server without an agent answers 400 to what is about an agent's services and checks.\n\n\
          Where access is controlled (`--acl-default-policy`), a request shows its token in `X-Consul-Token`, as `Bearer` in\n\
          `Authorization`, or in `token`. What it lacks it is refused with 403; an unknown token is refused with 403 `ACL not\n\
          found`; a list has what may be seen, and says with `X-Consul-Results-Filtered-By-ACLs: true` if that is not all. Where\n\
          it is not controlled, paths under `/v1/acl` answer 401 `ACL support disabled`. See ../operate/access-control.md.\n\n\
          This page is generated from the route table in `adapters/http-api/src/routes.rs`; a test keeps the two equal.\n\n\
-         | Method | Path | Permission | Body at most | What it does |\n|---|---|---|---|---|\n",
+         | Method | Path | Permission | Answered by | Body at most | What it does |\n|---|---|---|---|---|---|\n",
     );
     for route in table() {
         let body = match route.body() {
@@ -46,7 +51,13 @@ fn page() -> String {
             limit => format!("{} KiB (`{}`)", limit.bytes() / 1024, limit.name()),
         };
         let (method, path, permission) = (route.method(), route.path(), route.permission());
-        writeln!(page, "| {method} | `{path}` | {permission} | {body} | {} |", route.summary()).unwrap();
+        let answerer = match route.answerer() {
+            Answerer::Agent => "agent",
+            Answerer::Servers => "server",
+            Answerer::ServersElseAgent => "server, else agent",
+            Answerer::OwnListeners => "server's own listeners",
+        };
+        writeln!(page, "| {method} | `{path}` | {permission} | {answerer} | {body} | {} |", route.summary()).unwrap();
     }
     page.push_str(
         "\n## Settings in `Config`\n\n\

@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 use imbl::OrdMap;
 use starling_model::acl::AclKey;
 use starling_model::{
-    AclGrants, Action, Change, ConfigEntry, ConfigEntryKey, ConfigKind, IntentionSubject, MeshEntry, NodeName, Record,
-    RecordKey, Revision, ServiceIntentions, SourceDecision, SourceIntention, Versioned,
+    AclGrants, Action, Change, ConfigEntry, ConfigEntryKey, ConfigKind, Enrolment, Holder, IntentionSubject, MeshEntry,
+    NodeName, Record, RecordKey, Revision, ServiceIntentions, SourceDecision, SourceIntention, UnixSeconds, Versioned,
 };
 
 use crate::apply::Applied;
@@ -158,6 +158,12 @@ fn stand_in(key: RecordKey) -> Instead {
             Instead::Record(Box::new(Record::Config(ConfigEntry::Mesh(entry))))
         }
         RecordKey::Fence(fence) => Instead::Record(Box::new(Record::Fence(fence))),
+        // Whose a name is cannot be told: nobody's, until somebody joins by a newer token.
+        RecordKey::Enrolment(member) => {
+            let (holder, since) = (Holder::Evicted, UnixSeconds(0));
+            let nobodys = Enrolment { member, epoch: 0, holder, services: None, join_token: None, since };
+            Instead::Record(Box::new(Record::Enrolment(nobodys)))
+        }
         RecordKey::CaRoot(_) | RecordKey::CaKey(_) => Instead::LastReadable,
         RecordKey::Node(_)
         | RecordKey::Instance(_)

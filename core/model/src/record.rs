@@ -293,6 +293,7 @@ impl RecordKey {
             | Self::Attachment(_)
             | Self::Coordination(_)
             | Self::Acl(_) => 0,
+            Self::Enrolment(_) => 1,
         }
     }
 

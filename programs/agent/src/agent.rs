@@ -14,6 +14,7 @@ use starling_model::{
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinSet;
 
+use crate::checks::permission::ScriptChecks;
 use crate::checks::schedule::{Schedule, Sink};
 use crate::checks::timetable::First;
 use crate::checks::{Prober, definition};
@@ -60,8 +61,8 @@ pub struct AgentConfig {
     pub datacenter: Datacenter,
     /// Directory of everything that is kept; the agent uses `agent` below it.
     pub data_dir: PathBuf,
-    /// Whether script checks may be registered and run.
-    pub enable_script_checks: bool,
+    /// Whose script checks may be registered and run.
+    pub script_checks: ScriptChecks,
     /// Ports for sidecars that name none, usually [`crate::DEFAULT_SIDECAR_PORTS`].
     pub sidecar_ports: RangeInclusive<u16>,
     /// The services that definition files name now. A service that was registered by [`Agent::register_service_of_file`]
@@ -80,7 +81,7 @@ impl fmt::Debug for AgentConfig {
             .field("locality", &self.locality)
             .field("datacenter", &self.datacenter)
             .field("data_dir", &self.data_dir)
-            .field("enable_script_checks", &self.enable_script_checks)
+            .field("script_checks", &self.script_checks)
             .field("sidecar_ports", &self.sidecar_ports)
             .field("services_of_files", &self.services_of_files)
             .field("checks_of_files", &self.checks_of_files)
@@ -143,7 +144,7 @@ pub struct Agent {
     leaves: Leaves,
     node: Node,
     datacenter: Datacenter,
-    enable_script_checks: bool,
+    script_checks: ScriptChecks,
     /// Ended when the agent is dropped.
     _tasks: JoinSet<()>,
 }
@@ -189,7 +190,7 @@ impl Agent {
         let (ready, is_ready) = oneshot::channel();
         let mut tasks = JoinSet::new();
         tasks.spawn(Committer::new(Arc::clone(&shared), Arc::clone(&link), journal).run(ready));
-        let prober = Arc::new(Prober::new(config.enable_script_checks));
+        let prober = Arc::new(Prober::new(config.script_checks));
         let (for_checks, for_link) = (Arc::clone(&shared), Arc::clone(&link));
         tasks.spawn(async move {
             let sink: Arc<dyn Sink> = Arc::clone(&for_checks) as Arc<dyn Sink>;
@@ -200,8 +201,8 @@ impl Agent {
             tracing::warn!("the server does not answer; the agent runs and goes on trying");
         }
         let leaves = Leaves::new(link, config.clock, &directory);
-        let AgentConfig { node, datacenter, enable_script_checks, .. } = config;
-        Ok(Self { shared, leaves, node, datacenter, enable_script_checks, _tasks: tasks })
+        let AgentConfig { node, datacenter, script_checks, .. } = config;
+        Ok(Self { shared, leaves, node, datacenter, script_checks, _tasks: tasks })
     }
 
     /// Registers a service with its checks and sidecar, in place of what its id had before; returns when that is durable.
@@ -232,7 +233,7 @@ impl Agent {
         source: Source,
         existing: ExistingChecks,
     ) -> Result<Registered, RegisterError> {
-        rehearsal::verify_service(&given, self.enable_script_checks)?;
+        rehearsal::verify_service(&given, self.script_checks.permit(source))?;
         let id = given.instance.key.id.clone();
         let (waiting, changed) = {
             let mut state = self.shared.lock();
@@ -276,7 +277,7 @@ impl Agent {
     }
 
     async fn check(&self, given: CheckRegistration, source: Source) -> Result<Registered, RegisterError> {
-        definition::verify(&given.spec, "", self.enable_script_checks)?;
+        definition::verify(&given.spec, "", self.script_checks.permit(source))?;
         let (id, spec, service) = given.named()?;
         let (waiting, changed) = {
             let mut state = self.shared.lock();
@@ -386,10 +387,10 @@ impl Agent {
         &self.node
     }
 
-    /// Whether registrations may bring checks that run programs.
+    /// The sources whose checks may run programs.
     #[must_use]
-    pub fn runs_scripts(&self) -> bool {
-        self.enable_script_checks
+    pub fn script_checks(&self) -> ScriptChecks {
+        self.script_checks
     }
 
     /// Ports for sidecars that name none.

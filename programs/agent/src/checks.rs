@@ -9,15 +9,18 @@ use starling_model::check::OUTPUT_BYTES_MAX;
 use starling_model::{CheckKind, CheckStatus};
 
 use self::failure::Failure;
-use crate::registrations::Health;
+use self::permission::ScriptChecks;
+use crate::registrations::{Health, Source};
 
 pub(crate) mod alias;
 pub(crate) mod definition;
+mod dial;
 mod docker;
 mod failure;
 mod grpc;
 mod h2ping;
 mod http;
+pub(crate) mod permission;
 pub(crate) mod schedule;
 mod script;
 mod tcp;
@@ -33,20 +36,21 @@ const SHORTAGE_SAID_EVERY: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Prober {
     trust: tls::Trust,
-    enable_script_checks: bool,
+    script_checks: ScriptChecks,
     /// When it was last said that file descriptors have run out.
     shortage_said: Mutex<Option<Instant>>,
 }
 
 impl Prober {
-    pub(crate) fn new(enable_script_checks: bool) -> Self {
-        Self { trust: tls::Trust::default(), enable_script_checks, shortage_said: Mutex::default() }
+    pub(crate) fn new(script_checks: ScriptChecks) -> Self {
+        Self { trust: tls::Trust::default(), script_checks, shortage_said: Mutex::default() }
     }
 
     /// Runs one check to its end, never later than `timeout`. What goes wrong is the result, but `None` if it went wrong
-    /// in this process, which says nothing of the application.
-    pub(crate) async fn run(&self, kind: &CheckKind, timeout: Duration) -> Option<Health> {
-        let run = std::panic::AssertUnwindSafe(self.dispatch(kind, timeout)).catch_unwind();
+    /// in this process, which says nothing of the application. A check whose `source` may not run programs is critical,
+    /// whatever an earlier start of the agent permitted.
+    pub(crate) async fn run(&self, kind: &CheckKind, source: Source, timeout: Duration) -> Option<Health> {
+        let run = std::panic::AssertUnwindSafe(self.dispatch(kind, source, timeout)).catch_unwind();
         match run.await {
             Ok(Ok(health)) => Some(health),
             Ok(Err(Failure::Application(reason))) => Some(critical(reason)),
@@ -66,7 +70,7 @@ impl Prober {
         }
     }
 
-    async fn dispatch(&self, kind: &CheckKind, timeout: Duration) -> Result<Health, Failure> {
+    async fn dispatch(&self, kind: &CheckKind, source: Source, timeout: Duration) -> Result<Health, Failure> {
         match kind {
             CheckKind::Http { .. } => within(timeout, http::run(kind, &self.trust)).await,
             CheckKind::Tcp { address, tls } => within(timeout, tcp::run(address, tls.as_ref(), &self.trust)).await,
@@ -75,13 +79,15 @@ impl Prober {
                 within(timeout, h2ping::run(address, tls.as_ref(), &self.trust)).await
             }
             CheckKind::Grpc { .. } => within(timeout, grpc::run(kind, &self.trust)).await,
-            CheckKind::Script { args } if self.enable_script_checks => script::run(args, timeout).await,
-            CheckKind::Docker { container, shell, args } if self.enable_script_checks => {
+            CheckKind::Script { .. } | CheckKind::Docker { .. }
+                if let Err(reason) = self.script_checks.permit(source) =>
+            {
+                Ok(critical(reason.to_owned()))
+            }
+            CheckKind::Script { args } => script::run(args, timeout).await,
+            CheckKind::Docker { container, shell, args } => {
                 let run = docker::run(Path::new(docker::SOCKET), container, docker::command(shell, args));
                 within(timeout, run).await
-            }
-            CheckKind::Script { .. } | CheckKind::Docker { .. } => {
-                Ok(critical(definition::SCRIPTS_DISABLED.to_owned()))
             }
             CheckKind::Ttl { .. } | CheckKind::Alias { .. } | CheckKind::Maintenance => {
                 Ok(critical("this kind of check is not run".to_owned()))

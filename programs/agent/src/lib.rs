@@ -25,6 +25,7 @@ pub use agent::{
     Agent, AgentConfig, CheckRegistration, DeregisterError, LocalCheck, LocalService, RegisterError, Registered,
     Rehearsal, StartError, UpdateCheckError, WallClock, WriteError, has_journal, system_clock,
 };
+pub use checks::permission::ScriptChecks;
 pub use journal::{JournalError, LostState};
 pub use leaves::{Leaf, LeafError, Leaves};
 pub use link::{AliasView, IssuedLeaf, LinkError, OwnRecords, ServerLink};

@@ -87,6 +87,8 @@ pub(crate) struct CheckState {
 pub(crate) enum Origin {
     /// With its service.
     Service {
+        /// Who registered the service.
+        source: Source,
         /// Whether it is the agent's own look at a sidecar's listener.
         own_probe: bool,
     },
@@ -97,6 +99,13 @@ pub(crate) enum Origin {
 impl Origin {
     pub(crate) fn is_apart(self) -> bool {
         matches!(self, Self::Apart(_))
+    }
+
+    /// Who registered it, or its service.
+    pub(crate) fn source(self) -> Source {
+        match self {
+            Self::Service { source, .. } | Self::Apart(source) => source,
+        }
     }
 }
 
@@ -304,7 +313,8 @@ impl Registrations {
             kind: check.definition().kind.clone(),
             interval: check.definition().interval,
             timeout: definition::timeout(&check.spec),
-            impatient: check.origin == Origin::Service { own_probe: true },
+            source: check.origin.source(),
+            impatient: matches!(check.origin, Origin::Service { own_probe: true, .. }),
         })
     }
 
@@ -338,10 +348,13 @@ impl Registrations {
         touched
     }
 
-    fn is_of_file(&self, role: &Role) -> bool {
+    /// Who registered an instance, or the one whose sidecar it is.
+    fn source_of(&self, role: &Role) -> Source {
         match role {
-            Role::Given(_, source) => *source == Source::File,
-            Role::SidecarOf(parent) => self.services.get(parent).is_some_and(|service| self.is_of_file(&service.role)),
+            Role::Given(_, source) => *source,
+            Role::SidecarOf(parent) => {
+                self.services.get(parent).map_or(Source::Caller, |service| self.source_of(&service.role))
+            }
         }
     }
 
@@ -367,7 +380,8 @@ impl Registrations {
     fn put_part(&mut self, part: Part, role: Role, existing: ExistingChecks, now: Instant, touched: &mut Touched) {
         let id = part.instance.key.id.clone();
         // What files say of a service beside it is taken back by whoever reads the files.
-        let of_file = self.is_of_file(&role);
+        let source = self.source_of(&role);
+        let of_file = source == Source::File;
         let old = self.services.get(&id);
         let same_instance = old.is_some_and(|old| old.instance == part.instance);
         let same_role = old.is_some_and(|old| old.role == role);
@@ -400,7 +414,7 @@ impl Registrations {
             self.put_check(check, spec, Some(&id), Origin::Apart(of), now, touched);
         }
         for (index, (check, spec)) in part.checks.into_iter().enumerate() {
-            let origin = Origin::Service { own_probe: part.own_probe && index == 0 };
+            let origin = Origin::Service { source, own_probe: part.own_probe && index == 0 };
             self.put_check(check, spec, Some(&id), origin, now, touched);
         }
     }
@@ -444,7 +458,8 @@ impl Registrations {
         if origin.is_apart() || old.is_some_and(|old| old.origin.is_apart()) {
             touched.kept.insert(Kept::Check(id.clone()));
         }
-        if !same_definition {
+        // Who registered it is part of how it runs: it decides whether programs are permitted.
+        if !same_definition || old.is_some_and(|old| old.origin.source() != origin.source()) {
             touched.checks.insert(id.clone());
         }
         let kept = old.filter(|_| same_definition);

@@ -15,7 +15,7 @@ use anyhow::{Context, ensure};
 use starling_agent::remote::{NodeConfig, RemoteNode};
 use starling_agent::{AgentConfig, data_plane};
 use starling_http_api::parse::Definitions;
-use starling_http_api::{AgentPort, AllowEverything, MeshFacts, Ports};
+use starling_http_api::{AgentPort, EntryPoint, MeshFacts, Ports};
 use starling_model::{Action, TrustDomain};
 use starling_proxy::Engine;
 use starling_rpc::LoopbackListener;
@@ -23,6 +23,7 @@ use starling_telemetry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) use arguments::AgentArgs;
+use bearers::Bearers;
 use directory::Directory;
 use part::Part;
 use servers::{Dns, Servers};
@@ -36,6 +37,7 @@ use crate::role::control::ENVOY_VERSIONS;
 use crate::role::definitions::{self, Named, Unavailable};
 use crate::role::doors::DnsSockets;
 use crate::role::http_doors::{self, HttpSockets};
+use crate::role::listeners::Listener;
 use crate::role::local_agent::{LEFT_WITHIN, LocalAgent};
 use crate::role::own_tokens::OwnTokens;
 use crate::role::proxies_door::ProxiesDoor;
@@ -64,9 +66,13 @@ pub(crate) async fn run_judged(
     }
     let servers = args.servers()?;
     let join_token = args.join_token(environment)?;
-    let http = HttpSockets::bind(&args.http_addr, &args.http_doors).await?;
-    let grpc = doors::grpc(args.grpc_addr).await?;
-    let dns = doors::dns(&args.dns_addr).await?;
+    let listeners = &args.listeners;
+    let http = HttpSockets::bind(listeners.opened(Listener::Http, &args.http_addr), &args.http_doors).await?;
+    let grpc = match listeners.opens(Listener::Grpc) {
+        true => Some(doors::grpc(args.grpc_addr).await?),
+        false => None,
+    };
+    let dns = doors::dns(listeners.opened(Listener::Dns, &args.dns_addr)).await?;
     let given = Given { servers, join_token, definitions, guise, files, sockets: Sockets { http, grpc, dns } };
     role::run(interrupts, Running::start(args, given)).await
 }
@@ -92,16 +98,18 @@ pub(crate) fn judge(args: &AgentArgs, definitions: &[Definitions], guise: &Guise
     // Which one is the environment's to say, whether it is there the file's.
     args.join_token(&Environment::default())?;
     let grpc = [args.grpc_addr];
-    let others = [("DNS", args.dns_addr.as_slice()), ("xDS", &grpc)];
-    doors::apart(http_doors::places(&args.http_addr, &args.http_doors).into_iter().chain(others))?;
+    let opened = |listener, addresses| args.listeners.opened(listener, addresses);
+    let others = [("DNS", opened(Listener::Dns, &args.dns_addr)), ("xDS", opened(Listener::Grpc, &grpc))];
+    let http = http_doors::places(opened(Listener::Http, &args.http_addr), &args.http_doors);
+    doors::apart(http.into_iter().chain(others))?;
     definitions::refuse_config_entries(definitions)?;
     let node = node::unregistered(node::name(args.node_name.as_ref())?, args.advertise_addr);
-    definitions::rehearse(definitions, node, (&guise.sidecar_ports(), args.enable_script_checks))
+    definitions::rehearse(definitions, node, (&guise.sidecar_ports(), args.script_checks.permitted()))
 }
 
 struct Sockets {
     http: HttpSockets,
-    grpc: LoopbackListener,
+    grpc: Option<LoopbackListener>,
     dns: Vec<DnsSockets>,
 }
 
@@ -195,7 +203,7 @@ async fn start_node(
         locality: definitions::locality(args.locality.as_ref(), definitions),
         datacenter: args.datacenter.clone(),
         data_dir,
-        enable_script_checks: args.enable_script_checks,
+        script_checks: args.script_checks.permitted(),
         sidecar_ports: guise.sidecar_ports(),
         services_of_files: named.services,
         checks_of_files: named.checks,
@@ -224,8 +232,9 @@ async fn open(
     let Sockets { http, grpc, dns } = sockets;
     let trust_domain = facts.trust_domain.clone();
     let servers = Servers(Arc::clone(&node.api));
+    let bearers = Bearers::new(guise.denies_in_outage);
     let agent = local_agent(node, serving, trust_domain, guise, files).await?;
-    let catalog = Arc::new(Part::new(Arc::clone(node), servers.clone(), facts, registry));
+    let catalog = Arc::new(Part::new(Arc::clone(node), servers.clone(), facts, registry, bearers));
     let source = ProxiesDoor {
         proxies: node.proxies.clone(),
         agent: Arc::clone(&agent) as _,
@@ -235,14 +244,17 @@ async fn open(
         catalog,
         agent: Some(Arc::clone(&agent) as _),
         servers: Some(Arc::new(servers.clone())),
-        authoriser: Arc::new(AllowEverything),
+        entry_point: EntryPoint::Own,
     });
     for DnsSockets { udp, tcp } in dns {
         let upstream = Dns { servers: servers.clone(), agent: Arc::clone(&agent) as _ };
         serving.spawn(starling_dns::relay(udp, tcp, upstream, serving.stopped())).await;
     }
     http.serve(serving, api, shares.http).await;
-    serving.spawn_door("xDS", starling_rpc::serve(grpc, Arc::new(source), shares.grpc, serving.stopped())).await;
+    if let Some(grpc) = grpc {
+        let served = starling_rpc::serve(grpc, Arc::new(source), shares.grpc, serving.stopped());
+        serving.spawn_door("xDS", served).await;
+    }
     Ok(agent)
 }
 
@@ -258,7 +270,7 @@ async fn local_agent(
         files,
         datacenter: agent.datacenter().clone(),
         server: None,
-        enable_script_checks: agent.runs_scripts(),
+        script_checks: agent.script_checks(),
         sidecar_ports: agent.sidecar_ports(),
         known: known.into(),
     });
@@ -289,7 +301,7 @@ fn facts(node: &RemoteNode, sockets: &Sockets, translates_addresses: bool) -> an
         node_name: own.name.clone(),
         node_id: own.id.clone(),
         node_address: own.address.clone(),
-        grpc_port: Some(sockets.grpc.local_addr()?.port()),
+        grpc_port: sockets.grpc.as_ref().map(LoopbackListener::local_addr).transpose()?.map(|at| at.port()),
         grpc_tls_port: None,
         dns_port: doors::port(&sockets.dns),
         envoy_versions: ENVOY_VERSIONS.map(str::to_owned).to_vec(),

@@ -90,6 +90,8 @@ pub(crate) struct Guise {
     pub(crate) tokens: GivenTokens,
     /// What answers over DNS are like.
     pub(crate) dns: starling_dns::Settings,
+    /// Whether an agent grants no token anything while it reaches no server: `acl.down_policy = "deny"`.
+    pub(crate) denies_in_outage: bool,
     /// Ports for sidecars that name none, if they are said.
     sidecar_ports: Option<RangeInclusive<u16>>,
 }
@@ -194,14 +196,14 @@ fn version(format: &str) -> anyhow::Result<Called> {
 }
 
 /// Enters the server on its own node as Consul's do: with a check that says that it is alive, and the service by which clients find servers.
-pub(crate) async fn enter(server: &Server, node: &Node, port: u16) -> anyhow::Result<()> {
+pub(crate) async fn enter(server: &Server, node: &Node, port: Option<u16>) -> anyhow::Result<()> {
     let key = InstanceKey { node: node.name.clone(), id: CONSUL_SERVICE.parse()? };
     let service = ServiceInstance {
         key,
         name: CONSUL_SERVICE.parse()?,
         kind: InstanceKind::Typical,
         address: None,
-        port: Port::try_from(i64::from(port)).ok(),
+        port: port.and_then(|port| Port::try_from(i64::from(port)).ok()),
         tags: Vec::new(),
         meta: BTreeMap::new(),
         tagged_addresses: BTreeMap::new(),

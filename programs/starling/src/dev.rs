@@ -19,6 +19,7 @@ use starling_plan::MeshSettings;
 use starling_rpc::LoopbackListener;
 use starling_server::{Opening, ServerConfig};
 use starling_telemetry::Registry;
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::consul::{self, GivenTokens, Guise};
@@ -29,6 +30,7 @@ use crate::role::arguments::NativePlane;
 use crate::role::control::{Beside, Control, ServerSockets};
 use crate::role::definitions::{self, Named, Rival, Unavailable};
 use crate::role::http_doors::{self, HttpSockets};
+use crate::role::listeners::Listener;
 use crate::role::local_agent::LocalAgent;
 use crate::role::own_tokens::OwnTokens;
 use crate::role::reload::{Files, Reload, Sources};
@@ -54,6 +56,7 @@ pub(crate) async fn run_judged(
     // First of all: whatever has begun when a signal comes is taken down in order.
     let interrupts = if guise.is_consul { Interrupts::listen_but_for_hangup() } else { Interrupts::listen() }?;
     if args.demo {
+        args.listeners.judge_demo()?;
         demo::Demo::check_ports(args.data_plane.is_native())?;
         args.data_plane.show_at(demo::ADMIN);
     }
@@ -70,25 +73,35 @@ pub(crate) fn judge(args: &DevArgs, definitions: &[Definitions], guise: &Guise) 
     args.log.judge()?;
     args.http_doors.judge()?;
     let (grpc, grpc_tls) = ([args.grpc_addr], [args.grpc_tls_addr]);
-    let others = [("DNS", args.dns_addr.as_slice()), ("xDS", &grpc), ("gRPC over TLS", &grpc_tls)];
-    doors::apart(http_doors::places(&args.http_addr, &args.http_doors).into_iter().chain(others))?;
+    let opened = |listener, addresses| args.listeners.opened(listener, addresses);
+    let others = [
+        ("DNS", opened(Listener::Dns, &args.dns_addr)),
+        ("xDS", opened(Listener::Grpc, &grpc)),
+        ("gRPC over TLS", opened(Listener::GrpcTls, &grpc_tls)),
+    ];
+    let http = http_doors::places(opened(Listener::Http, &args.http_addr), &args.http_doors);
+    doors::apart(http.into_iter().chain(others))?;
     let node = node::unregistered(node::name(args.node_name.as_ref())?, args.advertise_addr);
-    definitions::rehearse(definitions, node, (&guise.sidecar_ports(), args.enable_script_checks))?;
+    definitions::rehearse(definitions, node, (&guise.sidecar_ports(), args.script_checks.permitted()))?;
     let mesh = definitions::mesh_in(args.data_dir.as_deref(), definitions);
     definitions::rehearse_config_entries(definitions, mesh, guise.rival())
 }
 
 struct Sockets {
     server: ServerSockets,
-    grpc: LoopbackListener,
+    grpc: Option<LoopbackListener>,
 }
 
 impl Sockets {
     async fn bind(args: &DevArgs) -> anyhow::Result<Self> {
-        let grpc = doors::grpc(args.grpc_addr).await?;
-        let dns = doors::dns(&args.dns_addr).await?;
-        let http = HttpSockets::bind(&args.http_addr, &args.http_doors).await?;
-        let grpc_tls = doors::grpc_tls(args.grpc_tls_addr)?;
+        let listeners = &args.listeners;
+        let grpc = match listeners.opens(Listener::Grpc) {
+            true => Some(doors::grpc(args.grpc_addr).await?),
+            false => None,
+        };
+        let dns = doors::dns(listeners.opened(Listener::Dns, &args.dns_addr)).await?;
+        let http = HttpSockets::bind(listeners.opened(Listener::Http, &args.http_addr), &args.http_doors).await?;
+        let grpc_tls = listeners.opens(Listener::GrpcTls).then(|| doors::grpc_tls(args.grpc_tls_addr)).transpose()?;
         Ok(Self { server: ServerSockets { http, grpc_tls, dns }, grpc })
     }
 }
@@ -207,7 +220,7 @@ impl Running {
             locality: definitions::locality(args.locality.as_ref(), &definitions),
             datacenter: args.datacenter,
             data_dir: path,
-            enable_script_checks: args.enable_script_checks,
+            script_checks: args.script_checks.permitted(),
             sidecar_ports,
             services_of_files: named.services,
             checks_of_files: named.checks,
@@ -242,16 +255,17 @@ impl Running {
             files: Arc::clone(&self.files),
             datacenter: self.agent.datacenter().clone(),
             server: Some((Arc::clone(&self.control.server), self.rival)),
-            enable_script_checks: self.agent.runs_scripts(),
+            script_checks: self.agent.script_checks(),
             sidecar_ports: self.agent.sidecar_ports(),
             known: known.into(),
         }
     }
 
     /// Opens the doors; where xDS in plaintext and the API are then.
-    async fn open(&self, sockets: Sockets, reload: Reload) -> anyhow::Result<(SocketAddr, SocketAddr)> {
+    async fn open(&self, sockets: Sockets, reload: Reload) -> anyhow::Result<(SocketAddr, Option<SocketAddr>)> {
         let shares = Shares::here()?;
-        let (http, grpc) = (sockets.server.http.address(), sockets.grpc.local_addr()?);
+        let (http, grpc) =
+            (sockets.server.http.address(), sockets.grpc.as_ref().map(LoopbackListener::local_addr).transpose()?);
         let trust_domain = self.control.server.trust_domain().clone();
         let agent =
             LocalAgent::new(Arc::clone(&self.agent), trust_domain, Some(reload), OwnTokens::new(self.tokens.clone())?);
@@ -275,7 +289,8 @@ impl Running {
         definitions::write_config_entries(&definitions, &self.control.server, self.rival).await?;
         if self.is_consul {
             self.tokens.keep_initial_management(&self.control.server).await?;
-            consul::enter(&self.control.server, &self.node, sockets.server.grpc_tls.local_addr()?.port()).await?;
+            let port = sockets.server.grpc_tls.as_ref().map(TcpListener::local_addr).transpose()?.map(|at| at.port());
+            consul::enter(&self.control.server, &self.node, port).await?;
         }
         definitions::register(definitions, &self.agent, Unavailable::Fails).await?;
         if let Some(plane) = &mut self.engine {
@@ -290,9 +305,9 @@ impl Running {
             return std::future::pending().await;
         }
         let logs = self.data_dir.path.join("demo");
-        let sidecars = match self.engine {
-            Some(_) => demo::Sidecars::Native,
-            None => demo::Sidecars::Envoys { http, grpc },
+        let sidecars = match (&self.engine, grpc) {
+            (None, Some(grpc)) => demo::Sidecars::Envoys { http, grpc },
+            (_, _) => demo::Sidecars::Native,
         };
         let played = play(&logs, http, sidecars).await;
         self.data_dir.keep();
@@ -331,4 +346,39 @@ async fn play(logs: &Path, http: SocketAddr, sidecars: demo::Sidecars) -> anyhow
 /// Writes a line for whoever runs this; that nobody reads any longer is no reason to end.
 fn say(output: &mut dyn Write, text: &str) {
     let _ = writeln!(output, "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: DevArgs,
+    }
+
+    fn args(words: &[&str]) -> DevArgs {
+        let ports = ["dev", "--http-addr", "127.0.0.1:0", "--grpc-addr", "127.0.0.1:0"];
+        let more = ["--grpc-tls-addr", "127.0.0.1:0", "--dns-addr", "127.0.0.1:0"];
+        Line::parse_from(ports.into_iter().chain(more).chain(words.iter().copied())).args
+    }
+
+    #[tokio::test]
+    async fn a_disabled_listener_does_not_exist() {
+        for (disabled, [http, grpc, grpc_tls, dns]) in [
+            (&[][..], [true; 4]),
+            (&["--disable-listener", "http,grpc,grpc-tls,dns"], [false; 4]),
+            (&["--disable-listener", "http"], [false, true, true, true]),
+            (&["--disable-listener", "grpc,dns"], [true, false, true, false]),
+        ] {
+            let Sockets { server, grpc: xds } = Sockets::bind(&args(disabled)).await.expect("bound");
+            assert_eq!(!server.http.places().is_empty(), http, "{disabled:?}: {}", server.http.places());
+            assert_eq!(xds.is_some(), grpc, "{disabled:?}");
+            assert_eq!(server.grpc_tls.is_some(), grpc_tls, "{disabled:?}");
+            assert_eq!(!server.dns.is_empty(), dns, "{disabled:?}");
+        }
+    }
 }

@@ -7,6 +7,8 @@ use starling_model::{Datacenter, Locality, NodeName};
 
 use crate::role::arguments::{AclDefault, DataPlaneArgs, IntentionPolicy, LogArgs};
 use crate::role::http_doors::HttpDoorArgs;
+use crate::role::listeners::ListenerArgs;
+use crate::role::script_checks::ScriptCheckArgs;
 
 /// Run a whole mesh's control plane in one process: server, agent, API, xDS and DNS
 ///
@@ -69,9 +71,11 @@ pub(crate) struct DevArgs {
     #[arg(long, default_value = "127.0.0.1", alias = "advertise", value_name = "IP")]
     pub(crate) advertise_addr: IpAddr,
 
-    /// Let registrations bring checks that run programs on this node
-    #[arg(long)]
-    pub(crate) enable_script_checks: bool,
+    #[command(flatten)]
+    pub(crate) listeners: ListenerArgs,
+
+    #[command(flatten)]
+    pub(crate) script_checks: ScriptCheckArgs,
 
     #[command(flatten)]
     pub(crate) http_doors: HttpDoorArgs,

@@ -18,12 +18,14 @@ mod dns_reader;
 pub(crate) mod doors;
 pub(crate) mod http_doors;
 mod interrupts;
+pub(crate) mod listeners;
 pub(crate) mod local_agent;
 pub(crate) mod node;
 pub(crate) mod own_tokens;
 mod peers;
 pub(crate) mod proxies_door;
 pub(crate) mod reload;
+pub(crate) mod script_checks;
 mod server_certificate;
 pub(crate) mod serving;
 

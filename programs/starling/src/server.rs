@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::anyhow;
 use starling_model::NodeName;
 use starling_server::{Advertised, AuthorityConfig, LEAVE_WITHIN, Opening, ServerConfig, StoreKind};
 use starling_telemetry::Registry;
@@ -46,7 +47,7 @@ async fn serve(args: ServerArgs, environment: &Environment) -> anyhow::Result<()
     let store = store(&args, environment)?;
     let sockets = ServerSockets {
         http: HttpSockets::bind(&[settings.http_addr], &args.http_doors).await?,
-        grpc_tls: doors::grpc_tls(settings.grpc_tls_addr)?,
+        grpc_tls: Some(doors::grpc_tls(settings.grpc_tls_addr)?),
         dns: doors::dns(&[settings.dns_addr]).await?,
     };
     let starting = Running::start(args, settings, (store, authority), sockets);
@@ -74,8 +75,13 @@ fn advertised(args: &ServerArgs, name: &NodeName, sockets: &ServerSockets) -> an
         ))),
         None => Ok(bound.to_string()),
     };
-    let (http, agents) = (reached_at(sockets.http.address())?, reached_at(sockets.grpc_tls.local_addr()?)?);
+    let (http, agents) = (reached_at(sockets.http.address())?, reached_at(agents_at(sockets)?)?);
     Ok(Advertised { name: name.clone(), http, agents })
+}
+
+/// Where the port for agents is, which a server always opens.
+fn agents_at(sockets: &ServerSockets) -> anyhow::Result<SocketAddr> {
+    Ok(sockets.grpc_tls.as_ref().ok_or_else(|| anyhow!("invariant: a server serves agents"))?.local_addr()?)
 }
 
 struct Running {
@@ -99,8 +105,8 @@ impl Running {
         let registry = Registry::default();
         memory::register(&registry);
         let server = Opening::examine(config).await?.start(&registry).await?;
-        let own = node::local(name, sockets.grpc_tls.local_addr()?.ip(), &data_dir)?;
-        let (http, grpc_tls) = (sockets.http.places(), sockets.grpc_tls.local_addr()?);
+        let own = node::local(name, agents_at(&sockets)?.ip(), &data_dir)?;
+        let (http, grpc_tls) = (sockets.http.places(), agents_at(&sockets)?);
         let acl_default = settings.acl_default_policy.map(Into::into);
         let control = Control::new(server, registry, settings.default_intention_policy.into(), acl_default, None);
         let serving = Serving::new();

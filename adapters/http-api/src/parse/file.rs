@@ -15,7 +15,7 @@ use super::service::{parse_locality, parse_service};
 pub const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Settings of Consul's agent that may stand beside definitions; they are reported and have no effect.
-const AGENT_SETTINGS: &[&str] = &[
+pub const AGENT_SETTINGS: &[&str] = &[
     "acl",
     "acl_agent_master_token",
     "acl_agent_token",

@@ -57,9 +57,9 @@ pub(super) async fn own(api: Arc<Api>, _: Call) -> Outcome {
 pub(super) async fn xds(api: Arc<Api>, call: Call) -> Outcome {
     let facts = api.catalog.authority();
     let own = facts.node_name.as_str();
-    let reads = |instance: &ServiceInstance| call.bearer.reads(Resource::Service, instance.name.as_str());
-    if !call.bearer.reads(Resource::Agent, own) && !api.agent()?.services().iter().any(reads) {
-        call.bearer.require(Resource::Node, own, Access::Read)?;
+    let reads = |instance: &ServiceInstance| call.bearer().reads(Resource::Service, instance.name.as_str());
+    if !call.bearer().reads(Resource::Agent, own) && !api.agent()?.services().iter().any(reads) {
+        call.bearer().require(Resource::Node, own, Access::Read)?;
     }
     Ok(Answer::json(json!({
         "node": own,
@@ -75,7 +75,7 @@ pub(super) async fn services(api: Arc<Api>, _: Call) -> Outcome {
     Ok(Answer::json(api.agent()?.services().into_iter().map(form).collect::<Map<_, _>>().into()))
 }
 
-pub(super) async fn service(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn service(api: Arc<Api>, mut call: Call) -> Outcome {
     let id = call.instance_id()?;
     let facts = api.catalog.authority();
     let deadline = tokio::time::Instant::now() + jittered(call.query.wait()?);
@@ -84,13 +84,13 @@ pub(super) async fn service(api: Arc<Api>, call: Call) -> Outcome {
         let Some(instance) = api.agent()?.service(&id) else {
             return Err(ApiError::not_found(format!("unknown service ID: {id}")));
         };
-        call.bearer.require(Resource::Service, instance.name.as_str(), Access::Read)?;
+        call.bearer().require(Resource::Service, instance.name.as_str(), Access::Read)?;
         let (form, hash) = forms::agent_service_hashed(&instance, &facts);
         let left = deadline.saturating_duration_since(tokio::time::Instant::now());
         if call.query.text("hash") != Some(hash.as_str()) || left.is_zero() {
             return Ok(Answer::json(form).content_hash(hash));
         }
-        if call.stopping.cuts_short(api.agent()?.wait_generation(generation, left)).await.is_none() {
+        if call.wait_for(&api, api.agent()?.wait_generation(generation, left)).await?.is_none() {
             return Ok(Answer::json(form).content_hash(hash));
         }
     }
@@ -109,7 +109,7 @@ pub(super) async fn register(api: Arc<Api>, call: Call) -> Outcome {
     let registration = {
         let context = Call::context(&api.catalog.authority());
         let registration = parse_service(call.fields(&context)?)?;
-        call.bearer.may_register(&registration, &api.agent()?.services())?;
+        call.bearer().may_register(&registration, &api.agent()?.services())?;
         let checks = registration.checks.iter().chain(registration.sidecar.iter().flat_map(|sidecar| &sidecar.checks));
         checks.filter_map(|check| check.id.as_ref()).try_for_each(|id| may_touch(&api, &call, id))?;
         refuse_contradictions(&registration, &api.catalog.snapshot())?;
@@ -132,7 +132,7 @@ fn refuse_contradictions(registration: &ServiceRegistration, snapshot: &Snapshot
 
 pub(super) async fn deregister(api: Arc<Api>, call: Call) -> Outcome {
     let id = call.instance_id()?;
-    api.agent()?.service(&id).map_or(Ok(()), |instance| call.bearer.may_change_own(&instance))?;
+    api.agent()?.service(&id).map_or(Ok(()), |instance| call.bearer().may_change_own(&instance))?;
     match api.agent()?.deregister_service(&id).await {
         Ok(revision) => Ok(Answer::empty().written_at(revision)),
         Err(AgentFailure::NotFound) => {
@@ -167,7 +167,7 @@ pub(super) async fn health_by_id(api: Arc<Api>, call: Call) -> Outcome {
         let form = json!({"AggregatedStatus": "critical", "Service": null, "Checks": null});
         return missing(&call, format!("ServiceId {id} not found"), form);
     };
-    call.bearer.require(Resource::Service, instance.name.as_str(), Access::Read)?;
+    call.bearer().require(Resource::Service, instance.name.as_str(), Access::Read)?;
     let health = Health::of(&instance, &checks);
     let status = health.status;
     Ok(verdict(&call, status, health.form(forms::agent_service(&instance, &facts))))

@@ -52,11 +52,11 @@ fn may_register(api: &Api, call: &Call, registration: &CheckRegistration) -> Res
     match &registration.service {
         // One that is not there is refused for that.
         Some(service) => {
-            api.agent()?.service(service).map_or(Ok(()), |instance| call.bearer.may_change_own(&instance))?
+            api.agent()?.service(service).map_or(Ok(()), |instance| call.bearer().may_change_own(&instance))?
         }
         None => {
             let node = api.catalog.authority().node_name;
-            call.bearer.require(Resource::Node, node.as_str(), Access::Write)?;
+            call.bearer().require(Resource::Node, node.as_str(), Access::Write)?;
         }
     }
     Ok(())
@@ -66,7 +66,7 @@ fn may_register(api: &Api, call: &Call, registration: &CheckRegistration) -> Res
 pub(super) fn may_touch(api: &Api, call: &Call, id: &CheckId) -> Result<(), ApiError> {
     let checks = api.agent()?.checks();
     let check = checks.iter().find(|check| check.id == *id);
-    Ok(check.map_or(Ok(()), |check| call.bearer.may_touch_own_check(check))?)
+    Ok(check.map_or(Ok(()), |check| call.bearer().may_touch_own_check(check))?)
 }
 
 fn done(id: &CheckId, result: Result<Revision, AgentFailure>) -> Outcome {

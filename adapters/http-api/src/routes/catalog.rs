@@ -44,8 +44,8 @@ pub(super) async fn datacenters(api: Arc<Api>, _: Call) -> Outcome {
     Ok(Answer::json(json!([api.catalog.authority().datacenter.as_str()])))
 }
 
-pub(super) async fn nodes(api: Arc<Api>, call: Call) -> Outcome {
-    let view = view(&*api.catalog, &call, &[Subject::NodeList]).await?;
+pub(super) async fn nodes(api: Arc<Api>, mut call: Call) -> Outcome {
+    let view = view(&api, &mut call, &[Subject::NodeList]).await?;
     let facts = api.catalog.authority();
     let nodes = view.snapshot.nodes().filter(|node| meta_fits(&call.query, &node.value.meta));
     let nodes: Vec<Value> = nodes.map(|node| forms::node(node, &facts)).collect();
@@ -70,8 +70,8 @@ pub(super) fn fits(query: &Query, snapshot: &Snapshot, instance: &ServiceInstanc
     }
 }
 
-pub(super) async fn services(api: Arc<Api>, call: Call) -> Outcome {
-    let view = view(&*api.catalog, &call, &[Subject::ServiceList]).await?;
+pub(super) async fn services(api: Arc<Api>, mut call: Call) -> Outcome {
+    let view = view(&api, &mut call, &[Subject::ServiceList]).await?;
     let facts = api.catalog.authority();
     let mut services = Map::new();
     for name in view.snapshot.service_names() {
@@ -93,16 +93,16 @@ pub(super) async fn services(api: Arc<Api>, call: Call) -> Outcome {
     Ok(Answer::json(Value::Object(services)).read_at(view.index))
 }
 
-pub(super) async fn service(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn service(api: Arc<Api>, mut call: Call) -> Outcome {
     let name = call.service_name()?;
-    let view = view(&*api.catalog, &call, &[Subject::Service(name.clone())]).await?;
+    let view = view(&api, &mut call, &[Subject::Service(name.clone())]).await?;
     let rows = rows(&api, &call, &view.snapshot, view.snapshot.instances_of(&name));
     Ok(Answer::json(rows).read_at(view.index))
 }
 
-pub(super) async fn connect(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn connect(api: Arc<Api>, mut call: Call) -> Outcome {
     let name = call.service_name()?;
-    let view = view(&*api.catalog, &call, &[Subject::Endpoints(name.clone())]).await?;
+    let view = view(&api, &mut call, &[Subject::Endpoints(name.clone())]).await?;
     let rows = rows(&api, &call, &view.snapshot, mesh_instances(&view.snapshot, &name));
     Ok(Answer::json(rows).read_at(view.index))
 }
@@ -138,9 +138,9 @@ pub(super) async fn node_services(api: Arc<Api>, call: Call) -> Outcome {
     node_with(api, call, json!({"Node": null, "Services": null}), as_list).await
 }
 
-async fn node_with(api: Arc<Api>, call: Call, unknown: Value, shape: fn(Vec<(String, Value)>) -> Value) -> Outcome {
+async fn node_with(api: Arc<Api>, mut call: Call, unknown: Value, shape: fn(Vec<(String, Value)>) -> Value) -> Outcome {
     let name: NodeName = call.node_name()?;
-    let view = view(&*api.catalog, &call, &[Subject::Node(name.clone())]).await?;
+    let view = view(&api, &mut call, &[Subject::Node(name.clone())]).await?;
     let Some(node) = view.snapshot.node(&name) else {
         return Ok(Answer::json(unknown).read_at(view.index));
     };

@@ -65,13 +65,13 @@ fn kind_of(call: &Call) -> Result<Option<ConfigKind>, ApiError> {
     }
 }
 
-pub(super) async fn list(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn list(api: Arc<Api>, mut call: Call) -> Outcome {
     let Some(kind) = kind_of(&call)? else {
         // Nothing can change what is not there: a reader that waits waits for the time to pass.
-        let view = view(&*api.catalog, &call, &[]).await?;
+        let view = view(&api, &mut call, &[]).await?;
         return Ok(Answer::json(json!([])).read_at(view.index));
     };
-    let view = view(&*api.catalog, &call, &[Subject::ConfigList(kind)]).await?;
+    let view = view(&api, &mut call, &[Subject::ConfigList(kind)]).await?;
     let entries: Vec<Value> = view.snapshot.configs(kind).map(|entry| forms::config_entry(entry)).collect();
     Ok(Answer::json(Value::Array(entries)).read_at(view.index))
 }
@@ -81,9 +81,10 @@ fn not_found(call: &Call) -> ApiError {
     ApiError::not_found(format!("Config entry not found for {kind:?} / {name:?}"))
 }
 
-pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn read(api: Arc<Api>, mut call: Call) -> Outcome {
     let Some(kind) = kind_of(&call)? else { return Err(not_found(&call)) };
-    let name = call.param("name");
+    let name = call.param("name").to_owned();
+    let name = name.as_str();
     let wrong_name = |error: starling_model::NameError| ApiError::bad_request(format!("Name: {error}"));
     let subject = match kind {
         ConfigKind::ProxyDefaults | ConfigKind::Mesh => Subject::ProxyDefaults,
@@ -97,12 +98,12 @@ pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
         ConfigKind::Kept(_) => Subject::ConfigList(kind),
         ConfigKind::ServiceIntentions => Subject::Intentions(name.parse::<IntentionSubject>().map_err(wrong_name)?),
     };
-    let view = view(&*api.catalog, &call, &[subject]).await?;
+    let view = view(&api, &mut call, &[subject]).await?;
     match view.snapshot.config(&ConfigEntryKey { kind, name: name.to_owned() }) {
         Some(entry) => {
             let form = forms::config_entry(entry);
             if let Some(resource) = resource_of_kind(call.param("kind")) {
-                call.bearer.require(resource, name, Access::Read)?;
+                call.bearer().require(resource, name, Access::Read)?;
             }
             Ok(Answer::json(form).read_at(view.index))
         }

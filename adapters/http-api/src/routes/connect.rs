@@ -27,9 +27,9 @@ fn refuse_without_connect(api: &Api) -> Result<(), ApiError> {
     Ok(())
 }
 
-pub(super) async fn roots(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn roots(api: Arc<Api>, mut call: Call) -> Outcome {
     refuse_without_connect(&api)?;
-    let view = view(&*api.catalog, &call, &[Subject::Roots]).await?;
+    let view = view(&api, &mut call, &[Subject::Roots]).await?;
     let roots = view.snapshot.roots();
     if call.query.switch("pem")? {
         let pem: String = roots.iter().map(|root| root.value.certificate_pem.as_str()).collect();
@@ -42,7 +42,7 @@ pub(super) async fn roots(api: Arc<Api>, call: Call) -> Outcome {
     Ok(Answer::json(form).read_at(view.index))
 }
 
-pub(super) async fn leaf(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn leaf(api: Arc<Api>, mut call: Call) -> Outcome {
     refuse_without_connect(&api)?;
     let service = call.service_name()?;
     let wait = jittered(call.query.wait()?);
@@ -50,7 +50,7 @@ pub(super) async fn leaf(api: Arc<Api>, call: Call) -> Outcome {
     let leaf = match after {
         // Not waiting means: whatever there is now.
         None => api.agent()?.leaf(&service, Revision(0), wait).await,
-        Some(after) => match call.stopping.cuts_short(api.agent()?.leaf(&service, after, wait)).await {
+        Some(after) => match call.wait_for(&api, api.agent()?.leaf(&service, after, wait)).await? {
             Some(leaf) => leaf,
             None => api.agent()?.leaf(&service, Revision(0), Duration::ZERO).await,
         },
@@ -77,7 +77,7 @@ pub(super) async fn authorize(api: Arc<Api>, call: Call) -> Outcome {
         fields.finish()?;
         (target, uri)
     };
-    call.bearer.require(Resource::Service, target.as_str(), Access::Write)?;
+    call.bearer().require(Resource::Service, target.as_str(), Access::Write)?;
     let (authorized, reason) = match uri {
         Identity::Workload(id) if id.trust_domain != facts.trust_domain => {
             (false, format!("Identity from an external trust domain: {}", id.trust_domain))

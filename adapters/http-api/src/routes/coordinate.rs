@@ -51,7 +51,7 @@ pub(super) async fn update(api: Arc<Api>, call: Call) -> Outcome {
         let context = Call::context(&api.catalog.authority());
         parse(call.fields(&context)?)?
     };
-    call.bearer.require(Resource::Node, node.as_str(), Access::Write)?;
+    call.bearer().require(Resource::Node, node.as_str(), Access::Write)?;
     if api.catalog.snapshot().node(&node).is_none() {
         return Err(ApiError::bad_request(format!("Node: unknown node {node}")));
     }

@@ -12,7 +12,7 @@ use crate::call::Call;
 use crate::error::ApiError;
 use crate::router::{Api, Outcome};
 
-pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn read(api: Arc<Api>, mut call: Call) -> Outcome {
     let service = call.service_name()?;
     let facts = api.catalog.authority();
     let datacenter: Datacenter = match call.query.text("compile-dc") {
@@ -25,7 +25,7 @@ pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
     // Whoever changes what is followed changes an entry of one of these.
     let mut subjects: Vec<_> = now.services.into_iter().map(Subject::Routing).collect();
     subjects.push(Subject::ProxyDefaults);
-    let view = view(&*api.catalog, &call, &subjects).await?;
+    let view = view(&api, &mut call, &subjects).await?;
     Ok(Answer::json(forms::chain(&view.snapshot, &of).form).read_at(view.index))
 }
 

@@ -54,7 +54,7 @@ fn form(event: &Event) -> Value {
 }
 
 /// Those of this server, and of the others unless `local`; a reader that waits is woken by those of this one.
-pub(super) async fn list(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn list(api: Arc<Api>, mut call: Call) -> Outcome {
     let name = call.query.text("name").map(str::to_owned);
     let own = || {
         let fits = |event: &Event| name.as_ref().is_none_or(|name| event.name == *name);
@@ -65,7 +65,7 @@ pub(super) async fn list(api: Arc<Api>, call: Call) -> Outcome {
         let mut following = api.events.follow();
         while index_of(own().last().map(|event| event.id)) == asked {
             let next = tokio::time::timeout_at(deadline, following.changed());
-            if !matches!(call.stopping.cuts_short(next).await, Some(Ok(Ok(())))) {
+            if !matches!(call.wait_for(&api, next).await?, Some(Ok(Ok(())))) {
                 break;
             }
         }

@@ -22,11 +22,11 @@ const SERVERS: &str = "consul";
 /// Peers, and partitions.
 type Consumers = (BTreeSet<String>, BTreeSet<String>);
 
-pub(super) async fn list(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn list(api: Arc<Api>, mut call: Call) -> Outcome {
     let mut subjects = vec![Subject::ConfigList(KIND)];
     // Only then does it change with what is registered.
     subjects.extend(exports(&api.catalog.snapshot()).any(|(name, ..)| name == "*").then_some(Subject::ServiceList));
-    let view = view(&*api.catalog, &call, &subjects).await?;
+    let view = view(&api, &mut call, &subjects).await?;
     let consumed = resolved(&view.snapshot);
     let row = |(service, (peers, partitions)): (&String, &Consumers)| {
         let sides = [("Peers", peers), ("Partitions", partitions)].into_iter().filter(|(_, names)| !names.is_empty());
@@ -37,8 +37,8 @@ pub(super) async fn list(api: Arc<Api>, call: Call) -> Outcome {
 }
 
 /// There are no peers from which anything could be imported.
-pub(super) async fn imported(api: Arc<Api>, call: Call) -> Outcome {
-    let view = view(&*api.catalog, &call, &[]).await?;
+pub(super) async fn imported(api: Arc<Api>, mut call: Call) -> Outcome {
+    let view = view(&api, &mut call, &[]).await?;
     Ok(Answer::json(json!([])).read_at(view.index))
 }
 

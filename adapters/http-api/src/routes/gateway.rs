@@ -12,10 +12,10 @@ use crate::blocking::view;
 use crate::call::Call;
 use crate::router::{Api, Outcome};
 
-pub(super) async fn services(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn services(api: Arc<Api>, mut call: Call) -> Outcome {
     let gateway: ServiceName = call.param_name("gateway")?;
     let subjects = [Subject::Routing(gateway.clone()), Subject::ServicesOutside];
-    let view = view(&*api.catalog, &call, &subjects).await?;
+    let view = view(&api, &mut call, &subjects).await?;
     let mut rows = Vec::new();
     if let Some(entry) = view.snapshot.ingress_gateway(&gateway) {
         rows.extend(let_in(&gateway, entry));
@@ -71,7 +71,7 @@ fn let_out(gateway: &ServiceName, snapshot: &Snapshot) -> Vec<Value> {
 }
 
 /// The instances of gateways that let a service in.
-pub(super) async fn ingress(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn ingress(api: Arc<Api>, mut call: Call) -> Outcome {
     let service = call.service_name()?;
     let passing = call.query.switch("passing")?;
     let lists = Subject::ConfigList(ConfigKind::IngressGateway);
@@ -89,7 +89,7 @@ pub(super) async fn ingress(api: Arc<Api>, call: Call) -> Outcome {
     };
     let now = gateways(&api.catalog.snapshot()).into_iter().map(Subject::Service);
     let subjects: Vec<_> = now.chain([lists]).collect();
-    let view = view(&*api.catalog, &call, &subjects).await?;
+    let view = view(&api, &mut call, &subjects).await?;
     let names = gateways(&view.snapshot);
     let instances = names.iter().flat_map(|name| view.snapshot.instances_of(name));
     let entries = health::entries(&api, &call, &view.snapshot, instances, passing);

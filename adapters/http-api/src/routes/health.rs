@@ -14,18 +14,18 @@ use crate::error::ApiError;
 use crate::ports::MeshFacts;
 use crate::router::{Api, Outcome};
 
-pub(super) async fn service(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn service(api: Arc<Api>, mut call: Call) -> Outcome {
     let name = call.service_name()?;
     let passing = call.query.switch("passing")?;
-    let view = view(&*api.catalog, &call, &[Subject::Service(name.clone())]).await?;
+    let view = view(&api, &mut call, &[Subject::Service(name.clone())]).await?;
     let entries = entries(&api, &call, &view.snapshot, view.snapshot.instances_of(&name), passing);
     Ok(Answer::json(entries).read_at(view.index))
 }
 
-pub(super) async fn connect(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn connect(api: Arc<Api>, mut call: Call) -> Outcome {
     let name = call.service_name()?;
     let passing = call.query.switch("passing")?;
-    let view = view(&*api.catalog, &call, &[Subject::Endpoints(name.clone())]).await?;
+    let view = view(&api, &mut call, &[Subject::Endpoints(name.clone())]).await?;
     let entries = entries(&api, &call, &view.snapshot, mesh_instances(&view.snapshot, &name), passing);
     Ok(Answer::json(entries).read_at(view.index))
 }
@@ -61,9 +61,9 @@ pub(super) fn row(entry: &Versioned<ServiceInstance>, snapshot: &Snapshot, facts
     }))
 }
 
-pub(super) async fn checks(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn checks(api: Arc<Api>, mut call: Call) -> Outcome {
     let name = call.service_name()?;
-    let view = view(&*api.catalog, &call, &[Subject::Service(name.clone())]).await?;
+    let view = view(&api, &mut call, &[Subject::Service(name.clone())]).await?;
     let snapshot = &view.snapshot;
     let mut checks = Vec::new();
     for entry in snapshot.instances_of(&name).filter(|entry| fits(&call.query, snapshot, &entry.value)) {
@@ -73,19 +73,19 @@ pub(super) async fn checks(api: Arc<Api>, call: Call) -> Outcome {
     Ok(Answer::json(Value::Array(checks)).read_at(view.index))
 }
 
-pub(super) async fn node(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn node(api: Arc<Api>, mut call: Call) -> Outcome {
     let name = call.node_name()?;
-    let view = view(&*api.catalog, &call, &[Subject::Node(name.clone())]).await?;
+    let view = view(&api, &mut call, &[Subject::Node(name.clone())]).await?;
     let checks: Vec<Value> = view.snapshot.checks_on(&name).map(|check| forms::catalog_check(check)).collect();
     Ok(Answer::json(Value::Array(checks)).read_at(view.index))
 }
 
-pub(super) async fn state(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn state(api: Arc<Api>, mut call: Call) -> Outcome {
     let wanted = match call.param("state") {
         "any" => None,
         text => Some(text.parse::<CheckStatus>().map_err(|error| ApiError::bad_request(error.to_string()))?),
     };
-    let view = view(&*api.catalog, &call, &[Subject::CheckList]).await?;
+    let view = view(&api, &mut call, &[Subject::CheckList]).await?;
     let snapshot = &view.snapshot;
     let node_fits = |node| snapshot.node(node).is_some_and(|node| meta_fits(&call.query, &node.value.meta));
     let filtered = call.query.has("node-meta");

@@ -55,8 +55,8 @@ fn listed(snapshot: &Snapshot, wanted: impl Fn(&Listed<'_>) -> bool) -> Value {
     Value::Array(all.iter().map(Listed::form).collect())
 }
 
-pub(super) async fn list(api: Arc<Api>, call: Call) -> Outcome {
-    let view = view(&*api.catalog, &call, &[Subject::ConfigList(ConfigKind::ServiceIntentions)]).await?;
+pub(super) async fn list(api: Arc<Api>, mut call: Call) -> Outcome {
+    let view = view(&api, &mut call, &[Subject::ConfigList(ConfigKind::ServiceIntentions)]).await?;
     Ok(Answer::json(listed(&view.snapshot, |_| true)).read_at(view.index))
 }
 
@@ -67,9 +67,9 @@ fn side(query: &Query, name: &str) -> Result<IntentionSubject, ApiError> {
     parse_subject(text).map_err(|reason| ApiError::bad_request(format!("{name}: {reason}")))
 }
 
-pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn read(api: Arc<Api>, mut call: Call) -> Outcome {
     let (source, destination) = (side(&call.query, "source")?, side(&call.query, "destination")?);
-    let view = view(&*api.catalog, &call, &[Subject::Intentions(destination.clone())]).await?;
+    let view = view(&api, &mut call, &[Subject::Intentions(destination.clone())]).await?;
     let entry = view.snapshot.intentions(&destination);
     let found = entry.and_then(|entry| of_entry(entry).find(|listed| listed.source.source == source));
     match found {
@@ -110,14 +110,14 @@ fn id_of(call: &Call) -> Result<Uuid, ApiError> {
     call.param("id").parse().map_err(|error| ApiError::bad_request(format!("id: {error}")))
 }
 
-pub(super) async fn read_by_id(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn read_by_id(api: Arc<Api>, mut call: Call) -> Outcome {
     let id = id_of(&call)?;
-    let view = view(&*api.catalog, &call, &[Subject::ConfigList(ConfigKind::ServiceIntentions)]).await?;
+    let view = view(&api, &mut call, &[Subject::ConfigList(ConfigKind::ServiceIntentions)]).await?;
     let mut all = view.snapshot.configs(ConfigKind::ServiceIntentions).flat_map(|entry| of_entry(entry));
     match all.find(|listed| listed.source.id == Some(id)) {
         Some(listed) => {
             let destination = listed.entry.destination.to_string();
-            call.bearer.require(Resource::Intentions, &destination, Access::Read)?;
+            call.bearer().require(Resource::Intentions, &destination, Access::Read)?;
             Ok(Answer::json(listed.form()).read_at(view.index))
         }
         None => Err(ApiError::not_found("Intention not found").at(view.index)),
@@ -173,7 +173,7 @@ pub(super) async fn delete(api: Arc<Api>, call: Call) -> Outcome {
     Ok(Answer::json(json!(true)).written_at(revision))
 }
 
-pub(super) async fn matching(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn matching(api: Arc<Api>, mut call: Call) -> Outcome {
     let by_source = match call.query.text("by") {
         Some("source") => true,
         Some("destination") => false,
@@ -194,7 +194,7 @@ pub(super) async fn matching(api: Arc<Api>, call: Call) -> Outcome {
     } else {
         subjects.extend(names.iter().map(|(_, name)| Subject::Intentions(name.clone())));
     }
-    let view = view(&*api.catalog, &call, &subjects).await?;
+    let view = view(&api, &mut call, &subjects).await?;
     let mut answer = Map::new();
     for (text, name) in &names {
         let covers = |side: &IntentionSubject| *side == IntentionSubject::Any || side == name;

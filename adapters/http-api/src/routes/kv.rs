@@ -26,7 +26,7 @@ fn session_of(call: &Call, name: &str) -> Result<Option<Uuid>, ApiError> {
     Ok(Some(session))
 }
 
-pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn read(api: Arc<Api>, mut call: Call) -> Outcome {
     if call.query.has("keys") {
         return keys(api, call).await;
     }
@@ -34,7 +34,7 @@ pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
         return list(api, call).await;
     }
     let key = key_of(&call)?;
-    let view = view(&*api.catalog, &call, &[Subject::Kv(key.clone())]).await?;
+    let view = view(&api, &mut call, &[Subject::Kv(key.clone())]).await?;
     let Some(entry) = view.snapshot.kv(&key) else { return Err(ApiError::not_found("").at(view.index)) };
     let answer = if call.query.has("raw") {
         Answer::octets(entry.value.value.as_bytes().to_vec())
@@ -44,24 +44,27 @@ pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
     Ok(answer.read_at(view.index))
 }
 
-async fn list(api: Arc<Api>, call: Call) -> Outcome {
-    let prefix = call.param("key");
-    let view = view(&*api.catalog, &call, &[folder_subject(prefix)]).await?;
-    let readable = |entry: &&Arc<Versioned<KvEntry>>| call.bearer.reads(Resource::Key, entry.value.key.as_str());
+async fn list(api: Arc<Api>, mut call: Call) -> Outcome {
+    let prefix = call.param("key").to_owned();
+    let prefix = prefix.as_str();
+    let view = view(&api, &mut call, &[folder_subject(prefix)]).await?;
+    let readable = |entry: &&Arc<Versioned<KvEntry>>| call.bearer().reads(Resource::Key, entry.value.key.as_str());
     let entries: Vec<Value> = view.snapshot.kv_under(prefix).filter(readable).map(|entry| form(entry, true)).collect();
     let is_narrowed = !view.snapshot.kv_under(prefix).all(|entry| readable(&entry));
     found(entries, view.index).map(|answer| answer.narrowed_if(is_narrowed))
 }
 
 /// Keys alone; with a separator, up to the first one behind the prefix.
-async fn keys(api: Arc<Api>, call: Call) -> Outcome {
-    let (prefix, separator) = (call.param("key"), call.query.text("separator"));
-    let view = view(&*api.catalog, &call, &[folder_subject(prefix)]).await?;
+async fn keys(api: Arc<Api>, mut call: Call) -> Outcome {
+    let prefix = call.param("key").to_owned();
+    let prefix = prefix.as_str();
+    let view = view(&api, &mut call, &[folder_subject(prefix)]).await?;
+    let separator = call.query.text("separator");
     let mut keys: Vec<&str> = Vec::new();
     let mut is_narrowed = false;
     for entry in view.snapshot.kv_under(prefix) {
         let key = entry.value.key.as_str();
-        if !call.bearer.reads(Resource::Key, key) {
+        if !call.bearer().reads(Resource::Key, key) {
             is_narrowed = true;
             continue;
         }

@@ -87,11 +87,12 @@ pub(super) async fn metrics(api: Arc<Api>, call: Call) -> Outcome {
 
 /// For as long as somebody listens. Every 10 seconds, as Consul's agents do, by whose interval theirs are summed up.
 pub(super) async fn metrics_stream(api: Arc<Api>, call: Call) -> Outcome {
-    let begun = (tokio::time::interval(METRICS_EVERY), api, call.stopping);
-    let lines = stream::unfold(begun, |(mut interval, api, stopping)| async move {
-        stopping.cuts_short(interval.tick()).await?;
+    let begun = (tokio::time::interval(METRICS_EVERY), api, call);
+    let lines = stream::unfold(begun, |(mut interval, api, mut call)| async move {
+        // It ends for a caller who has lost the right.
+        call.wait_for(&api, interval.tick()).await.ok()??;
         let line = format!("{}\n", in_consuls_form(&api.catalog.metrics_text()));
-        Some((Ok::<_, Infallible>(Bytes::from(line)), (interval, api, stopping)))
+        Some((Ok::<_, Infallible>(Bytes::from(line)), (interval, api, call)))
     });
     Ok(Answer::stream(axum::body::Body::from_stream(lines)))
 }

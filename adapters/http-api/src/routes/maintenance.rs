@@ -26,7 +26,7 @@ pub(super) async fn node(api: Arc<Api>, call: Call) -> Outcome {
 
 pub(super) async fn service(api: Arc<Api>, call: Call) -> Outcome {
     let id = call.instance_id()?;
-    api.agent()?.service(&id).map_or(Ok(()), |instance| call.bearer.may_change_own(&instance))?;
+    api.agent()?.service(&id).map_or(Ok(()), |instance| call.bearer().may_change_own(&instance))?;
     if api.agent()?.service(&id).is_none() {
         let hint = "Ensure that the service ID is passed, not the service name.";
         return Err(ApiError::not_found(format!("Unknown service ID {:?}. {hint}", id.as_str())));

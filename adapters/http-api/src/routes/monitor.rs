@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::stream;
@@ -12,6 +13,9 @@ use crate::answer::Answer;
 use crate::call::Call;
 use crate::error::ApiError;
 use crate::router::{Api, Outcome};
+
+/// How long a caller who lost the right goes on hearing the log at most, while there are lines: judging each would cost more than it.
+const JUDGED_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) async fn monitor(api: Arc<Api>, call: Call) -> Outcome {
     let level = match call.query.text("loglevel").map(str::to_ascii_lowercase).as_deref() {
@@ -31,9 +35,15 @@ pub(super) async fn monitor(api: Arc<Api>, call: Call) -> Outcome {
     })?;
     // The first line that is heard: a log may be silent for long.
     tracing::info!("somebody follows the log");
-    let lines = stream::unfold((lines, call.stopping.clone()), |(mut lines, stopping)| async move {
-        let line = stopping.cuts_short(lines.recv()).await.flatten()?;
-        Some((Ok::<_, Infallible>(Bytes::from(line + "\n")), (lines, stopping)))
+    let begun = (lines, api, call, Instant::now());
+    let lines = stream::unfold(begun, |(mut lines, api, mut call, mut judged)| async move {
+        let line = call.stopping().cuts_short(lines.recv()).await.flatten()?;
+        // It ends for a caller who has lost the right.
+        if judged.elapsed() >= JUDGED_EVERY {
+            call.judge_again(&api).await.ok()?;
+            judged = Instant::now();
+        }
+        Some((Ok::<_, Infallible>(Bytes::from(line + "\n")), (lines, api, call, judged)))
     });
     Ok(Answer::stream(axum::body::Body::from_stream(lines)))
 }

@@ -51,8 +51,8 @@ fn servers(api: &Api, snapshot: &Snapshot) -> Vec<Told> {
     snapshot.servers().map(|server| told(&server.value)).collect()
 }
 
-pub(super) async fn raft(api: Arc<Api>, call: Call) -> Outcome {
-    let view = view(&*api.catalog, &call, &[Subject::Servers]).await?;
+pub(super) async fn raft(api: Arc<Api>, mut call: Call) -> Outcome {
+    let view = view(&api, &mut call, &[Subject::Servers]).await?;
     let form = |server: Told| {
         json!({
             "ID": server.id,
@@ -77,8 +77,8 @@ fn is_healthy(api: &Api, server: &Told) -> bool {
     !server.leaving && !api.catalog.has_halted()
 }
 
-pub(super) async fn health(api: Arc<Api>, call: Call) -> Outcome {
-    let view = view(&*api.catalog, &call, &[Subject::Servers]).await?;
+pub(super) async fn health(api: Arc<Api>, mut call: Call) -> Outcome {
+    let view = view(&api, &mut call, &[Subject::Servers]).await?;
     let last_contact = api.catalog.currency().last_contact;
     let servers = servers(&api, &view.snapshot);
     let healthy = servers.iter().filter(|server| is_healthy(&api, server)).count();
@@ -107,8 +107,8 @@ pub(super) async fn health(api: Arc<Api>, call: Call) -> Outcome {
     Ok(Answer::json(form).status(if all { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS }))
 }
 
-pub(super) async fn state(api: Arc<Api>, call: Call) -> Outcome {
-    let view = view(&*api.catalog, &call, &[Subject::Servers]).await?;
+pub(super) async fn state(api: Arc<Api>, mut call: Call) -> Outcome {
+    let view = view(&api, &mut call, &[Subject::Servers]).await?;
     let last_contact = api.catalog.currency().last_contact;
     let servers = servers(&api, &view.snapshot);
     let healthy = servers.iter().filter(|server| is_healthy(&api, server)).count();
@@ -219,8 +219,8 @@ fn autopilot_settings(mut fields: Fields<'_>) -> Result<Map<String, Value>, Fiel
 const MESH_KINDS: [&str; 6] =
     ["api-gateway", "connect-native", "connect-proxy", "ingress-gateway", "mesh-gateway", "terminating-gateway"];
 
-pub(super) async fn usage(api: Arc<Api>, call: Call) -> Outcome {
-    let view = view(&*api.catalog, &call, &[Subject::ServiceList, Subject::NodeList]).await?;
+pub(super) async fn usage(api: Arc<Api>, mut call: Call) -> Outcome {
+    let view = view(&api, &mut call, &[Subject::ServiceList, Subject::NodeList]).await?;
     let mut kinds: BTreeMap<&str, usize> = MESH_KINDS.into_iter().map(|kind| (kind, 0)).collect();
     let (mut names, mut instances, mut billable) = (BTreeSet::new(), 0_usize, 0_usize);
     for instance in view.snapshot.nodes().flat_map(|node| view.snapshot.instances_on(&node.value.name)) {

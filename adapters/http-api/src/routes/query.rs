@@ -30,12 +30,12 @@ fn not_found() -> ApiError {
     ApiError::not_found("Query not found")
 }
 
-async fn of_all(api: &Api, call: &Call) -> Result<View, ApiError> {
-    view(&*api.catalog, call, &[Subject::ConfigList(QUERY_KIND)]).await
+async fn of_all(api: &Api, call: &mut Call) -> Result<View, ApiError> {
+    view(api, call, &[Subject::ConfigList(QUERY_KIND)]).await
 }
 
-pub(super) async fn list(api: Arc<Api>, call: Call) -> Outcome {
-    let view = of_all(&api, &call).await?;
+pub(super) async fn list(api: Arc<Api>, mut call: Call) -> Outcome {
+    let view = of_all(&api, &mut call).await?;
     let forms: Vec<_> = view.snapshot.prepared_queries().map(|query| form(&query)).collect();
     Ok(Answer::json(forms.into()).read_at(view.index))
 }
@@ -44,12 +44,12 @@ fn id_of(call: &Call) -> Result<Uuid, ApiError> {
     call.param("query").parse().map_err(|error| ApiError::bad_request(format!("query: {error}")))
 }
 
-pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn read(api: Arc<Api>, mut call: Call) -> Outcome {
     let id = id_of(&call)?;
-    let view = of_all(&api, &call).await?;
+    let view = of_all(&api, &mut call).await?;
     match view.snapshot.prepared_queries().find(|query| query.id == id) {
         Some(query) => {
-            call.bearer.may_query(&query.query, Access::Read)?;
+            call.bearer().may_query(&query.query, Access::Read)?;
             Ok(Answer::json(json!([form(&query)])).read_at(view.index))
         }
         None => Err(not_found().at(view.index)),
@@ -105,7 +105,7 @@ fn rendered(mut found: StoredQuery, call: &Call) -> Result<StoredQuery, ApiError
 
 pub(super) async fn explain(api: Arc<Api>, call: Call) -> Outcome {
     let meant = meant(&api.catalog.snapshot(), &call)?;
-    call.bearer.may_query(&meant.query, Access::Read)?;
+    call.bearer().may_query(&meant.query, Access::Read)?;
     Ok(Answer::json(json!({"Query": form(&rendered(meant, &call)?)})))
 }
 
@@ -121,7 +121,7 @@ pub(super) async fn execute(api: Arc<Api>, call: Call) -> Outcome {
     let connect = call.query.switch("connect")? || service.connect;
     let found = snapshot.instances_meant(&definition, &name, connect).into_iter();
     let mut rows: Vec<_> = found.filter_map(|(entry, _)| health::row(entry, &snapshot, &facts)).collect();
-    rows.retain(|row| Visible::Health.is_seen("", row, &call.bearer));
+    rows.retain(|row| Visible::Health.is_seen("", row, call.bearer()));
     fastrand::shuffle(&mut rows);
     if !call.query.has("near")
         && let Some(near) = coordinate::near_of(&api, &service.near, &call.headers)

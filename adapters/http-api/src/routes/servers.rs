@@ -15,8 +15,8 @@ use crate::ports::{LostServer, StoreMember};
 use crate::router::{Api, Outcome};
 
 /// Every server, the leader first. The only one of its store is told by what it says of itself.
-pub(super) async fn list(api: Arc<Api>, call: Call) -> Outcome {
-    let view = view(&*api.catalog, &call, &[Subject::Servers]).await?;
+pub(super) async fn list(api: Arc<Api>, mut call: Call) -> Outcome {
+    let view = view(&api, &mut call, &[Subject::Servers]).await?;
     let own = api.catalog.own_server();
     let servers = match own {
         Some(own) => members(&view.snapshot, own),
@@ -24,7 +24,7 @@ pub(super) async fn list(api: Arc<Api>, call: Call) -> Outcome {
     };
     let mut store = store(&api);
     if call.query.switch("members")? {
-        let members = call.stopping.cuts_short(api.catalog.store_members()).await.unwrap_or_default();
+        let members = call.wait_for(&api, api.catalog.store_members()).await?.unwrap_or_default();
         store["members"] = members.iter().map(store_member).collect();
     }
     let lost: Vec<_> = api.catalog.lost_servers().iter().map(lost_server).collect();

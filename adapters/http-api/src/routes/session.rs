@@ -165,22 +165,22 @@ pub(super) async fn renew(api: Arc<Api>, call: Call) -> Outcome {
     Ok(Answer::json(Value::Array(sessions)))
 }
 
-pub(super) async fn info(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn info(api: Arc<Api>, mut call: Call) -> Outcome {
     let id = id_of(&call)?;
-    let view = view(&*api.catalog, &call, &[Subject::Session(id)]).await?;
+    let view = view(&api, &mut call, &[Subject::Session(id)]).await?;
     let sessions: Vec<Value> = view.snapshot.session(id).map(|session| form(session)).into_iter().collect();
     Ok(Answer::json(Value::Array(sessions)).read_at(view.index))
 }
 
-pub(super) async fn of_node(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn of_node(api: Arc<Api>, mut call: Call) -> Outcome {
     let node = call.node_name()?;
-    let view = view(&*api.catalog, &call, &[Subject::NodeSessions(node.clone())]).await?;
+    let view = view(&api, &mut call, &[Subject::NodeSessions(node.clone())]).await?;
     let sessions: Vec<Value> = view.snapshot.sessions_on(&node).map(|session| form(session)).collect();
     Ok(Answer::json(Value::Array(sessions)).read_at(view.index))
 }
 
-pub(super) async fn list(api: Arc<Api>, call: Call) -> Outcome {
-    let view = view(&*api.catalog, &call, &[Subject::SessionList]).await?;
+pub(super) async fn list(api: Arc<Api>, mut call: Call) -> Outcome {
+    let view = view(&api, &mut call, &[Subject::SessionList]).await?;
     let sessions: Vec<Value> = view.snapshot.sessions().map(|session| form(session)).collect();
     Ok(Answer::json(Value::Array(sessions)).read_at(view.index))
 }

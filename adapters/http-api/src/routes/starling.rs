@@ -54,14 +54,15 @@ fn leaving_form(leaving: Option<Leaving>) -> Outcome {
     Ok(Answer::json(json!({"leaving": begun, "attached": attached, "standby": standby, "done": done})))
 }
 
-pub(super) async fn change(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn change(api: Arc<Api>, mut call: Call) -> Outcome {
     let text = call.param("revision");
     let revision: u64 = text.parse().map_err(|_| ApiError::bad_request(format!("revision: {text:?} is no number")))?;
     let names = call.query.count("names", RECEIPT_NAMES_MAX)?.unwrap_or(RECEIPT_NAMES_DEFAULT);
     let revision = Revision(revision);
     if let Some(wanted) = Wanted::of(&call.query)? {
         wanted.refuse_unknown_node(&*api.catalog)?;
-        let standing = wanted.standing(&*api.catalog, revision, &call.stopping).await;
+        let standing = wanted.standing(&*api.catalog, revision, call.stopping()).await;
+        call.judge_again(&api).await?;
         let mut form = receipt(&api, revision, Duration::ZERO, names, None).await?;
         form["until"] = standing.to_string().into();
         return Ok(Answer::json(form));
@@ -69,7 +70,7 @@ pub(super) async fn change(api: Arc<Api>, call: Call) -> Outcome {
     let wait = call.query.duration("wait")?.unwrap_or(RECEIPT_WAIT_DEFAULT);
     // Other servers ask for what this one's own nodes have done, all of it.
     let local = if call.query.switch("local")? { Some(earlier(&call.query)?) } else { None };
-    let form = match call.stopping.cuts_short(receipt(&api, revision, wait, names, local.as_ref())).await {
+    let form = match call.wait_for(&api, receipt(&api, revision, wait, names, local.as_ref())).await? {
         Some(form) => form?,
         None => receipt(&api, revision, Duration::ZERO, names, local.as_ref()).await?,
     };

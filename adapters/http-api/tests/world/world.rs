@@ -17,8 +17,8 @@ use starling_catalog::{
 };
 use starling_http_api::parse::{CheckRegistration, Context, Dialect, Fields};
 use starling_http_api::{
-    AgentFailure, AgentPort, AllowEverything, Authoriser, Bearer, CatalogPort, CommitFailure, Committed, Currency,
-    DiagnosticRow, Leaf, MeshFacts, NewJoinToken, Ports, PrivateKeyText, router,
+    AgentFailure, AgentPort, Bearer, CatalogPort, CommitFailure, Committed, Currency, DiagnosticRow, EntryPoint, Leaf,
+    MeshFacts, NewJoinToken, Ports, PrivateKeyText, router,
 };
 use starling_identity::JoinToken;
 use starling_model::{
@@ -124,11 +124,11 @@ impl World {
     }
 
     pub fn router(self: &Arc<Self>) -> axum::Router {
-        self.router_with(Arc::new(AllowEverything))
+        self.router_at(EntryPoint::Own)
     }
 
-    pub fn router_with(self: &Arc<Self>, authoriser: Arc<dyn Authoriser>) -> axum::Router {
-        router(Ports { catalog: Arc::clone(self) as _, agent: Some(Arc::clone(self) as _), servers: None, authoriser })
+    pub fn router_at(self: &Arc<Self>, entry_point: EntryPoint) -> axum::Router {
+        router(Ports { catalog: Arc::clone(self) as _, agent: Some(Arc::clone(self) as _), servers: None, entry_point })
     }
 
     /// Sends a request through a fresh router and reads the whole answer.

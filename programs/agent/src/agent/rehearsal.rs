@@ -7,6 +7,7 @@ use starling_model::{CheckSpec, InstanceId, Node, ServiceRegistration};
 
 use super::{CheckRegistration, RegisterError};
 use crate::checks::definition;
+use crate::checks::permission::ScriptChecks;
 use crate::registrations::{ExistingChecks, Registrations, Source};
 use crate::sidecar::FieldError;
 
@@ -14,14 +15,14 @@ use crate::sidecar::FieldError;
 #[derive(Debug)]
 pub struct Rehearsal {
     registrations: Registrations,
-    enable_script_checks: bool,
+    script_checks: ScriptChecks,
 }
 
 impl Rehearsal {
     /// A node that has nothing yet, and gives sidecars that name no port one of these.
     #[must_use]
-    pub fn new(node: Node, sidecar_ports: RangeInclusive<u16>, enable_script_checks: bool) -> Self {
-        Self { registrations: Registrations::new(node, sidecar_ports), enable_script_checks }
+    pub fn new(node: Node, sidecar_ports: RangeInclusive<u16>, script_checks: ScriptChecks) -> Self {
+        Self { registrations: Registrations::new(node, sidecar_ports), script_checks }
     }
 
     /// Registers a service as [`super::Agent::register_service_of_file`] would.
@@ -29,7 +30,7 @@ impl Rehearsal {
     /// # Errors
     /// [`RegisterError`], as there; never of a write.
     pub fn service(&mut self, given: ServiceRegistration) -> Result<(), RegisterError> {
-        verify_service(&given, self.enable_script_checks)?;
+        verify_service(&given, self.script_checks.permit(Source::File))?;
         self.registrations.register(given, Source::File, ExistingChecks::Replace, Instant::now())?;
         Ok(())
     }
@@ -39,7 +40,7 @@ impl Rehearsal {
     /// # Errors
     /// [`RegisterError`], as there; never of a write.
     pub fn check(&mut self, given: CheckRegistration) -> Result<(), RegisterError> {
-        definition::verify(&given.spec, "", self.enable_script_checks)?;
+        definition::verify(&given.spec, "", self.script_checks.permit(Source::File))?;
         let (id, spec, service) = given.named()?;
         verify_owner(&self.registrations, service.as_ref())?;
         self.registrations.register_check(id, service.as_ref(), spec, Source::File, Instant::now())?;
@@ -47,18 +48,18 @@ impl Rehearsal {
     }
 }
 
-/// Whether the checks of a service and of its sidecar can run.
-pub(super) fn verify_service(given: &ServiceRegistration, enable_script_checks: bool) -> Result<(), FieldError> {
-    verify(&given.checks, "", enable_script_checks)?;
+/// Whether the checks of a service and of its sidecar can run; `scripts` says whether they may run programs, or why not.
+pub(super) fn verify_service(given: &ServiceRegistration, scripts: Result<(), &str>) -> Result<(), FieldError> {
+    verify(&given.checks, "", scripts)?;
     match &given.sidecar {
-        Some(sidecar) => verify(&sidecar.checks, "Connect.SidecarService.", enable_script_checks),
+        Some(sidecar) => verify(&sidecar.checks, "Connect.SidecarService.", scripts),
         None => Ok(()),
     }
 }
 
-fn verify(checks: &[CheckSpec], prefix: &str, enable_script_checks: bool) -> Result<(), FieldError> {
+fn verify(checks: &[CheckSpec], prefix: &str, scripts: Result<(), &str>) -> Result<(), FieldError> {
     for (index, spec) in checks.iter().enumerate() {
-        definition::verify(spec, &format!("{prefix}Checks[{index}]."), enable_script_checks)?;
+        definition::verify(spec, &format!("{prefix}Checks[{index}]."), scripts)?;
     }
     Ok(())
 }

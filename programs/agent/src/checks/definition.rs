@@ -7,10 +7,6 @@ use starling_model::{CheckKind, CheckSpec};
 
 use crate::sidecar::FieldError;
 
-/// Said to whoever registers a script check where those are off.
-pub(crate) const SCRIPTS_DISABLED: &str =
-    "script checks are disabled on this agent; start it with enable_script_checks (--enable-script-checks)";
-
 /// Shortest interval: what is asked more often than this is load, not health.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 
@@ -27,8 +23,9 @@ pub(crate) fn timeout(spec: &CheckSpec) -> Duration {
     }
 }
 
-/// Checks a check; `path` is its place in the registration (`Checks[0].`, or empty).
-pub(crate) fn verify(spec: &CheckSpec, path: &str, scripts_enabled: bool) -> Result<(), FieldError> {
+/// Checks a check; `path` is its place in the registration (`Checks[0].`, or empty), and `scripts` whether it may run a
+/// program, or why not.
+pub(crate) fn verify(spec: &CheckSpec, path: &str, scripts: Result<(), &str>) -> Result<(), FieldError> {
     let field = |name: &str, reason: String| Err(FieldError::new(format!("{path}{name}"), reason));
     match &spec.definition.kind {
         CheckKind::Http { url, method, headers, .. } => {
@@ -67,8 +64,8 @@ pub(crate) fn verify(spec: &CheckSpec, path: &str, scripts_enabled: bool) -> Res
                 Ok(())
             };
         }
-        CheckKind::Script { .. } | CheckKind::Docker { .. } if !scripts_enabled => {
-            return field("Args", SCRIPTS_DISABLED.to_owned());
+        CheckKind::Script { .. } | CheckKind::Docker { .. } if let Err(reason) = scripts => {
+            return field("Args", reason.to_owned());
         }
         CheckKind::Script { args } | CheckKind::Docker { args, .. } if args.first().is_none_or(String::is_empty) => {
             return field("Args", "names no program".to_owned());

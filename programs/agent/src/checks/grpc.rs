@@ -6,11 +6,11 @@ use http::Uri;
 use http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
 use starling_model::CheckKind;
-use tokio::net::TcpStream;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
+use super::dial;
 use super::failure::Failure;
 use super::tls::{Trust, name_for};
 use super::{chain, critical, passing};
@@ -67,7 +67,7 @@ async fn ask(kind: &CheckKind, trust: &Trust) -> Result<ServingStatus, Failure> 
     let CheckKind::Grpc { address, service, tls, tls_skip_verify, tls_server_name } = kind else {
         return Err("not a gRPC check".to_owned().into());
     };
-    let stream = TcpStream::connect(address.as_str()).await?;
+    let stream = dial::tcp(address.as_str()).await?;
     let channel = if *tls {
         let stream = trust.connect(stream, name_for(address, tls_server_name), *tls_skip_verify, Some(b"h2")).await?;
         channel(address, "https", stream).await?

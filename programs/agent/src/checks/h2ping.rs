@@ -3,8 +3,8 @@
 use h2::{Ping, client};
 use starling_model::CheckTls;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 
+use super::dial;
 use super::failure::Failure;
 use super::tls::{Trust, name_for};
 use super::{chain, passing};
@@ -12,7 +12,7 @@ use crate::registrations::Health;
 
 pub(super) async fn run(address: &str, tls: Option<&CheckTls>, trust: &Trust) -> Result<Health, Failure> {
     let pinged = async {
-        let stream = TcpStream::connect(address).await?;
+        let stream = dial::tcp(address).await?;
         match tls {
             None => ping(stream).await,
             Some(tls) => {

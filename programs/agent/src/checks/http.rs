@@ -3,7 +3,7 @@
 //! Every run makes its own connection: a check that reuses one says nothing of whether new clients get in.
 
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, COOKIE, HOST, LOCATION, USER_AGENT};
+use http::header::{ACCEPT, HOST, LOCATION, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -11,15 +11,16 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use starling_model::check::OUTPUT_BYTES_MAX;
 use starling_model::{CheckKind, CheckStatus};
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use super::dial;
 use super::failure::Failure;
 use super::tls::Trust;
 use super::{chain, critical};
 use crate::registrations::Health;
 
-/// Redirects followed in one run; the figure of Go's client, and so of Consul.
+/// Redirects followed in one run; the figure of Go's client, and so of Consul. They stay at the scheme, host and port of the
+/// check, so that nobody who answers a check chooses what this node asks next.
 const REDIRECTS_MAX: usize = 10;
 
 /// Bytes of response header that are buffered; hyper's smallest permitted figure is 8 KiB.
@@ -83,7 +84,7 @@ async fn send(ask: &Ask, skip_verify: bool, server_name: &str, trust: &Trust) ->
     let authority = ask.uri.authority().ok_or_else(|| "the URL has no host".to_owned())?;
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
     let port = authority.port_u16().unwrap_or(if secure { 443 } else { 80 });
-    let stream = TcpStream::connect((host, port)).await?;
+    let stream = dial::tcp((host, port)).await?;
     let name = if server_name.is_empty() { host } else { server_name };
     let mut request = Request::builder().method(ask.method.clone());
     request = request.uri(ask.uri.path_and_query().map_or("/", |path| path.as_str()));
@@ -136,12 +137,12 @@ fn redirect(ask: &Ask, response: &Response<Incoming>) -> Option<Result<Ask, Stri
         Some(uri) => uri,
         None => return Some(Err(format!("redirected to {location:?}, which is no URL"))),
     };
-    let mut headers = ask.headers.clone();
-    if uri.authority() != ask.uri.authority() {
-        for secret in [AUTHORIZATION, COOKIE, HOST] {
-            headers.remove(secret);
-        }
+    if (uri.scheme(), uri.authority()) != (ask.uri.scheme(), ask.uri.authority()) {
+        return Some(Err(format!(
+            "redirected to {uri}, which is elsewhere: a check follows redirects at its own host and port"
+        )));
     }
+    let headers = ask.headers.clone();
     let plain = changes_method && ask.method != Method::HEAD;
     let method = if plain { Method::GET } else { ask.method.clone() };
     let body = if plain { Bytes::new() } else { ask.body.clone() };

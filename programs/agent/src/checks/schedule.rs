@@ -128,7 +128,7 @@ impl Schedule {
                 | CheckKind::Script { .. }) => {
                     let prober = Arc::clone(prober);
                     runs.spawn(async move {
-                        let health = prober.run(&kind, job.plan.timeout).await;
+                        let health = prober.run(&kind, job.plan.source, job.plan.timeout).await;
                         (job, health)
                     })
                 }

@@ -21,6 +21,10 @@ use crate::registrations::Health;
 /// Time for reading what is left in the pipes after the command has ended.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 
+/// Variables of the agent's environment that a command gets. The others may hold tokens, as `STARLING_JOIN_TOKEN` does.
+const INHERITED: [&str; 10] =
+    ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"];
+
 /// Bytes read from a pipe at once.
 const READ_BYTES: usize = 4096;
 
@@ -39,6 +43,7 @@ pub(super) async fn run(args: &[String], timeout: Duration) -> Result<Health, Fa
         return Ok(critical("no command was given".to_owned()));
     };
     let mut command = Command::new(program);
+    command.env_clear().envs(INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
     command.args(rest).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.process_group(0).kill_on_drop(true);
     let mut child = command.spawn().map_err(|error| Failure::from(error).of(&format!("cannot run {program:?}")))?;

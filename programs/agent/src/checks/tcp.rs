@@ -1,8 +1,8 @@
 //! TCP checks: a connection that is accepted passes, and where TLS is wanted one whose handshake comes to an end.
 
 use starling_model::CheckTls;
-use tokio::net::TcpStream;
 
+use super::dial;
 use super::failure::Failure;
 use super::passing;
 use super::tls::{Trust, name_for};
@@ -11,7 +11,7 @@ use crate::registrations::Health;
 pub(super) async fn run(address: &str, tls: Option<&CheckTls>, trust: &Trust) -> Result<Health, Failure> {
     let what = if tls.is_some() { "TCP+TLS" } else { "TCP" };
     let connected = async {
-        let stream = TcpStream::connect(address).await?;
+        let stream = dial::tcp(address).await?;
         if let Some(tls) = tls {
             trust.connect(stream, name_for(address, &tls.server_name), tls.skip_verify, None).await?;
         }

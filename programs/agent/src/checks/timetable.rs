@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use http::Uri;
 use starling_model::{CheckId, CheckKind, CheckStatus};
 
+use crate::registrations::Source;
+
 /// Probes under way at once; what is due beyond this waits its turn, oldest first. Each holds a file descriptor or a few.
 pub(crate) const RUNS_MAX: usize = 256;
 
@@ -32,6 +34,8 @@ pub(crate) struct Plan {
     pub(crate) kind: CheckKind,
     pub(crate) interval: Duration,
     pub(crate) timeout: Duration,
+    /// Where it was registered, which decides whether it may run programs.
+    pub(crate) source: Source,
     /// Whether it is impatient while new.
     pub(crate) impatient: bool,
 }
@@ -307,7 +311,7 @@ mod tests {
 
     fn tcp(seconds: u32, impatient: bool) -> Plan {
         let kind = CheckKind::tcp("127.0.0.1:1");
-        Plan { kind, interval: SECOND * seconds, timeout: SECOND, impatient }
+        Plan { kind, interval: SECOND * seconds, timeout: SECOND, source: Source::Caller, impatient }
     }
 
     fn tcp_to(address: String) -> Plan {

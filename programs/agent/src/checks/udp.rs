@@ -2,8 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use tokio::net::{UdpSocket, lookup_host};
+use tokio::net::UdpSocket;
 
+use super::dial;
 use super::failure::Failure;
 use super::passing;
 use crate::registrations::Health;
@@ -18,7 +19,7 @@ pub(super) async fn run(address: &str) -> Result<Health, Failure> {
 
 /// Bytes of the first answer, as far as they were read.
 async fn ask(address: &str) -> Result<usize, Failure> {
-    let to = lookup_host(address).await?.next().ok_or_else(|| "has no address".to_owned())?;
+    let to = dial::resolve(address).await?.into_iter().next().ok_or_else(|| "has no address".to_owned())?;
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind(SocketAddr::new(any, 0)).await?;
     // Nobody else's datagrams count, and where nobody listens that is told.

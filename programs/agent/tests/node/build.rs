@@ -38,7 +38,7 @@ pub fn config(data_dir: &Path) -> AgentConfig {
         locality: None,
         datacenter: Datacenter::new("dc1").unwrap(),
         data_dir: data_dir.to_owned(),
-        enable_script_checks: true,
+        script_checks: starling_agent::ScriptChecks::ALL,
         sidecar_ports: SILENT_PORTS,
         services_of_files: BTreeSet::new(),
         checks_of_files: BTreeSet::new(),

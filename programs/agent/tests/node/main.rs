@@ -8,4 +8,5 @@ mod fake_server;
 mod leaves;
 mod probing;
 mod registering;
+mod scripts;
 mod surviving;

@@ -123,7 +123,13 @@ async fn http_sends_what_it_was_given() {
 }
 
 #[tokio::test]
-async fn http_follows_redirects_unless_told_otherwise() {
+async fn http_follows_redirects_at_its_own_host_and_port_alone() {
+    let elsewhere = serve(|_| page("200 OK", "INTERNAL-ONLY-SECRET")).await;
+    let led =
+        serve(move |_| format!("HTTP/1.1 302 X\r\nlocation: http://{elsewhere}/iam\r\ncontent-length: 0\r\n\r\n"))
+            .await;
+    let check = becomes(http("h", format!("http://{led}/")), CheckStatus::Critical).await;
+    assert!(check.output.contains("elsewhere") && !check.output.contains("SECRET"), "{}", check.output);
     let follow = |head: &str| match head.split(' ').nth(1) {
         Some("/a") => "HTTP/1.1 302 Found\r\nlocation: b\r\ncontent-length: 0\r\n\r\n".to_owned(),
         Some("/b") => page("200 OK", "arrived"),
@@ -140,6 +146,29 @@ async fn http_follows_redirects_unless_told_otherwise() {
     }
     let check = becomes(stays, CheckStatus::Critical).await;
     assert!(check.output.contains("302"), "{}", check.output);
+}
+
+#[tokio::test]
+async fn checks_do_not_go_to_link_local_addresses() {
+    for spec in [
+        http("c", "http://169.254.169.254/latest/meta-data/".to_owned()),
+        check("c", CheckKind::tcp("169.254.169.254:80")),
+        check("c", CheckKind::Udp { address: "[fe80::1]:53".to_owned() }),
+        check("c", CheckKind::H2Ping { address: "[fd00:ec2::254]:80".to_owned(), tls: None }),
+        grpc("100.100.100.200:80".parse().unwrap(), "", false, false),
+    ] {
+        let kind = spec.definition.kind.clone();
+        let check = becomes(spec, CheckStatus::Critical).await;
+        assert!(check.output.contains("checks do not go there"), "{kind:?}: {}", check.output);
+    }
+}
+
+#[tokio::test]
+async fn scripts_do_not_get_the_agents_environment() {
+    // Cargo sets it for tests, and no script needs it.
+    assert!(std::env::var_os("CARGO_PKG_NAME").is_some());
+    let command = "test -n \"$PATH\" && test -z \"$CARGO_PKG_NAME\" && echo well";
+    becomes(crate::build::script("s", command), CheckStatus::Passing).await;
 }
 
 #[tokio::test]

@@ -195,7 +195,7 @@ async fn checks_are_registered_updated_and_removed_apart() {
 async fn checks_that_could_never_run_are_refused_by_field() {
     let (directory, server) = (tempfile::tempdir().unwrap(), FakeServer::new());
     let mut config = config(directory.path());
-    config.enable_script_checks = false;
+    config.script_checks = starling_agent::ScriptChecks::NONE;
     let agent = starling_agent::Agent::start(config, Arc::clone(&server) as _).await.unwrap();
     let refused = async |spec| {
         let given = service("web", vec![spec]);
@@ -206,7 +206,7 @@ async fn checks_that_could_never_run_are_refused_by_field() {
     };
     let script = refused(crate::build::script("s", "true")).await;
     assert_eq!(script.field, "Checks[0].Args");
-    assert!(script.reason.contains("--enable-script-checks"), "{script}");
+    assert!(script.reason.contains("disabled on this agent from remote calls"), "{script}");
     assert_eq!(refused(crate::build::http("h", "ftp://x/".to_owned())).await.field, "Checks[0].HTTP");
     let tcp = check("t", CheckKind::tcp("nowhere"));
     assert_eq!(refused(tcp).await.field, "Checks[0].TCP");

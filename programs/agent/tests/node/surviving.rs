@@ -166,10 +166,10 @@ async fn script_checks_that_were_allowed_once_do_not_run_when_they_are_not() {
     agent.register_service(service("other", Vec::new()), ExistingChecks::Keep).await.unwrap();
     drop(agent);
     let mut off = config(directory.path());
-    off.enable_script_checks = false;
+    off.script_checks = starling_agent::ScriptChecks::NONE;
     let _agent = Agent::start(off, Arc::clone(&server) as _).await.unwrap();
     let check = server.until_status("s", CheckStatus::Critical).await;
-    assert!(check.output.contains("--enable-script-checks"), "{}", check.output);
+    assert!(check.output.contains("disabled on this agent from remote calls"), "{}", check.output);
 }
 
 #[tokio::test]

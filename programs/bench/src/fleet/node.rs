@@ -91,7 +91,7 @@ impl NodeSpec {
             locality: None,
             datacenter: Datacenter::new(DATACENTER)?,
             data_dir: self.directory,
-            enable_script_checks: false,
+            script_checks: starling_agent::ScriptChecks::NONE,
             sidecar_ports: DEFAULT_SIDECAR_PORTS,
             services_of_files: BTreeSet::new(),
             checks_of_files: BTreeSet::new(),

@@ -11,6 +11,8 @@ use crate::outcome::usage;
 use crate::role::Interrupt;
 use crate::role::arguments::{DataPlaneArgs, LogArgs};
 use crate::role::http_doors::HttpDoorArgs;
+use crate::role::listeners::ListenerArgs;
+use crate::role::script_checks::ScriptCheckArgs;
 
 /// Where servers meet agents unless somebody says otherwise.
 const SERVER_PORT: u16 = 8503;
@@ -80,9 +82,11 @@ pub(crate) struct AgentArgs {
     #[arg(long, default_value = "dc1", value_name = "NAME")]
     pub(super) datacenter: Datacenter,
 
-    /// Let registrations bring checks that run programs on this node
-    #[arg(long)]
-    pub(super) enable_script_checks: bool,
+    #[command(flatten)]
+    pub(crate) listeners: ListenerArgs,
+
+    #[command(flatten)]
+    pub(super) script_checks: ScriptCheckArgs,
 
     /// On SIGTERM, take this node out of the mesh with everything on it, rather than be waited for; a later start brings it back
     #[arg(long)]

@@ -37,8 +37,14 @@ pub(super) struct Part {
 }
 
 impl Part {
-    pub(super) fn new(node: Arc<RemoteNode>, servers: Servers, facts: MeshFacts, registry: Registry) -> Self {
-        Self { node, servers, facts, registry, bearers: Bearers::default() }
+    pub(super) fn new(
+        node: Arc<RemoteNode>,
+        servers: Servers,
+        facts: MeshFacts,
+        registry: Registry,
+        bearers: Bearers,
+    ) -> Self {
+        Self { node, servers, facts, registry, bearers }
     }
 }
 

@@ -99,9 +99,13 @@ pub(super) struct AgentArgs {
     #[arg(long)]
     log_json: bool,
 
-    /// Let registrations bring checks that run programs on this node
-    #[arg(long, alias = "enable-local-script-checks")]
-    enable_script_checks: bool,
+    /// Permit script checks, also from API registrations: whoever has `service:write` then runs programs as this user
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    enable_script_checks: Option<bool>,
+
+    /// Permit script checks of definition files only [default: as --enable-script-checks]
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    enable_local_script_checks: Option<bool>,
 
     /// Who serves sidecars: the agent itself (`native`), or none but an Envoy or a proxy that attaches (`envoy`); Starling's own
     #[arg(long, value_name = "PLANE", value_parser = ["native", "envoy"])]
@@ -220,7 +224,8 @@ impl AgentArgs {
         set(&mut settings.ports.grpc_tls, self.grpc_tls_port);
         set(&mut settings.log_level, self.log_level);
         settings.log_json |= self.log_json;
-        settings.enable_script_checks |= self.enable_script_checks;
+        set(&mut settings.enable_script_checks, self.enable_script_checks);
+        set(&mut settings.enable_local_script_checks, self.enable_local_script_checks);
         set(&mut settings.data_plane, self.data_plane);
         set(&mut settings.joining.server, self.server);
         settings.joining.bootstrap |= self.bootstrap;

@@ -47,7 +47,8 @@ pub(super) struct Settings {
     pub(super) ports: Ports,
     pub(super) log_level: Option<String>,
     pub(super) log_json: bool,
-    pub(super) enable_script_checks: bool,
+    pub(super) enable_script_checks: Option<bool>,
+    pub(super) enable_local_script_checks: Option<bool>,
     /// Who serves sidecars; a flag alone says it.
     pub(super) data_plane: Option<String>,
     connect_off: bool,
@@ -66,7 +67,7 @@ pub(super) struct Settings {
     pub(super) said: Said,
 }
 
-/// Ports; below 0 is for none.
+/// Ports; 0 and below are for none.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     pub(super) http: Option<i64>,
@@ -121,8 +122,15 @@ impl Settings {
         self.doors.take(&mut fields, &mut self.ignored)?;
         self.log_json |= fields.flag("log_json")?;
         self.translates_addresses |= fields.flag("translate_wan_addrs")?;
-        self.enable_script_checks |=
-            fields.flag("enable_script_checks")? | fields.flag("enable_local_script_checks")?;
+        // Two permissions: the second concerns files only, the first whoever reaches the API as well.
+        for (name, setting) in [
+            ("enable_script_checks", &mut self.enable_script_checks),
+            ("enable_local_script_checks", &mut self.enable_local_script_checks),
+        ] {
+            if let Some(field) = fields.take(name) {
+                *setting = Some(field.flag()?);
+            }
+        }
         // Empty is as if it were not said.
         if let Some(policy) = fields.text("default_intention_policy")?.filter(|policy| !policy.is_empty()) {
             if !["allow", "deny"].contains(&policy.as_str()) {
@@ -232,11 +240,12 @@ impl Settings {
             tokens: self.acl.tokens(true, self.data_dir.as_deref()),
             dns: self.dns.settings(),
             sidecar_ports: self.sidecar_ports()?,
+            denies_in_outage: self.acl.denies_in_outage(),
         })
     }
 }
 
-/// A port; below 0 is for none.
+/// A port; 0 and below are for none.
 fn port(ports: &mut Fields<'_>, name: &str) -> Result<Option<i64>, FieldError> {
     match ports.integer(name)? {
         Some(port) if port > i64::from(u16::MAX) => {

@@ -8,7 +8,7 @@ use http::Request;
 use hyper::body::Incoming;
 use starling_agent::Proxies;
 use starling_dns::Responder;
-use starling_http_api::{AgentPort, AllowEverything, Authoriser, MeshFacts, Permission, Ports, Router};
+use starling_http_api::{AgentPort, EntryPoint, MeshFacts, Ports, Router};
 use starling_model::{Action, Node, NodeName};
 use starling_rpc::{Api, LoopbackListener, ProxySource};
 use starling_server::{Door, Server};
@@ -33,7 +33,7 @@ pub(crate) const ENVOY_VERSIONS: [&str; 1] = ["1.40.0"];
 /// The sockets of a server.
 pub(crate) struct ServerSockets {
     pub(crate) http: HttpSockets,
-    pub(crate) grpc_tls: TcpListener,
+    pub(crate) grpc_tls: Option<TcpListener>,
     /// Where DNS is, the first being the one that others are told of.
     pub(crate) dns: Vec<DnsSockets>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Beside {
     pub(crate) agent: Arc<dyn AgentPort>,
     pub(crate) proxies: Proxies,
     /// Where its proxies find xDS in plaintext.
-    pub(crate) grpc: LoopbackListener,
+    pub(crate) grpc: Option<LoopbackListener>,
 }
 
 /// A server, and the way in for agents.
@@ -89,7 +89,8 @@ impl Control {
         beside: Option<Beside>,
         shares: Shares,
     ) -> anyhow::Result<()> {
-        let plaintext = beside.as_ref().map(|beside| beside.grpc.local_addr()).transpose()?;
+        let plaintext =
+            beside.as_ref().and_then(|beside| beside.grpc.as_ref()).map(LoopbackListener::local_addr).transpose()?;
         let facts = self.facts(&sockets, own, plaintext)?;
         let ServerSockets { http, grpc_tls, dns } = sockets;
         let (agent, proxies) =
@@ -104,16 +105,13 @@ impl Control {
             facts,
             receiving: Arc::new(Semaphore::new(1)),
         });
-        let api = |agent, authoriser: Arc<dyn Authoriser>| {
-            starling_http_api::router(Ports { catalog: Arc::clone(&catalog) as _, agent, servers: None, authoriser })
+        let api = |agent, entry_point| {
+            starling_http_api::router(Ports { catalog: Arc::clone(&catalog) as _, agent, servers: None, entry_point })
         };
-        let own_api = api(agent.clone(), Arc::new(AllowEverything));
-        // Whoever asks through another agent is not at this one: keys do not travel.
-        let for_agents = starling_http_api::stopped_by(api(None, Arc::new(FromAgents)), serving.stopping());
-        let (tls, renewing) = server_certificate::listener(&self.server, grpc_tls.local_addr()?.ip()).await?;
-        serving.spawn_endless(renewing).await;
+        let own_api = api(agent.clone(), EntryPoint::Own);
+        let for_agents = starling_http_api::stopped_by(api(None, EntryPoint::Agents), serving.stopping());
         http.serve(serving, own_api, shares.http).await;
-        if let Some(Beside { agent, proxies, grpc }) = beside {
+        if let Some(Beside { agent, proxies, grpc: Some(grpc) }) = beside {
             let source = Arc::new(ProxiesDoor { proxies, agent, catalog: Arc::clone(&catalog) as _ });
             let served = starling_rpc::serve(grpc, source, shares.grpc, serving.stopped());
             serving.spawn_door("xDS", served).await;
@@ -124,6 +122,9 @@ impl Control {
         for DnsSockets { udp, tcp } in dns {
             serving.spawn(starling_dns::serve(udp, tcp, Arc::clone(&responder), serving.stopped())).await;
         }
+        let Some(grpc_tls) = grpc_tls else { return Ok(()) };
+        let (tls, renewing) = server_certificate::listener(&self.server, grpc_tls.local_addr()?.ip()).await?;
+        serving.spawn_endless(renewing).await;
         // They have tokens of their own, which are not this agent's.
         let for_agents = asked_by_agents(for_agents, Arc::new(ForAgents::new(catalog, self.dns.clone())));
         let doors = starling_rpc::Doors {
@@ -150,7 +151,7 @@ impl Control {
             node_id: own.id.clone(),
             node_address: own.address.clone(),
             grpc_port: grpc.map(|grpc| grpc.port()),
-            grpc_tls_port: Some(sockets.grpc_tls.local_addr()?.port()),
+            grpc_tls_port: sockets.grpc_tls.as_ref().map(TcpListener::local_addr).transpose()?.map(|at| at.port()),
             dns_port: doors::port(&sockets.dns),
             envoy_versions: ENVOY_VERSIONS.map(str::to_owned).to_vec(),
             connect_off: self.connect_off,
@@ -175,18 +176,4 @@ fn asked_by_agents(api: Router, dns: Arc<ForAgents>) -> Api {
 /// Returns when the server can no longer work, with the reason.
 pub(crate) async fn failed(server: &Server) -> anyhow::Error {
     anyhow!("the catalog no longer follows the store: {}", server.halted().await)
-}
-
-/// What is asked through agents: everything but who may join, which is the business of whoever is at a server.
-struct FromAgents;
-
-impl Authoriser for FromAgents {
-    fn allows(&self, permission: Permission, _: Option<&str>) -> bool {
-        permission != Permission::OperatorWrite
-    }
-
-    /// Only programs of the mesh have the certificates that this door asks for; agents take the mark off what they pass on.
-    fn believes_insiders(&self) -> bool {
-        true
-    }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use futures::{StreamExt, TryStreamExt, stream};
-use starling_agent::{Agent, CheckRegistration, RegisterError, Registered, Rehearsal, WriteError};
+use starling_agent::{Agent, CheckRegistration, RegisterError, Registered, Rehearsal, ScriptChecks, WriteError};
 use starling_catalog::{Command, Snapshot, decide};
 use starling_http_api::parse::file::FILE_BYTES_MAX;
 use starling_http_api::parse::{Context as ParseContext, Definitions, Dialect, parse_definitions};
@@ -116,13 +116,13 @@ pub(crate) fn keep_last(all: &mut [Definitions]) {
 }
 
 /// Registers everything in memory alone, so that what would be refused is refused before anything has begun. With the ports for
-/// sidecars that name none, and whether checks may run programs.
+/// sidecars that name none, and the sources whose checks may run programs.
 pub(crate) fn rehearse(
     all: &[Definitions],
     node: Node,
-    (sidecar_ports, enable_script_checks): (&RangeInclusive<u16>, bool),
+    (sidecar_ports, script_checks): (&RangeInclusive<u16>, ScriptChecks),
 ) -> anyhow::Result<()> {
-    let mut rehearsal = Rehearsal::new(node, sidecar_ports.clone(), enable_script_checks);
+    let mut rehearsal = Rehearsal::new(node, sidecar_ports.clone(), script_checks);
     for service in all.iter().flat_map(|definitions| &definitions.services) {
         let of_service = || format!("service {}", service.instance.key.id);
         rehearsal.service(service.clone()).map_err(faulty).with_context(of_service)?;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,6 +23,9 @@ use crate::outcome::usage;
 
 /// Between two looks at whether the certificate was replaced.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// The address that others are told of where the API listens at no port.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// The doors of the HTTP API beside its port.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
@@ -131,9 +134,10 @@ impl HttpSockets {
         for address in addresses.iter().filter(|_| !args.http_socket_only) {
             tcp.push(doors::http(*address).await?);
         }
-        let said = || addresses.first().copied().context("--http-addr: no address is given");
-        let address = tcp.first().map_or_else(said, |listener| Ok(listener.local_addr()?))?;
         let tls = Https::bind(args).await?;
+        let first = tcp.first().or(tls.as_ref().and_then(|https| https.listeners.first()));
+        let said = || addresses.first().copied().unwrap_or(NOWHERE);
+        let address = first.map_or_else(|| Ok(said()), TcpListener::local_addr)?;
         let unix = args.http_socket.as_deref().map(|path| Socket::bind(path, args)).transpose()?;
         let guards = Guards { closed: args.http_block_endpoints.clone(), writers: args.http_allow_write_from.clone() };
         Ok(Self { address, tcp, tls, unix, guards })

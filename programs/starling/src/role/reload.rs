@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use starling_agent::{Agent, DeregisterError};
+use starling_agent::{Agent, DeregisterError, ScriptChecks};
 use starling_http_api::parse::file::{agent_fields, parse_definitions_as};
 use starling_http_api::parse::{Context, Definitions, Fields, FileError, FileFormat};
 use starling_model::{Datacenter, Revision};
@@ -136,7 +136,7 @@ pub(crate) struct Reload {
     pub(crate) datacenter: Datacenter,
     /// The server that writes config entries, and what becomes of those that it has; without one, files say none.
     pub(crate) server: Option<(Arc<Server>, Rival)>,
-    pub(crate) enable_script_checks: bool,
+    pub(crate) script_checks: ScriptChecks,
     pub(crate) sidecar_ports: RangeInclusive<u16>,
     /// What is there by them.
     pub(crate) known: Mutex<Named>,
@@ -154,7 +154,7 @@ impl Reload {
             let context = definitions::context(agent.node().name.clone(), self.datacenter.clone());
             self.files.read(&context)?
         };
-        definitions::rehearse(&read, agent.node().clone(), (&self.sidecar_ports, self.enable_script_checks))?;
+        definitions::rehearse(&read, agent.node().clone(), (&self.sidecar_ports, self.script_checks))?;
         let now = Named::of(&read);
         match &self.server {
             Some((server, rival)) => {

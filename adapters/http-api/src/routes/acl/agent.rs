@@ -11,8 +11,8 @@ use crate::router::{Api, Outcome};
 pub(super) async fn rights(api: Arc<Api>, call: Call) -> Outcome {
     let default = api.catalog.authority().acl_default;
     Ok(Answer::json(json!({
-        "accessor": call.bearer.accessor().map(|accessor| accessor.to_string()),
+        "accessor": call.bearer().accessor().map(|accessor| accessor.to_string()),
         "default": default.map(|default| default.as_str()),
-        "rules": call.bearer.rights().rules(),
+        "rules": call.bearer().rights().rules(),
     })))
 }

@@ -78,7 +78,7 @@ pub(super) async fn login(api: Arc<Api>, call: Call) -> Outcome {
 
 pub(super) async fn logout(api: Arc<Api>, call: Call) -> Outcome {
     let snapshot = api.catalog.snapshot();
-    let token = call.bearer.accessor().and_then(|accessor| snapshot.acl_token(accessor));
+    let token = call.bearer().accessor().and_then(|accessor| snapshot.acl_token(accessor));
     let token = token
         .filter(|token| token.value.auth_method.is_some())
         .ok_or_else(|| denied("the token did not come of a login; remove it with DELETE /v1/acl/token/ACCESSOR"))?;

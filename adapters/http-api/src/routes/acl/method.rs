@@ -56,16 +56,16 @@ pub(super) async fn delete(api: Arc<Api>, call: Call) -> Outcome {
     Ok(Answer::json(json!(true)).written_at(revision))
 }
 
-pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn read(api: Arc<Api>, mut call: Call) -> Outcome {
     let name = name_of(&call)?;
-    let view = view(&*api.catalog, &call, &[Subject::Access]).await?;
+    let view = view(&api, &mut call, &[Subject::Access]).await?;
     let method = view.snapshot.acl_auth_method(&name);
     let method = method.ok_or_else(|| not_found("auth method", name.as_str()).at(view.index))?;
     Ok(Answer::json(forms::auth_method(method, true)).read_at(view.index))
 }
 
-pub(super) async fn list(api: Arc<Api>, call: Call) -> Outcome {
-    let view = view(&*api.catalog, &call, &[Subject::Access]).await?;
+pub(super) async fn list(api: Arc<Api>, mut call: Call) -> Outcome {
+    let view = view(&api, &mut call, &[Subject::Access]).await?;
     let methods: Vec<Value> =
         view.snapshot.acl_auth_methods().map(|method| forms::auth_method(method, false)).collect();
     Ok(Answer::json(Value::Array(methods)).read_at(view.index))
@@ -119,17 +119,17 @@ pub(super) async fn delete_rule(api: Arc<Api>, call: Call) -> Outcome {
     Ok(Answer::json(json!(true)).written_at(revision))
 }
 
-pub(super) async fn read_rule(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn read_rule(api: Arc<Api>, mut call: Call) -> Outcome {
     let id = id_of(&call, "id")?;
-    let view = view(&*api.catalog, &call, &[Subject::Access]).await?;
+    let view = view(&api, &mut call, &[Subject::Access]).await?;
     let rule = view.snapshot.acl_binding_rule(id);
     let rule = rule.ok_or_else(|| not_found("binding rule", &id.to_string()).at(view.index))?;
     Ok(Answer::json(forms::binding_rule(rule)).read_at(view.index))
 }
 
-pub(super) async fn list_rules(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn list_rules(api: Arc<Api>, mut call: Call) -> Outcome {
+    let view = view(&api, &mut call, &[Subject::Access]).await?;
     let method = call.query.text("authmethod");
-    let view = view(&*api.catalog, &call, &[Subject::Access]).await?;
     let rules = view.snapshot.acl_binding_rules();
     let rules = rules.filter(|rule| method.is_none_or(|name| rule.value.method.as_str() == name));
     let rules: Vec<Value> = rules.map(|rule| forms::binding_rule(rule)).collect();

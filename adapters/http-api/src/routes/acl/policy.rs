@@ -56,24 +56,24 @@ pub(super) async fn delete(api: Arc<Api>, call: Call) -> Outcome {
     Ok(Answer::json(json!(true)).written_at(revision))
 }
 
-pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn read(api: Arc<Api>, mut call: Call) -> Outcome {
     let id = id_of(&call, "id")?;
-    let view = view(&*api.catalog, &call, &[Subject::Access]).await?;
+    let view = view(&api, &mut call, &[Subject::Access]).await?;
     let policy = view.snapshot.acl_policy(id);
     let policy = policy.ok_or_else(|| not_found("policy", &id.to_string()).at(view.index))?;
     Ok(Answer::json(forms::policy(policy, true)).read_at(view.index))
 }
 
-pub(super) async fn read_named(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn read_named(api: Arc<Api>, mut call: Call) -> Outcome {
+    let view = view(&api, &mut call, &[Subject::Access]).await?;
     let name = call.param("name");
-    let view = view(&*api.catalog, &call, &[Subject::Access]).await?;
     let policy = view.snapshot.acl_policy_named(name);
     let policy = policy.ok_or_else(|| not_found("policy", name).at(view.index))?;
     Ok(Answer::json(forms::policy(policy, true)).read_at(view.index))
 }
 
-pub(super) async fn list(api: Arc<Api>, call: Call) -> Outcome {
-    let view = view(&*api.catalog, &call, &[Subject::Access]).await?;
+pub(super) async fn list(api: Arc<Api>, mut call: Call) -> Outcome {
+    let view = view(&api, &mut call, &[Subject::Access]).await?;
     let policies: Vec<Value> = view.snapshot.acl_policies().map(|policy| forms::policy(policy, false)).collect();
     Ok(Answer::json(Value::Array(policies)).read_at(view.index))
 }

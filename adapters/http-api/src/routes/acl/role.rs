@@ -55,23 +55,23 @@ pub(super) async fn delete(api: Arc<Api>, call: Call) -> Outcome {
     Ok(Answer::json(json!(true)).written_at(revision))
 }
 
-pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn read(api: Arc<Api>, mut call: Call) -> Outcome {
     let id = id_of(&call, "id")?;
-    let view = view(&*api.catalog, &call, &[Subject::Access]).await?;
+    let view = view(&api, &mut call, &[Subject::Access]).await?;
     let role = view.snapshot.acl_role(id).ok_or_else(|| not_found("role", &id.to_string()).at(view.index))?;
     Ok(Answer::json(forms::role(role, &view.snapshot)).read_at(view.index))
 }
 
-pub(super) async fn read_named(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn read_named(api: Arc<Api>, mut call: Call) -> Outcome {
+    let view = view(&api, &mut call, &[Subject::Access]).await?;
     let name = call.param("name");
-    let view = view(&*api.catalog, &call, &[Subject::Access]).await?;
     let role = view.snapshot.acl_role_named(name).ok_or_else(|| not_found("role", name).at(view.index))?;
     Ok(Answer::json(forms::role(role, &view.snapshot)).read_at(view.index))
 }
 
-pub(super) async fn list(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn list(api: Arc<Api>, mut call: Call) -> Outcome {
+    let view = view(&api, &mut call, &[Subject::Access]).await?;
     let policy = call.query.text("policy");
-    let view = view(&*api.catalog, &call, &[Subject::Access]).await?;
     let has = |role: &AclRole| policy.is_none_or(|id| role.grants.policies.iter().any(|it| it.to_string() == id));
     let roles = view.snapshot.acl_roles().filter(|role| has(&role.value));
     let roles: Vec<Value> = roles.map(|role| forms::role(role, &view.snapshot)).collect();

@@ -13,7 +13,7 @@ use super::{draw, grants_of, id_of, not_found};
 use crate::acl::{management_token, now, secret_hash};
 use crate::answer::Answer;
 use crate::answer::forms::acl as forms;
-use crate::blocking::view;
+use crate::blocking::{View, view};
 use crate::call::Call;
 use crate::error::ApiError;
 use crate::parse::acl::{TokenBody, parse_token};
@@ -174,22 +174,24 @@ pub(super) async fn delete(api: Arc<Api>, call: Call) -> Outcome {
     Ok(Answer::json(json!(true)).written_at(revision))
 }
 
-pub(super) async fn read(api: Arc<Api>, call: Call) -> Outcome {
-    answer(&api, &call, id_of(&call, "accessor")?, may_see_secrets(&call)).await
+pub(super) async fn read(api: Arc<Api>, mut call: Call) -> Outcome {
+    let accessor = id_of(&call, "accessor")?;
+    let view = view(&api, &mut call, &[Subject::Access]).await?;
+    answer(&api, &call, &view, (accessor, may_see_secrets(&call)))
 }
 
-pub(super) async fn read_self(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn read_self(api: Arc<Api>, mut call: Call) -> Outcome {
+    let view = view(&api, &mut call, &[Subject::Access]).await?;
     // Whoever shows a token has its secret.
-    let accessor = call.bearer.accessor().unwrap_or(ANONYMOUS_TOKEN);
-    answer(&api, &call, accessor, true).await
+    let accessor = call.bearer().accessor().unwrap_or(ANONYMOUS_TOKEN);
+    answer(&api, &call, &view, (accessor, true))
 }
 
 fn may_see_secrets(call: &Call) -> bool {
-    call.bearer.rights().allows(Resource::Acl, "", Access::Write)
+    call.bearer().rights().allows(Resource::Acl, "", Access::Write)
 }
 
-async fn answer(api: &Api, call: &Call, accessor: Uuid, with_secret: bool) -> Outcome {
-    let view = view(&*api.catalog, call, &[Subject::Access]).await?;
+fn answer(api: &Api, call: &Call, view: &View, (accessor, with_secret): (Uuid, bool)) -> Outcome {
     let token = view.snapshot.acl_token(accessor).filter(|token| !token.value.has_expired(now()));
     let token = token.ok_or_else(|| not_found("token", &accessor.to_string()).at(view.index))?;
     let mut form = forms::token(token, &view.snapshot, with_secret);
@@ -209,13 +211,13 @@ async fn answer(api: &Api, call: &Call, accessor: Uuid, with_secret: bool) -> Ou
     Ok(Answer::json(form).read_at(view.index))
 }
 
-pub(super) async fn list(api: Arc<Api>, call: Call) -> Outcome {
+pub(super) async fn list(api: Arc<Api>, mut call: Call) -> Outcome {
+    let view = view(&api, &mut call, &[Subject::Access]).await?;
     let wanted = ["policy", "role", "servicename", "authmethod"].map(|name| call.query.text(name));
     if wanted.iter().flatten().count() > 1 {
         return Err(ApiError::bad_request("can only filter by one of: policy, role, servicename, authmethod"));
     }
     let [policy, role, service, method] = wanted;
-    let view = view(&*api.catalog, &call, &[Subject::Access]).await?;
     let is_wanted = |token: &AclToken| {
         let has = |ids: &[Uuid], text: &str| ids.iter().any(|id| id.to_string() == text);
         let stands_for = |name: &str| token.grants.services.iter().any(|identity| identity.service.as_str() == name);

@@ -55,7 +55,7 @@ async fn agent(data_dir: &Path) -> Arc<Agent> {
         locality: None,
         datacenter: Datacenter::new("dc1").unwrap(),
         data_dir: data_dir.to_owned(),
-        enable_script_checks: false,
+        script_checks: crate::ScriptChecks::NONE,
         sidecar_ports: 2..=6,
         services_of_files: BTreeSet::new(),
         checks_of_files: BTreeSet::new(),

@@ -31,6 +31,8 @@ pub(super) struct Acl {
     tokens: GivenTokens,
     /// Whether tokens that the API gives the agent outlive it.
     keeps_tokens: bool,
+    /// Whether no token has any right while no server is reached.
+    denies_in_outage: bool,
 }
 
 impl Acl {
@@ -71,16 +73,26 @@ impl Acl {
             }
             tokens.finish()?;
         }
-        // What holds while no server is reached is this, and cannot be chosen.
-        if acl.text("down_policy")?.is_some_and(|policy| policy != "extend-cache") {
-            ignored.insert("acl.down_policy".to_owned());
+        if let Some(policy) = acl.text("down_policy")? {
+            match policy.as_str() {
+                "deny" | "extend-cache" | "async-cache" => {}
+                // More is denied than is asked for: unknown tokens have no rights in an outage.
+                "allow" => drop(ignored.insert("acl.down_policy".to_owned())),
+                other => {
+                    let reason = format!("{other:?} is not \"extend-cache\", \"async-cache\", \"deny\" or \"allow\"");
+                    return Err(acl.error("down_policy", reason));
+                }
+            }
+            self.denies_in_outage = policy == "deny";
         }
         if acl.flag("enable_key_list_policy")? {
             return Err(
                 acl.error("enable_key_list_policy", "asks for a right to list keys, which is not asked for here")
             );
         }
-        self.keeps_tokens |= acl.flag("enable_token_persistence")?;
+        if let Some(field) = acl.take("enable_token_persistence") {
+            self.keeps_tokens = field.flag()?;
+        }
         for name in ["token_ttl", "role_ttl", "policy_ttl", "enable_token_replication"] {
             if acl.take(name).is_some() {
                 ignored.insert(format!("acl.{name}"));
@@ -108,6 +120,11 @@ impl Acl {
         }
         let kept_in = data_dir.filter(|_| self.keeps_tokens).map(|folder| folder.join(KEPT_TOKENS));
         GivenTokens { kept_in, ..self.tokens.clone() }
+    }
+
+    /// Whether an agent grants nothing while it reaches no server.
+    pub(super) fn denies_in_outage(&self) -> bool {
+        self.denies_in_outage
     }
 
     /// What holds where no rule does, if access is controlled; Consul's default is to allow.

@@ -68,8 +68,11 @@ impl Settings {
         if let Some(plane) = &self.data_plane {
             arguments.extend(["--data-plane".into(), plane.into()]);
         }
-        if self.enable_script_checks {
+        if self.enable_script_checks == Some(true) {
             arguments.push("--enable-script-checks".into());
+        }
+        if let Some(permitted) = self.enable_local_script_checks {
+            arguments.push(format!("--enable-local-script-checks={permitted}").into());
         }
         Ok(arguments)
     }
@@ -93,6 +96,7 @@ impl Settings {
             self.addresses.remove("http");
         }
         // In plaintext it is for proxies of this machine.
+        let mut disabled = Vec::new();
         let local = reached.client.iter().copied().find(IpAddr::is_loopback).unwrap_or(LOCAL);
         for (name, flag, default, port, usual) in [
             ("http", "--http-addr", reached.client.clone(), self.ports.http, HTTP_PORT),
@@ -113,10 +117,15 @@ impl Settings {
                 }
                 (_, Some(said)) => said,
             };
-            // Where none is wanted it is one that nobody knows, on this machine alone.
-            let is_wanted = port.is_none_or(|port| port >= 0);
-            let (at, port) = if is_wanted { (at, port.unwrap_or(usual)) } else { (vec![local], 0) };
-            say(arguments, flag, joined(&at, port));
+            // As in Consul, 0 is for none as well.
+            if port.is_none_or(|port| port > 0) {
+                say(arguments, flag, joined(&at, port.unwrap_or(usual)));
+            } else {
+                disabled.push(name.replace('_', "-"));
+            }
+        }
+        if !disabled.is_empty() {
+            say(arguments, "--disable-listener", disabled.join(","));
         }
         arguments.extend(socket.into_iter().flatten());
         arguments.extend(self.doors.guards());

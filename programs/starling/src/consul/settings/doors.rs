@@ -71,8 +71,9 @@ impl Doors {
     /// Takes what settings say, at their top as it was before Consul 1.12, and under `tls`.
     pub(super) fn take(&mut self, fields: &mut Fields<'_>, ignored: &mut BTreeSet<String>) -> Result<(), FieldError> {
         self.defaults.take(fields)?;
-        if let Some(field) = fields.take("verify_incoming_https") {
-            self.https.verify_incoming = Some(field.flag()?);
+        // It adds to `verify_incoming`, and takes nothing off it.
+        if fields.flag("verify_incoming_https")? {
+            self.https.verify_incoming = Some(true);
         }
         // Agents always show a certificate, of the mesh's own CA.
         fields.flag("verify_incoming_rpc")?;

@@ -2,6 +2,8 @@
 
 use super::*;
 
+mod never_wider;
+
 fn read(text: &str) -> anyhow::Result<Settings> {
     let mut settings = Settings::default();
     settings.read(&Text::new("config.json", text, None))?;
@@ -21,8 +23,8 @@ fn settings_become_arguments_and_what_has_no_part_is_told() {
     .expect("settings");
     let arguments = settings.arguments(false).expect("arguments");
     let arguments: Vec<_> = arguments.iter().map(|it| it.to_str().expect("text")).collect();
-    let expected = "starling dev --data-dir /var/lib/consul --http-addr 127.0.0.1:1 --dns-addr 127.0.0.1:0 --grpc-addr \
-                    127.0.0.1:2 --grpc-tls-addr 10.0.0.1:3 --node-name n1 --datacenter dc2 --advertise-addr 10.0.0.1 \
+    let expected = "starling dev --data-dir /var/lib/consul --http-addr 127.0.0.1:1 --grpc-addr 127.0.0.1:2 --grpc-tls-addr 10.0.0.1:3 --disable-listener dns \
+                    --node-name n1 --datacenter dc2 --advertise-addr 10.0.0.1 \
                     --log-level error";
     assert_eq!(arguments.join(" "), expected);
     let ignored: Vec<_> = settings.ignored.iter().map(String::as_str).collect();
@@ -222,7 +224,7 @@ fn doors_are_at_every_address_that_is_named() {
                    "addresses": {"dns": "127.0.0.2"}, "ports": {"grpc": -1}}"#;
     let both = line(both, true).expect("arguments");
     assert!(
-        both.contains("--http-addr 127.0.0.1:8500,[::1]:8500 --dns-addr 127.0.0.2:8600 --grpc-addr 127.0.0.1:0"),
+        both.contains("--http-addr 127.0.0.1:8500,[::1]:8500 --dns-addr 127.0.0.2:8600 --grpc-tls-addr 127.0.0.1:8503 --disable-listener grpc"),
         "{both}"
     );
     for (text, reason) in [
