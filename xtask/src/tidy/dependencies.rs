@@ -27,16 +27,19 @@ const TABLE: &[Row] = &[
     Row { folder: "core/traffic", may_use: &["core/model"] },
     Row { folder: "core/backup", may_use: &["core/model"] },
     Row { folder: "core/http1", may_use: &[] },
+    Row { folder: "core/admission", may_use: &[] },
     // Of `attach` plan knows in tests only: a replica's plans are a snapshot's.
     Row {
         folder: "core/plan",
         may_use: &["core/model", "core/identity", "core/catalog", "core/attach", "core/traffic"],
     },
     Row { folder: "core/xds", may_use: &["core/model", "core/identity", "core/traffic", "core/plan"] },
-    // Adapters: one outside thing each; of each other they may use only telemetry and tls.
+    // Adapters: one outside thing each; of each other they may use only telemetry, tls and sockets.
     // The store keeps bytes by key and knows no noun (docs/adr/0002).
     Row { folder: "adapters/store", may_use: &["adapters/telemetry"] },
     Row { folder: "adapters/telemetry", may_use: &[] },
+    // What every listener has in common: who is let in, and when a peer counts as dead.
+    Row { folder: "adapters/sockets", may_use: &["core/admission"] },
     Row { folder: "adapters/tls", may_use: &["core/model", "core/identity", "adapters/telemetry"] },
     Row { folder: "adapters/vault", may_use: &["core/model", "core/identity", "adapters/tls"] },
     Row { folder: "adapters/dns", may_use: &["core/model", "core/catalog", "adapters/telemetry"] },
