@@ -202,8 +202,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_oldest_idle_connection_is_told_to_go() {
-        let entrance = Entrance::new("test", Share::of(8));
-        let places: Vec<_> = (0..7).filter_map(|_| entrance.enter(HERE, 3)).collect();
+        let entrance = Entrance::new("test", Share::of(16));
+        let places: Vec<_> = (0..15).filter_map(|_| entrance.enter(HERE, 3)).collect();
         let busy = places[0].busy();
         let newcomer = entrance.enter(HERE, 3).expect("let in");
         timeout(DEADLINE, places[1].shed()).await.expect("it is told");
@@ -214,11 +214,12 @@ mod tests {
 
     #[tokio::test]
     async fn what_must_be_answered_finds_a_place_while_all_others_are_busy() {
-        let (share, reserve) = (Share { connections: 8, descriptors: 100 }, Share { connections: 1, descriptors: 110 });
+        let (share, reserve) =
+            (Share { connections: 16, descriptors: 100 }, Share { connections: 1, descriptors: 110 });
         let entrance = Entrance::with_reserve("test", share, reserve);
-        let places: Vec<_> = (0..7).filter_map(|_| entrance.enter(HERE, 3)).collect();
+        let places: Vec<_> = (0..15).filter_map(|_| entrance.enter(HERE, 3)).collect();
         let _busy: Vec<_> = places.iter().map(Place::busy).collect();
-        let first = entrance.enter(HERE, 105).expect("a place of the reserve");
+        let first = entrance.enter(HERE, 99).expect("a place of the reserve");
         assert!(first.is_reserved());
         let second = entrance.enter(HERE, 105).expect("a place of the reserve");
         timeout(DEADLINE, first.shed()).await.expect("the older one makes room");

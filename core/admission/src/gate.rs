@@ -62,10 +62,10 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// So many places at one listener, without a reserve; one address may hold all but an eighth of them.
+    /// So many places at one listener, without a reserve; one address may hold all but a sixteenth of them.
     #[must_use]
     pub const fn of(places: usize) -> Self {
-        Self { places, per_listener: places, per_address: all_but_an_eighth(places), reserve: 0 }
+        Self { places, per_listener: places, per_address: all_but_a_sixteenth(places), reserve: 0 }
     }
 
     /// With so many places for what must always be answered.
@@ -78,12 +78,12 @@ impl Limits {
     #[must_use]
     pub const fn shared(places: usize) -> Self {
         let per_listener = places - places / 4;
-        Self { places, per_listener, per_address: all_but_an_eighth(per_listener), reserve: 0 }
+        Self { places, per_listener, per_address: all_but_a_sixteenth(per_listener), reserve: 0 }
     }
 }
 
-const fn all_but_an_eighth(places: usize) -> usize {
-    places - places / 8
+const fn all_but_a_sixteenth(places: usize) -> usize {
+    places - places / 16
 }
 
 /// What becomes of a newcomer. The caller closes the connection `shed`.
@@ -342,9 +342,13 @@ mod tests {
     fn a_flood_at_one_listener_leaves_places_to_the_others() {
         let mut world = World::of(Limits::shared(64));
         let flood: Vec<_> = (0..200).filter_map(|_| world.admitted(origin(1, 1)).1).collect();
-        assert_eq!(world.gate.count(), 42, "three quarters for a listener, and of those seven eighths for an address");
-        assert_eq!(flood.len(), 158);
-        for host in 1..=22 {
+        assert_eq!(
+            world.gate.count(),
+            45,
+            "three quarters for a listener, and of those an address has all but a sixteenth"
+        );
+        assert_eq!(flood.len(), 155);
+        for host in 1..=19 {
             assert_eq!(world.admitted(origin(2, host)).1, None);
         }
     }

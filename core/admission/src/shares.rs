@@ -34,6 +34,12 @@ impl Share {
     }
 }
 
+impl From<usize> for Share {
+    fn from(connections: usize) -> Self {
+        Self::of(connections)
+    }
+}
+
 /// The largest number of connections of each part where descriptors are plentiful.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ceilings {

@@ -42,10 +42,14 @@ const TABLE: &[Row] = &[
     Row { folder: "adapters/sockets", may_use: &["core/admission"] },
     Row { folder: "adapters/tls", may_use: &["core/model", "core/identity", "adapters/telemetry"] },
     Row { folder: "adapters/vault", may_use: &["core/model", "core/identity", "adapters/tls"] },
-    Row { folder: "adapters/dns", may_use: &["core/model", "core/catalog", "adapters/telemetry"] },
+    Row {
+        folder: "adapters/dns",
+        may_use: &["core/model", "core/admission", "core/catalog", "adapters/telemetry", "adapters/sockets"],
+    },
     Row {
         folder: "adapters/rpc",
         may_use: &[
+            "core/admission",
             "core/model",
             "core/identity",
             "core/catalog",
@@ -53,13 +57,23 @@ const TABLE: &[Row] = &[
             "core/traffic",
             "core/plan",
             "core/xds",
+            "adapters/sockets",
             "adapters/telemetry",
             "adapters/tls",
         ],
     },
     Row {
         folder: "adapters/http-api",
-        may_use: &["core/model", "core/identity", "core/catalog", "core/traffic", "adapters/telemetry", "adapters/tls"],
+        may_use: &[
+            "core/model",
+            "core/admission",
+            "core/identity",
+            "core/catalog",
+            "core/traffic",
+            "adapters/telemetry",
+            "adapters/tls",
+            "adapters/sockets",
+        ],
     },
     // Programs: wiring. They do not know each other, bar three; `starling`, the binary, knows all of them.
     Row {
@@ -86,11 +100,13 @@ const TABLE: &[Row] = &[
     Row {
         folder: "programs/proxy",
         may_use: &[
+            "core/admission",
             "core/model",
             "core/identity",
             "core/traffic",
             "core/http1",
             "core/plan",
+            "adapters/sockets",
             "adapters/tls",
             "adapters/telemetry",
         ],
@@ -135,6 +151,7 @@ const TABLE: &[Row] = &[
     Row {
         folder: "programs/starling",
         may_use: &[
+            "core/admission",
             "core/model",
             "core/identity",
             "core/catalog",
