@@ -4,7 +4,12 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use tokio::task::AbortHandle;
+
+/// Time without bytes after which a connection whose meaning is not known can be closed to make room for another one.
+const RELAY_RESTS_AFTER: Duration = Duration::from_secs(60);
 
 /// One connection.
 pub(crate) struct Connection {
@@ -14,6 +19,23 @@ pub(crate) struct Connection {
     /// Requests begun, where it is known what a request is.
     pub(crate) requests: Cell<u64>,
     peer: OnceCell<Known>,
+    /// Requests under way.
+    active: Cell<u32>,
+    /// When it last carried anything.
+    moved: Cell<Instant>,
+    /// Bytes are passed on, and what they mean is not known.
+    relays: Cell<bool>,
+    task: OnceCell<AbortHandle>,
+}
+
+/// A request under way, until this is dropped.
+pub(crate) struct Carrying(Rc<Connection>);
+
+impl Drop for Carrying {
+    fn drop(&mut self) {
+        self.0.active.set(self.0.active.get() - 1);
+        self.0.moved.set(Instant::now());
+    }
 }
 
 struct Known {
@@ -23,7 +45,51 @@ struct Known {
 
 impl Connection {
     pub(crate) fn new(remote: SocketAddr, local: SocketAddr) -> Self {
-        Self { remote: Cell::new(remote), local, since: Instant::now(), requests: Cell::new(0), peer: OnceCell::new() }
+        let now = Instant::now();
+        Self {
+            remote: Cell::new(remote),
+            local,
+            since: now,
+            requests: Cell::new(0),
+            peer: OnceCell::new(),
+            active: Cell::new(0),
+            moved: Cell::new(now),
+            relays: Cell::new(false),
+            task: OnceCell::new(),
+        }
+    }
+
+    /// Notes the task that serves it.
+    pub(crate) fn runs_as(&self, task: AbortHandle) {
+        // There is one.
+        let _ = self.task.set(task);
+    }
+
+    /// Ends it with whatever it carries.
+    pub(crate) fn cut(&self) {
+        self.task.get().iter().for_each(|task| task.abort());
+    }
+
+    /// It carries a request until the result is dropped.
+    pub(crate) fn carries(self: &Rc<Self>) -> Carrying {
+        self.active.set(self.active.get() + 1);
+        Carrying(Rc::clone(self))
+    }
+
+    /// From now on bytes are passed on whose meaning is not known.
+    pub(crate) fn relays(&self) {
+        self.relays.set(true);
+    }
+
+    /// Some of them have moved at this time.
+    pub(crate) fn moved_at(&self, now: Instant) {
+        self.moved.set(now);
+    }
+
+    /// When it last carried anything, if it is idle now. One whose bytes are passed on is idle after a while without any.
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
+        let is_idle = self.active.get() == 0 && (!self.relays.get() || self.moved.get().elapsed() >= RELAY_RESTS_AFTER);
+        is_idle.then(|| self.moved.get())
     }
 
     /// Notes what the handshake told.

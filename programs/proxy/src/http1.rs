@@ -129,6 +129,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         let side = self.listening.side();
         let began = std::time::Instant::now();
         let peer = Rc::clone(&self.peer);
+        let _carrying = peer.connection.carries();
         let fields = Heeded { side: &side, peer: &peer, fields: &Fields(&head) };
         let request = (head.method(), head.scheme, head.authority(), head.target());
         let begun = side.tracer().map(|tracer| tracer.begin(&fields));
@@ -144,7 +145,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         self.finished((&side, begun.as_ref()), (&head, upstream), &passed, began, (body.moved, &moved));
         match passed {
             Passed::Done(outcome, lease) if outcome.upgraded => {
-                tcp::splice(&mut self.conn, lease, &self.listening).await;
+                tcp::splice(&mut self.conn, lease, &self.listening, &peer.connection).await;
                 false
             }
             Passed::Done(outcome, lease) => {
@@ -276,7 +277,8 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
     async fn read_head(&mut self) -> Result<RequestHead, Unread> {
         if self.conn.read.is_empty() {
             self.conn.rest();
-            self.sleep.as_mut().reset(Instant::now() + self.listening.timeouts.idle);
+            let is_first = self.peer.connection.requests.get() == 0;
+            self.sleep.as_mut().reset(Instant::now() + self.listening.patience(is_first));
             if !self.rested().await {
                 return Err(Unread::Gone);
             }

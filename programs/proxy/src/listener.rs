@@ -14,6 +14,7 @@ use rustls::ServerConfig;
 use sha2::{Digest, Sha256};
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
 use starling_http1::is_http2_preface;
+use starling_sockets::notice_dead_peers;
 use starling_tls::peer_identity;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -25,6 +26,7 @@ use crate::contain;
 use crate::edge::{Outside, proxy_header};
 use crate::keys::Keys;
 use crate::metrics::SideMetrics;
+use crate::room::{Room, SHED_REST, Seat};
 use crate::served::{Peer, Side, source_of};
 use crate::snapshot::{CONNECTIONS_SHOWN_MAX, ConnectionSnapshot, ListenerSnapshot};
 use crate::stream::{Conn, Stream};
@@ -45,18 +47,27 @@ pub(crate) struct Listening {
     drains: Notify,
     /// Connections of peers to the workload, to all workers.
     connections: Arc<AtomicU32>,
+    /// The places of this worker, and the listener's number there.
+    pub(crate) room: Rc<Room>,
+    number: u32,
     pub(crate) timeouts: Timeouts,
     pub(crate) standing: Connections,
     pub(crate) metrics: Rc<SideMetrics>,
 }
 
 impl Listening {
-    pub(crate) fn new(side: &Rc<Side>, keys: &Arc<Keys>, connections: Arc<AtomicU32>, timeouts: Timeouts) -> Rc<Self> {
+    pub(crate) fn new(
+        side: &Rc<Side>,
+        keys: &Arc<Keys>,
+        connections: Arc<AtomicU32>,
+        (room, timeouts): (&Rc<Room>, Timeouts),
+    ) -> Rc<Self> {
         let metrics = Rc::clone(side.metrics());
         let (side, keys) = (RefCell::new(Rc::clone(side)), RefCell::new(Arc::clone(keys)));
         let (is_draining, drains) = (Cell::new(false), Notify::new());
         let standing = Connections::default();
-        Rc::new(Self { side, keys, is_draining, drains, connections, timeouts, standing, metrics })
+        let (room, number) = (Rc::clone(room), room.listener());
+        Rc::new(Self { side, keys, is_draining, drains, connections, room, number, timeouts, standing, metrics })
     }
 
     pub(crate) fn side(&self) -> Rc<Side> {
@@ -119,6 +130,14 @@ impl Listening {
         }
     }
 
+    /// How long a connection may rest; not so long before its first request where it comes from another machine.
+    pub(crate) fn patience(&self, is_first: bool) -> Duration {
+        match &**self.side.borrow() {
+            Side::Inbound(_) | Side::Edge(_) if is_first => self.timeouts.first.min(self.timeouts.idle),
+            Side::Inbound(_) | Side::Edge(_) | Side::Outbound(_) => self.timeouts.idle,
+        }
+    }
+
     fn tls(&self) -> Option<Arc<ServerConfig>> {
         match &**self.side.borrow() {
             Side::Inbound(inbound) => Some(self.keys.borrow().server(inbound.part.protocol.is_l7())),
@@ -159,20 +178,33 @@ pub(crate) struct Counted {
     is_peer: bool,
     connection: Rc<Connection>,
     number: u64,
+    _seat: Seat,
 }
 
 impl Counted {
     /// `None` if there are as many as there may be.
-    fn new(listening: Rc<Listening>, connection: Connection) -> Option<Self> {
-        let max = listening.max_connections();
+    fn new(listening: Rc<Listening>, connection: Rc<Connection>, seat: Option<Seat>) -> Option<Self> {
+        let (max, seat) = (listening.max_connections(), seat?);
         if let Some(max) = max {
             let more = |count: u32| (count < max).then_some(count + 1);
             listening.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         }
         listening.metrics.opened();
-        let connection = Rc::new(connection);
         let number = listening.standing.add(Rc::clone(&connection));
-        Some(Self { listening, is_peer: max.is_some(), connection, number })
+        Some(Self { listening, is_peer: max.is_some(), connection, number, _seat: seat })
+    }
+
+    /// One that comes in at `listening`.
+    fn entering(tcp: &TcpStream, (remote, local): (SocketAddr, SocketAddr), listening: &Rc<Listening>) -> Option<Self> {
+        let connection = Rc::new(Connection::new(remote, local));
+        let seat = listening.room.enter(listening.number, tcp, &connection);
+        Self::new(Rc::clone(listening), connection, seat)
+    }
+
+    /// Serves it in a task of its own.
+    fn spawn<F: Future<Output = ()> + 'static>(self, serve: impl FnOnce(Self) -> F) {
+        let connection = Rc::clone(&self.connection);
+        connection.runs_as(contain::spawn("a connection", serve(self)));
     }
 }
 
@@ -203,18 +235,21 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 /// Takes connections for as long as it is not dropped.
 pub(crate) async fn accept(listener: Rc<TcpListener>, listening: Rc<Listening>) {
     loop {
-        let (tcp, remote) = accepted(&listener).await;
+        let (tcp, remote) = accepted(&listener, &listening.room).await;
         admit(tcp, remote, &listening);
     }
 }
 
-/// The next connection.
-pub(crate) async fn accepted(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+/// The next connection. Where newcomers take each other's places as fast as they come, they wait in the kernel's queue.
+pub(crate) async fn accepted(listener: &TcpListener, room: &Room) -> (TcpStream, SocketAddr) {
     loop {
+        if room.is_overrun() {
+            sleep(SHED_REST).await;
+        }
         match listener.accept().await {
             Ok(accepted) => return accepted,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                room.accept_failed(&error);
                 sleep(ACCEPT_AGAIN_AFTER).await;
             }
         }
@@ -235,20 +270,20 @@ pub(crate) fn admit(tcp: TcpStream, remote: SocketAddr, listening: &Rc<Listening
 }
 
 /// The same for one that was made to `local`, wherever it arrived.
-pub(crate) fn admit_to(tcp: TcpStream, (remote, local): (SocketAddr, SocketAddr), listening: &Rc<Listening>) {
-    match Counted::new(Rc::clone(listening), Connection::new(remote, local)) {
-        Some(counted) => contain::spawn("a connection", serve(tcp, counted)),
+pub(crate) fn admit_to(tcp: TcpStream, ends: (SocketAddr, SocketAddr), listening: &Rc<Listening>) {
+    match Counted::entering(&tcp, ends, listening) {
+        Some(counted) => counted.spawn(|counted| serve(tcp, counted)),
         None => listening.metrics.overflowed(),
     }
 }
 
-/// The same for one whose handshake has begun.
+/// The same for one whose handshake has begun, and which has its place.
 pub(crate) async fn admit_hello(
     hello: StartHandshake<TcpStream>,
-    (remote, local): (SocketAddr, SocketAddr),
+    (connection, seat): (Rc<Connection>, Seat),
     listening: &Rc<Listening>,
 ) {
-    let Some(counted) = Counted::new(Rc::clone(listening), Connection::new(remote, local)) else {
+    let Some(counted) = Counted::new(Rc::clone(listening), connection, Some(seat)) else {
         return listening.metrics.overflowed();
     };
     let (listening, connection) = (Rc::clone(&counted.listening), Rc::clone(&counted.connection));
@@ -260,23 +295,33 @@ pub(crate) async fn admit_hello(
 }
 
 /// The same for one that goes to the application as it is.
-pub(crate) fn admit_plain(tcp: TcpStream, (remote, local): (SocketAddr, SocketAddr), listening: &Rc<Listening>) {
-    match Counted::new(Rc::clone(listening), Connection::new(remote, local)) {
-        Some(counted) => contain::spawn("a connection", serve_plain(tcp, counted)),
+pub(crate) fn admit_plain(tcp: TcpStream, ends: (SocketAddr, SocketAddr), listening: &Rc<Listening>) {
+    match Counted::entering(&tcp, ends, listening) {
+        Some(counted) => counted.spawn(|counted| serve_plain(tcp, counted)),
         None => listening.metrics.overflowed(),
     }
 }
 
+/// What holds for every connection of a client: small messages leave at once, and a peer that has vanished is noticed.
+///
+/// # Errors
+/// When the connection is lost already.
+pub(crate) fn prepare(tcp: &TcpStream, remote: SocketAddr) -> io::Result<()> {
+    tcp.set_nodelay(true)?;
+    // Whoever is on this machine does not vanish without a word.
+    if remote.ip().is_loopback() { Ok(()) } else { notice_dead_peers(tcp) }
+}
+
 async fn serve_plain(tcp: TcpStream, counted: Counted) {
     let (listening, connection) = (Rc::clone(&counted.listening), Rc::clone(&counted.connection));
-    if tcp.set_nodelay(true).is_ok() {
+    if prepare(&tcp, connection.remote()).is_ok() {
         tcp::pass(Stream::Plain(tcp), listening, Peer::local(connection)).await;
     }
 }
 
 pub(crate) async fn serve(mut tcp: TcpStream, counted: Counted) {
     let (listening, connection) = (Rc::clone(&counted.listening), Rc::clone(&counted.connection));
-    if tcp.set_nodelay(true).is_err() {
+    if prepare(&tcp, connection.remote()).is_err() {
         return;
     }
     if listening.wants_proxy_header() {
@@ -380,7 +425,7 @@ async fn begins_http2(conn: &mut Conn, listening: &Listening) -> Option<bool> {
         let patience = match is_idle {
             // Its first request may be on its way.
             true if leaves => listening.timeouts.leave,
-            true => listening.timeouts.idle,
+            true => listening.patience(true),
             false => listening.timeouts.handshake,
         };
         tokio::select! {

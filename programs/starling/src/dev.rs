@@ -22,7 +22,7 @@ use starling_telemetry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::consul::{self, GivenTokens, Guise};
-use crate::descriptors::Shares;
+use crate::descriptors;
 use crate::dev_args::DevArgs;
 use crate::memory;
 use crate::role::arguments::NativePlane;
@@ -250,7 +250,7 @@ impl Running {
 
     /// Opens the doors; where xDS in plaintext and the API are then.
     async fn open(&self, sockets: Sockets, reload: Reload) -> anyhow::Result<(SocketAddr, SocketAddr)> {
-        let shares = Shares::here()?;
+        let shares = descriptors::of_agent()?;
         let (http, grpc) = (sockets.server.http.address(), sockets.grpc.local_addr()?);
         let trust_domain = self.control.server.trust_domain().clone();
         let agent =

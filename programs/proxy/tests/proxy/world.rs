@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
+use starling_admission::Share;
 use starling_identity::{Identity, IssuanceRules, Layout, SpiffeId};
 use starling_model::{
     Action, BalancePolicy, Datacenter, InstanceId, InstanceKey, IntentionPermission, IntentionSubject, Namespace,
@@ -16,7 +17,7 @@ use starling_model::{
 };
 use starling_plan::plan::{Limits, LocalApp, Trust};
 use starling_plan::{Cluster, Endpoint, Endpoints, Inbound, Outbound, Plan, Routes};
-use starling_proxy::{Engine, Keys, ListenError, Timeouts, Workload};
+use starling_proxy::{Engine, Inherited, Keys, ListenError, Timeouts, Workload};
 use starling_tls::{
     Alpn, CertificateAuthority, CredentialSlot, Credentials, LeafKey, TrustRoots, workload_client_config,
 };
@@ -43,6 +44,8 @@ pub struct Setup {
     pub max_connections: Option<u32>,
     /// Of each engine.
     pub workers: usize,
+    /// Connections of each engine.
+    pub share: Share,
 }
 
 impl Setup {
@@ -55,6 +58,7 @@ impl Setup {
             request_timeout: None,
             max_connections: None,
             workers: 1,
+            share: Share::of(65_536),
         }
     }
 
@@ -114,7 +118,8 @@ pub struct Sidecar {
 
 impl Sidecar {
     pub async fn start(setup: &Setup, plan: Plan, keys: Arc<Keys>) -> Self {
-        let engine = Arc::new(Engine::start_with(setup.workers, setup.timeouts).unwrap());
+        let engine = Engine::limited(setup.workers, setup.timeouts, Inherited::default(), setup.share);
+        let engine = Arc::new(engine.unwrap());
         let mut sidecar = Self { engine, plan, keys, workload: None };
         sidecar.apply().await;
         sidecar

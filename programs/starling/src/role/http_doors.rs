@@ -12,6 +12,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use nix::unistd::{Gid, Group, Uid, User};
 use rustls::ServerConfig;
+use starling_admission::Shares;
 use starling_http_api::{Door, Guards, Places, Router, guarded};
 use starling_model::IpRange;
 use starling_tls::LeastTls;
@@ -154,15 +155,20 @@ impl HttpSockets {
     }
 
     /// Serves the same at all of them, until the end.
-    pub(crate) async fn serve(self, serving: &Serving, router: Router, places: Places) {
+    pub(crate) async fn serve(self, serving: &Serving, router: Router, shares: &Shares) {
         let router = guarded(router, self.guards);
+        let places = Places::new(shares.http, shares.health);
         for listener in self.tcp {
-            serving.spawn(starling_http_api::serve(listener, router.clone(), places, serving.stopped())).await;
+            serving
+                .spawn(starling_http_api::serve(listener, router.clone(), Arc::clone(&places), serving.stopped()))
+                .await;
         }
         if let Some(Https { listeners, files, config, read }) = self.tls {
             for listener in listeners {
                 let door = Door::Tls(listener, config.subscribe());
-                serving.spawn(starling_http_api::serve(door, router.clone(), places, serving.stopped())).await;
+                serving
+                    .spawn(starling_http_api::serve(door, router.clone(), Arc::clone(&places), serving.stopped()))
+                    .await;
             }
             serving.spawn_endless(follow(files, config, read)).await;
         }
