@@ -164,7 +164,8 @@ pub(crate) async fn serve(stream: Stream, read: BytesMut, listening: Rc<Listenin
     };
     let caller =
         Rc::new(Caller { peer, told, begun: Cell::new(0), taken_back: Cell::new(0), unfinished: Cell::new(None) });
-    let draining = listening.drained();
+    let (retiring, connected) = (Rc::clone(&listening), Rc::clone(&caller.peer.connection));
+    let draining = retiring.retired(&connected);
     let look_every = listening.timeouts.head.min(listening.patience(true));
     let look = sleep(look_every);
     tokio::pin!(draining, look);
@@ -319,7 +320,23 @@ async fn answer(
     let ending = match decision {
         Ok(forward) => {
             let call = Call { side: &side, peer, parts: &parts, authority: &authority, forward };
-            forwarded(call, &listening.timeouts, body, &mut respond, &moved).await
+            let allows = |side: &Side| side.still_allows(peer, (parts.method.as_str(), &target), &fields);
+            let ended = {
+                let mut denied = pin!(listening.until_denied(peer.connection.chain(), allows));
+                tokio::select! {
+                    biased;
+                    ending = forwarded(call, &listening.timeouts, body, &mut respond, &moved) => Some(ending),
+                    () = &mut denied => None,
+                }
+            };
+            match ended {
+                Some(ending) => ending,
+                None if moved.answered.get() => {
+                    respond.send_reset(h2::Reason::CANCEL);
+                    Ending::Broken
+                }
+                None => reply(&parts, &mut respond, (Failure::DENIED, None)),
+            }
         }
         Err((failure, location)) => reply(&parts, &mut respond, (failure, location)),
     };

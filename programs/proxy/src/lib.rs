@@ -21,6 +21,7 @@
 //! | `access_log` | lines about requests |
 //! | `spans` | parts of traces |
 //! | `connections` | who is connected |
+//! | `rights` | what ends when a right does |
 //! | `room` | how many may be connected, and whose idle connection makes room |
 //! | `capture` | connections that the kernel leads here |
 //! | `exits` | services outside the mesh, for which a gateway stands |
@@ -53,6 +54,7 @@ mod listener;
 pub mod metrics;
 mod mirror;
 mod quota;
+mod rights;
 mod room;
 mod served;
 pub mod serving;

@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use futures::FutureExt;
 use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
 use starling_http1::is_http2_preface;
@@ -18,7 +19,7 @@ use starling_sockets::notice_dead_peers;
 use starling_tls::peer_identity;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 use tokio_rustls::{Accept, StartHandshake, TlsAcceptor, TlsStream};
 
 use crate::connections::{Connection, Connections};
@@ -26,6 +27,7 @@ use crate::contain;
 use crate::edge::{Outside, proxy_header};
 use crate::keys::Keys;
 use crate::metrics::SideMetrics;
+use crate::rights::{Changed, Rights};
 use crate::room::{Room, SHED_REST, Seat};
 use crate::served::{Peer, Side, source_of};
 use crate::snapshot::{CONNECTIONS_SHOWN_MAX, ConnectionSnapshot, ListenerSnapshot};
@@ -51,6 +53,7 @@ pub(crate) struct Listening {
     pub(crate) room: Rc<Room>,
     number: u32,
     pub(crate) timeouts: Timeouts,
+    rights: Rights,
     pub(crate) standing: Connections,
     pub(crate) metrics: Rc<SideMetrics>,
 }
@@ -66,8 +69,20 @@ impl Listening {
         let (side, keys) = (RefCell::new(Rc::clone(side)), RefCell::new(Arc::clone(keys)));
         let (is_draining, drains) = (Cell::new(false), Notify::new());
         let standing = Connections::default();
-        let (room, number) = (Rc::clone(room), room.listener());
-        Rc::new(Self { side, keys, is_draining, drains, connections, room, number, timeouts, standing, metrics })
+        let (room, number, rights) = (Rc::clone(room), room.listener(), Rights::default());
+        Rc::new(Self {
+            side,
+            keys,
+            is_draining,
+            drains,
+            connections,
+            room,
+            number,
+            timeouts,
+            rights,
+            standing,
+            metrics,
+        })
     }
 
     pub(crate) fn side(&self) -> Rc<Side> {
@@ -85,8 +100,50 @@ impl Listening {
     }
 
     pub(crate) fn replace(&self, side: Rc<Side>, keys: Arc<Keys>) {
+        let is_judged_alike = side.judges_as(&self.side.borrow());
         *self.side.borrow_mut() = side;
-        *self.keys.borrow_mut() = keys;
+        let before = self.keys.replace(keys);
+        if !Arc::ptr_eq(&before, &self.keys.borrow()) {
+            self.rights.change(Changed::Trust);
+        } else if !is_judged_alike {
+            self.rights.change(Changed::Intentions);
+        }
+    }
+
+    /// Completes when what is under way must end: an intention denies it by now, as `allows` says of the listener's present
+    /// meaning, or a certificate of `chain` leads to no root that is trusted.
+    pub(crate) async fn until_denied(&self, chain: &[CertificateDer<'static>], allows: impl Fn(&Side) -> bool) {
+        let judge = |changed| {
+            let is_trusted = changed == Changed::Intentions || chain.is_empty() || self.trusts(chain);
+            is_trusted && allows(&self.side())
+        };
+        self.rights.until_denied(self.timeouts.revoked, judge).await;
+    }
+
+    fn trusts(&self, chain: &[CertificateDer<'static>]) -> bool {
+        self.keys.borrow().roots().vouch_for(chain)
+    }
+
+    /// Waits until a connection takes no further request.
+    pub(crate) async fn retired(&self, connection: &Connection) {
+        match connection.retires() {
+            None => self.drained().await,
+            // In a box, or every connection would hold a second timer.
+            Some(at) => {
+                let either = Box::pin(async {
+                    tokio::select! {
+                        () = self.drained() => {}
+                        () = sleep_until(at.into()) => {}
+                    }
+                });
+                either.await;
+            }
+        }
+    }
+
+    /// Whether a connection is to end with the request that it carries.
+    pub(crate) fn is_last(&self, connection: &Connection) -> bool {
+        self.is_draining() || connection.retires().is_some_and(|at| Instant::now() >= at)
     }
 
     pub(crate) fn snapshot(&self, address: SocketAddr) -> ListenerSnapshot {
@@ -289,7 +346,7 @@ pub(crate) async fn admit_hello(
     let (listening, connection) = (Rc::clone(&counted.listening), Rc::clone(&counted.connection));
     let Some(config) = listening.tls() else { return };
     match Box::pin(shaken(hello.into_stream(config), &listening, connection)).await {
-        Some((stream, peer, is_http2)) => Box::pin(speak(stream, listening, peer, is_http2)).await,
+        Some((stream, peer, is_http2)) => Box::pin(speak_in_time(stream, listening, peer, is_http2)).await,
         None => listening.metrics.handshake_failed(),
     }
 }
@@ -343,7 +400,21 @@ pub(crate) async fn serve(mut tcp: TcpStream, counted: Counted) {
         listening.metrics.handshake_failed();
         return;
     };
-    Box::pin(speak(stream, listening, peer, is_http2)).await;
+    Box::pin(speak_in_time(stream, listening, peer, is_http2)).await;
+}
+
+/// Serves a connection until it ends, and not longer than the certificate of the other end.
+async fn speak_in_time(stream: Stream, listening: Rc<Listening>, peer: Peer, is_http2: Option<bool>) {
+    let connection = Rc::clone(&peer.connection);
+    let speaking = Box::pin(speak(stream, listening, peer, is_http2));
+    match connection.ends() {
+        None => speaking.await,
+        Some(end) => {
+            if timeout_at(end.into(), speaking).await.is_err() {
+                tracing::debug!(remote = %connection.remote(), "the peer's certificate has ended, and its connection with it");
+            }
+        }
+    }
 }
 
 /// The TLS handshake: who calls, and whether HTTP/2 was agreed on; `None` if it failed.
@@ -365,7 +436,7 @@ async fn shaken(
     let tls = timeout(listening.timeouts.handshake, accepting).await.ok()?.ok()?;
     let is_edge = matches!(&*listening.side(), Side::Edge(_));
     let peer = if is_edge {
-        connection.know(None, tls.get_ref().1.server_name());
+        connection.know(None, tls.get_ref().1.server_name(), None);
         listening.stranger(connection, true)
     } else {
         peer_of(listening, connection, tls.get_ref().1)?
@@ -386,7 +457,7 @@ fn peer_of(listening: &Listening, connection: Rc<Connection>, tls: &rustls::Serv
     let own = listening.keys.borrow().identity().to_uri();
     let uri = identity.to_uri();
     let certificate = format!("By={own};Hash={hash};URI={uri}");
-    connection.know(Some(uri), tls.server_name());
+    connection.know(Some(uri), tls.server_name(), Some(chain));
     Some(Peer { source: source_of(&identity), certificate, ..Peer::local(connection) })
 }
 

@@ -1,5 +1,6 @@
 //! Bytes in both directions, each until its own end.
 
+use std::cell::Cell;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
@@ -23,7 +24,7 @@ pub(crate) async fn serve(stream: Stream, listening: Rc<Listening>, peer: Peer) 
     if !side.allows_connection(&peer) {
         return log(&side, &peer, Event::bare(&peer.connection, Ending::Failed(Failure::DENIED)));
     }
-    pass(stream, listening, peer).await;
+    pass_while(stream, listening, peer, Side::allows_connection).await;
 }
 
 fn log(side: &Side, peer: &Peer, event: Event<'_>) {
@@ -35,6 +36,11 @@ fn log(side: &Side, peer: &Peer, event: Event<'_>) {
 
 /// Passes a connection on, whatever the intentions say.
 pub(crate) async fn pass(stream: Stream, listening: Rc<Listening>, peer: Peer) {
+    pass_while(stream, listening, peer, |_, _| true).await;
+}
+
+/// Passes a connection on for as long as it is allowed, and both ends are trusted.
+async fn pass_while(stream: Stream, listening: Rc<Listening>, peer: Peer, allows: impl Fn(&Side, &Peer) -> bool) {
     let side = listening.side();
     let log = |event| log(&side, &peer, event);
     let Some(to) = side.upstream() else { return };
@@ -49,8 +55,19 @@ pub(crate) async fn pass(stream: Stream, listening: Rc<Listening>, peer: Peer) {
         }
     };
     let host = lease.address();
-    let (received, sent) = splice(&mut Conn::new(stream), lease, &listening, &peer.connection).await;
-    log(Event { upstream, host, received, sent, ..Event::bare(&peer.connection, Ending::Closed) });
+    let is_denied = Cell::new(false);
+    let server = lease.conn.as_ref().map(Conn::chain).unwrap_or_default();
+    let until = async {
+        let allowed = |side: &Side| allows(side, &peer);
+        tokio::select! {
+            () = listening.until_denied(peer.connection.chain(), allowed) => {}
+            () = listening.until_denied(&server, |_| true), if !server.is_empty() => {}
+        }
+        is_denied.set(true);
+    };
+    let (received, sent) = splice(&mut Conn::new(stream), lease, &listening, &peer.connection, until).await;
+    let ending = if is_denied.get() { Ending::Failed(Failure::DENIED) } else { Ending::Closed };
+    log(Event { upstream, host, received, sent, ..Event::bare(&peer.connection, ending) });
 }
 
 /// Passes bytes on in both directions until both have ended; how many they were.
@@ -59,10 +76,11 @@ pub(crate) async fn splice(
     mut lease: Lease,
     listening: &Listening,
     connection: &Connection,
+    until: impl Future<Output = ()>,
 ) -> (u64, u64) {
     let Some(server) = &mut lease.conn else { return (0, 0) };
     let timeouts = &listening.timeouts;
-    let (received, sent) = relay((client, server), connection, timeouts, std::future::pending()).await;
+    let (received, sent) = relay((client, server), connection, timeouts, until).await;
     listening.metrics.moved(received, sent);
     (received, sent)
 }

@@ -21,6 +21,8 @@ pub struct Timeouts {
     pub still: Duration,
     /// For a client to take an answer to a request that was not read to its end.
     pub linger: Duration,
+    /// For what is under way when an intention denies it, or its peer is no longer trusted.
+    pub revoked: Duration,
     /// For the request that may be on its way to a connection that is to end.
     pub leave: Duration,
 }
@@ -36,6 +38,7 @@ impl Default for Timeouts {
             half_closed: Duration::from_secs(300),
             still: Duration::from_secs(300),
             linger: Duration::from_secs(1),
+            revoked: Duration::ZERO,
             leave: Duration::from_millis(500),
         }
     }

@@ -75,6 +75,9 @@ pub fn rule(source: &str, decision: SourceDecision) -> PolicyRule {
     PolicyRule { source, written_for, precedence: 9, decision }
 }
 
+/// Old enough to have issued a certificate that ends now.
+const CA_AGE_S: u64 = 10 * 24 * 60 * 60;
+
 /// A CA.
 pub struct Ca {
     authority: CertificateAuthority,
@@ -84,7 +87,8 @@ pub struct Ca {
 impl Ca {
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let authority = CertificateAuthority::create(folder.path(), &trust_domain(), now()).unwrap();
+        let authority =
+            CertificateAuthority::create(folder.path(), &trust_domain(), UnixSeconds(now().0 - CA_AGE_S)).unwrap();
         Self { authority, _folder: folder }
     }
 
@@ -93,9 +97,14 @@ impl Ca {
     }
 
     pub fn credentials(&self, name: &str) -> Credentials {
+        self.credentials_of(name, now())
+    }
+
+    /// Those that were issued at some time.
+    pub fn credentials_of(&self, name: &str, at: UnixSeconds) -> Credentials {
         let key = LeafKey::generate().unwrap();
         let request = key.csr_der().unwrap();
-        let leaf = self.authority.issue_leaf(&request, &identity(name), &IssuanceRules::default(), now(), None);
+        let leaf = self.authority.issue_leaf(&request, &identity(name), &IssuanceRules::default(), at, None);
         Credentials::new(&leaf.unwrap().chain_pem, &key).unwrap()
     }
 
@@ -191,7 +200,17 @@ pub async fn connect_tls(
     alpn: Alpn,
     address: SocketAddr,
 ) -> std::io::Result<TlsStream<TcpStream>> {
-    let slot = CredentialSlot::new(ca.credentials(name));
+    connect_with(ca, ca.credentials(name), alpn, address).await
+}
+
+/// Connects with these credentials, and expects api.
+pub async fn connect_with(
+    ca: &Ca,
+    credentials: Credentials,
+    alpn: Alpn,
+    address: SocketAddr,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let slot = CredentialSlot::new(credentials);
     let config = workload_client_config(slot, &ca.roots(), Identity::Workload(identity("api")), alpn).unwrap();
     let tcp = TcpStream::connect(address).await?;
     TlsConnector::from(Arc::new(config)).connect(sni().try_into().unwrap(), tcp).await
