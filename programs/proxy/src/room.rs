@@ -19,10 +19,10 @@ use crate::connections::Connection;
 const PLACES_MIN: usize = 32;
 
 /// Newcomers that take the place of others before the listener rests.
-const SHED_AT_ONCE: u32 = 64;
+const SHED_AT_ONCE: u32 = 8;
 
 /// How long it rests then: who opens connections as fast as they are closed costs other listeners little.
-pub(crate) const SHED_REST: Duration = Duration::from_millis(50);
+pub(crate) const SHED_REST: Duration = Duration::from_millis(10);
 
 thread_local! {
     /// Descriptors from this one on are for other parts of the process.

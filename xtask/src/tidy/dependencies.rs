@@ -181,6 +181,8 @@ const TABLE: &[Row] = &[
     Row { folder: "testing/e2e", may_use: &[] },
     // The same, from several machines: it borrows the HTTP client.
     Row { folder: "testing/chaos", may_use: &["testing/e2e"] },
+    // Floods against the real binary, started by the same harness.
+    Row { folder: "testing/attack", may_use: &["testing/e2e"] },
     Row { folder: "xtask", may_use: &[] },
 ];
 

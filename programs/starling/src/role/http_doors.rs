@@ -130,7 +130,7 @@ impl HttpSockets {
     pub(crate) async fn bind(addresses: &[SocketAddr], args: &HttpDoorArgs) -> anyhow::Result<Self> {
         let mut tcp = Vec::new();
         for address in addresses.iter().filter(|_| !args.http_socket_only) {
-            tcp.push(doors::http(*address).await?);
+            tcp.push(doors::http(*address)?);
         }
         let said = || addresses.first().copied().context("--http-addr: no address is given");
         let address = tcp.first().map_or_else(said, |listener| Ok(listener.local_addr()?))?;
