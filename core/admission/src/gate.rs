@@ -16,6 +16,9 @@ use std::time::Duration;
 /// Victims found by one scan at most. More would forget that an origin has paid already.
 pub const BATCH_MAX: usize = 64;
 
+/// The part of all idle connections that one scan yields, below [`BATCH_MAX`].
+const BATCH_PART: usize = 16;
+
 /// An origin with less than this part of all places is light: among light origins only the age of a connection counts.
 const LIGHT_PART: usize = 64;
 
@@ -275,7 +278,7 @@ impl Gate {
             let weight = tickets.len() * LIGHT_PART / self.limits.places.max(1);
             idle.extend(tickets.iter().filter_map(|it| Some((Reverse(weight), idle_since(*it)?, *it))));
         }
-        let batch = BATCH_MAX.min(idle.len().div_ceil(LIGHT_PART));
+        let batch = BATCH_MAX.min(idle.len().div_ceil(BATCH_PART));
         idle.sort_unstable();
         idle.into_iter().take(batch).map(|(_, since, ticket)| (ticket, since)).collect()
     }
@@ -318,7 +321,7 @@ mod tests {
         fn admitted(&mut self, origin: Origin) -> (Ticket, Option<Ticket>) {
             match self.come(origin) {
                 Entry::Admitted { ticket, shed } => (ticket, shed),
-                other => panic!("{other:?}"),
+                other @ (Entry::Reserved { .. } | Entry::Refused(_)) => panic!("{other:?}"),
             }
         }
 
