@@ -43,7 +43,7 @@ export STARLING_PYTHON ?= $(TOOLS)/venv/bin/python
 export STARLING_BIN ?= $(TARGET)/debug/starling
 export PATH := $(TOOLS)/bin:$(PATH)
 
-.PHONY: help demo test upgrade chaos check fmt bench bench-published bench-fleet bench-servers bench-proxy bench-store bench-consul agreement consul-suite consul-clients conformance fuzz golden install clean machine
+.PHONY: help demo test upgrade chaos check fmt bench bench-published bench-fleet bench-servers bench-proxy bench-store bench-consul attack agreement consul-suite consul-clients conformance fuzz golden install clean machine
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -115,6 +115,10 @@ bench-consul: machine ## release build, then 10,000 blocking queries and DNS aga
 	$(CARGO) build --locked --release --bin starling
 	@code=0; for run in watchers dns; do \
 		$(TARGET)/release/starling bench $$run --strict --report $(REPORTS)/$$run || code=1; done; exit $$code
+
+attack: machine ## release build, then floods of 20,000 connections against their bars (two minutes); STARLING_BIN for another binary
+	$(CARGO) build --locked --release --bin starling
+	STARLING_BIN=$${STARLING_BIN:-$(TARGET)/release/starling} $(CARGO) run --locked --package starling-attack
 
 consul-suite: machine ## the tests of Consul's Go client against a debug build (some 10 minutes; needs Go); writes docs/reference/consul-compatibility.md
 	$(CARGO) build --locked --workspace --bins

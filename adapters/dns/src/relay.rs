@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use hickory_proto::op::{Header, MessageType, ResponseCode};
 use hickory_proto::serialize::binary::{BinDecodable, BinDecoder};
+use starling_admission::Share;
+use starling_sockets::Place;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::task::JoinSet;
@@ -37,12 +39,18 @@ pub struct Unreached;
 ///
 /// A question that nobody answers is answered with a failure of the server (RFC 1035, section 4.1.1), upon which resolvers
 /// ask elsewhere. A failing socket is logged and tried again, so this never ends by itself.
-pub async fn relay<U: Upstream>(udp: UdpSocket, tcp: TcpListener, upstream: U, shutdown: impl Future<Output = ()>) {
+pub async fn relay<U: Upstream>(
+    udp: UdpSocket,
+    tcp: TcpListener,
+    upstream: U,
+    share: Share,
+    shutdown: impl Future<Output = ()>,
+) {
     let (udp, upstream) = (Arc::new(udp), Arc::new(upstream));
     tokio::select! {
         () = shutdown => {}
         never = datagrams(&udp, &upstream) => match never {},
-        never = connections(&tcp, |stream| connection(stream, Arc::clone(&upstream))) => match never {},
+        never = connections(&tcp, share, |stream, place| connection(stream, place, Arc::clone(&upstream))) => match never {},
     }
 }
 
@@ -67,7 +75,7 @@ async fn datagrams<U: Upstream>(socket: &Arc<UdpSocket>, upstream: &Arc<U>) -> I
     }
 }
 
-async fn connection(mut stream: TcpStream, upstream: Arc<impl Upstream>) -> io::Result<()> {
+async fn connection(mut stream: TcpStream, place: Arc<Place>, upstream: Arc<impl Upstream>) -> io::Result<()> {
     // Answers are written whole; waiting for more would only delay them.
     stream.set_nodelay(true)?;
     let mut buffer = Vec::new();
@@ -75,6 +83,7 @@ async fn connection(mut stream: TcpStream, upstream: Arc<impl Upstream>) -> io::
         if !timeout(TCP_IDLE_MAX, receive(&mut stream, &mut buffer)).await?? {
             return Ok(());
         }
+        let _busy = place.busy();
         let Some(answer) = answer(&*upstream, &buffer, Transport::Tcp).await else { return Ok(()) };
         timeout(TCP_IDLE_MAX, stream.write_all(&frame(&answer)?)).await??;
     }
@@ -117,7 +126,7 @@ mod tests {
             }
         };
         let address = udp.local_addr().unwrap();
-        let relaying = tokio::spawn(relay(udp, tcp, Echo(is_there), std::future::pending()));
+        let relaying = tokio::spawn(relay(udp, tcp, Echo(is_there), Share::of(16), std::future::pending()));
         let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         client.send_to(&QUERY, address).await.unwrap();
         let mut datagram = vec![0; 512];

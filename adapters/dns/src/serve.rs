@@ -4,21 +4,26 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use starling_admission::{Limits, Share};
+use starling_sockets::{Complaint, Entrance, Place};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::CatalogReader;
 use crate::responder::{QUERY_BYTES_MAX, Responder, Transport};
 
-/// Connections at a time; past this, new ones wait in the kernel's queue until one ends. A resolver needs one, and each
-/// costs a file descriptor.
-pub const TCP_CONNECTIONS_MAX: usize = 256;
+/// Connections at a time at one listener; past this, a new one takes the place of the one that has been idle the longest.
+/// A resolver needs one, and each costs a file descriptor.
+pub const TCP_CONNECTIONS_MAX: usize = starling_admission::shares::DNS_CONNECTIONS;
+
+/// Connections of one address at a time: others always find a place.
+pub const TCP_CONNECTIONS_PER_ADDRESS_MAX: usize = 64;
 
 /// Time for a client to send its next whole query, and to take an answer; RFC 7766 section 6.2.3 asks for seconds.
 pub const TCP_IDLE_MAX: Duration = Duration::from_secs(10);
@@ -34,18 +39,19 @@ const LENGTH_BYTES: usize = 2;
 
 /// Answers queries on both sockets until `shutdown` ends; connections end with it.
 ///
-/// Bind both to one address and port. A failing socket is logged and tried again, so this never ends by itself.
+/// `share` is for connections. Bind both to one address and port. A failing socket is logged and tried again, so this never ends by itself.
 pub async fn serve<R: CatalogReader>(
     udp: UdpSocket,
     tcp: TcpListener,
     responder: impl Into<Arc<Responder<R>>>,
+    share: Share,
     shutdown: impl Future<Output = ()>,
 ) {
     let responder = responder.into();
     tokio::select! {
         () = shutdown => {}
         never = datagrams(&udp, &responder) => match never {},
-        never = connections(&tcp, |stream| connection(stream, Arc::clone(&responder))) => match never {},
+        never = connections(&tcp, share, |stream, place| connection(stream, place, Arc::clone(&responder))) => match never {},
     }
 }
 
@@ -75,27 +81,39 @@ async fn datagrams<R: CatalogReader>(socket: &UdpSocket, responder: &Responder<R
 }
 
 /// Accepts connections, and runs each as `connection` says.
-pub(crate) async fn connections<F>(listener: &TcpListener, connection: impl Fn(TcpStream) -> F) -> Infallible
+pub(crate) async fn connections<F>(
+    listener: &TcpListener,
+    share: Share,
+    connection: impl Fn(TcpStream, Arc<Place>) -> F,
+) -> Infallible
 where
     F: Future<Output = io::Result<()>> + Send + 'static,
 {
-    let places = Arc::new(Semaphore::new(TCP_CONNECTIONS_MAX));
+    let limits = Limits { per_address: TCP_CONNECTIONS_PER_ADDRESS_MAX, ..Limits::of(share.connections) };
+    let entrance = Entrance::limited("DNS over TCP", share, Share::of(0), limits);
+    let failed = Complaint::default();
     let mut open = JoinSet::new();
     loop {
-        let place = Arc::clone(&places).acquire_owned().await.expect("invariant: the semaphore is never closed");
+        let accepted = listener.accept().await;
         while open.try_join_next().is_some() {}
-        match listener.accept().await {
+        match accepted {
             Ok((stream, peer)) => {
-                let connection = connection(stream);
+                let Some(place) = entrance.enter(peer.ip(), stream.as_raw_fd()) else { continue };
+                let place = Arc::new(place);
+                let connection = connection(stream, Arc::clone(&place));
                 open.spawn(async move {
-                    if let Err(error) = connection.await {
-                        tracing::debug!(%error, %peer, "DNS connection ended");
+                    tokio::select! {
+                        ended = connection => if let Err(error) = ended {
+                            tracing::debug!(%error, %peer, "DNS connection ended");
+                        },
+                        () = place.shed() => tracing::debug!(%peer, "an idle DNS connection makes room for another one"),
                     }
-                    drop(place);
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a DNS connection");
+                if let Some(count) = failed.due() {
+                    tracing::warn!(%error, count, "cannot accept a DNS connection");
+                }
                 tokio::time::sleep(FAILURE_PAUSE).await;
             }
         }
@@ -103,7 +121,11 @@ where
 }
 
 /// Answers one query after the other until the client goes, is silent, or sends what gets no answer.
-async fn connection<R: CatalogReader>(mut stream: TcpStream, responder: Arc<Responder<R>>) -> io::Result<()> {
+async fn connection<R: CatalogReader>(
+    mut stream: TcpStream,
+    place: Arc<Place>,
+    responder: Arc<Responder<R>>,
+) -> io::Result<()> {
     // Answers are written whole; waiting for more would only delay them.
     stream.set_nodelay(true)?;
     let mut buffer = Vec::new();
@@ -111,6 +133,7 @@ async fn connection<R: CatalogReader>(mut stream: TcpStream, responder: Arc<Resp
         if !timeout(TCP_IDLE_MAX, receive(&mut stream, &mut buffer)).await?? {
             return Ok(());
         }
+        let _busy = place.busy();
         let Some(answer) = responder.respond(&buffer, Transport::Tcp) else { return Ok(()) };
         let framed = frame(&answer)?;
         timeout(TCP_IDLE_MAX, stream.write_all(&framed)).await??;

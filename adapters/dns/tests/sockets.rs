@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{Name, RecordType};
-use starling_dns::serve::{TCP_CONNECTIONS_MAX, TCP_IDLE_MAX, TCP_QUERIES_MAX};
+use starling_dns::serve::{TCP_CONNECTIONS_MAX, TCP_CONNECTIONS_PER_ADDRESS_MAX, TCP_IDLE_MAX, TCP_QUERIES_MAX};
 use starling_dns::{Responder, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -37,7 +37,7 @@ impl Server {
         let stopped = async {
             let _ = stopped.await;
         };
-        let task = tokio::spawn(serve(udp, tcp, responder, stopped));
+        let task = tokio::spawn(serve(udp, tcp, responder, TCP_CONNECTIONS_MAX.into(), stopped));
         Self { address, stop, task }
     }
 
@@ -148,24 +148,22 @@ async fn a_message_that_is_too_long_or_no_query_closes_the_connection() {
 }
 
 #[tokio::test]
-async fn past_the_limit_a_connection_waits_until_another_ends() {
+async fn idle_connections_of_one_address_keep_nobody_out() {
     let server = Server::start().await;
     let packet = query(5, "n1.node.consul.", RecordType::A);
     let mut open = Vec::new();
-    for _ in 0..TCP_CONNECTIONS_MAX {
+    for _ in 0..TCP_CONNECTIONS_PER_ADDRESS_MAX + 8 {
         let mut stream = TcpStream::connect(server.address).await.expect("connected");
         send(&mut stream, &packet).await;
-        receive(&mut stream).await;
+        assert_eq!(receive(&mut stream).await.metadata.id, 5, "a new connection is answered");
         open.push(stream);
     }
-    let mut next = TcpStream::connect(server.address).await.expect("in the kernel's queue");
-    send(&mut next, &packet).await;
-    // The clock is stopped, so it jumps to this deadline as soon as nobody has anything left to do.
-    tokio::time::pause();
-    assert!(timeout(TCP_IDLE_MAX / 10, next.readable()).await.is_err(), "answered past the limit");
-    tokio::time::resume();
-    open.pop();
-    assert_eq!(receive(&mut next).await.metadata.id, 5);
+    for stream in &mut open[..8] {
+        assert!(closed(stream).await, "the oldest make room");
+    }
+    let kept = open.last_mut().expect("some are open");
+    send(kept, &packet).await;
+    assert_eq!(receive(kept).await.metadata.id, 5);
     server.stop().await;
 }
 

@@ -62,6 +62,9 @@ pub const HEADERS_MAX: usize = 100;
 /// Time for the first head on a new connection: bounds what strangers can hold open by saying nothing.
 pub const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Time for the head on a connection that holds a place of the reserve: it asks about health, and others wait for the place.
+pub const RESERVED_HEAD_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Time for each later head to arrive, and so for an idle connection to stay open. Go's client closes idle connections
 /// after 90 s; closing first would cut off requests that it has just sent.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(100);

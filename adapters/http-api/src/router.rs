@@ -3,6 +3,8 @@
 //! Size of the address, method, tenancy and consistency parameters, permission, body; then the handler. Nothing of a body
 //! is read before the request is authorised.
 
+mod wait;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -306,6 +308,10 @@ async fn respond(
         (facts.acl_default.unwrap_or(facts.default_intention_action), facts.translates_addresses)
     };
     let rendering = Rendering::of(&query, default_policy, Arc::clone(&api.catalog));
+    let _waiting = match wait::begin(&routes, &request, &query) {
+        Ok(waiting) => waiting,
+        Err(error) => return rendering.error(&error),
+    };
     let mut response = match dispatch(&api, &routes, request, query).await {
         Ok(Reply::Own(answer)) => rendering.answer(answer),
         Ok(Reply::OfServer(response)) => response,

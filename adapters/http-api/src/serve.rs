@@ -3,63 +3,63 @@
 mod door;
 mod guard;
 mod head;
+mod held;
+mod places;
+mod waits;
 
+use std::convert::Infallible;
 use std::future::Future;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderValue;
+use http::header::CONNECTION;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
+use starling_sockets::{Complaint, Place};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsAcceptor;
 
 use crate::blocking::Stopping;
-use crate::limits::{FIRST_HEAD_TIMEOUT, HEAD_BYTES_MAX, HEAD_TIMEOUT, HEADERS_MAX, SHUTDOWN_GRACE};
+use crate::limits::{
+    FIRST_HEAD_TIMEOUT, HEAD_BYTES_MAX, HEAD_TIMEOUT, HEADERS_MAX, RESERVED_HEAD_TIMEOUT, SHUTDOWN_GRACE,
+};
 use crate::site::OnLoopback;
 pub use door::Door;
 use door::Incoming;
-use guard::CameFrom;
+pub(crate) use guard::CameFrom;
 pub use guard::{Guards, guarded};
+use held::Held;
+pub use places::Places;
+use places::is_always_answered;
+pub(crate) use waits::{Waiting, Waits};
 
 /// Time to breathe after a failed accept, which means that file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// How many connections a door may hold, of a process that has others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Places {
-    /// Connections at once.
-    pub connections: usize,
-    /// File descriptors from this one on are for others: one that is given out means that all below are taken.
-    pub descriptors: RawFd,
-}
-
-impl Places {
-    /// So many, whatever else the process has.
-    #[must_use]
-    pub fn of(connections: usize) -> Self {
-        Self { connections, descriptors: RawFd::MAX }
-    }
-}
 
 /// Serves `router` at `door` until `shutdown` ends, then lets open requests end for [`SHUTDOWN_GRACE`].
 ///
 /// Those that wait for a change are answered at once, as if their time were over.
 ///
-/// At `limits.connections` no further connection is accepted until one ends; [`CONNECTIONS_MAX`](crate::limits::CONNECTIONS_MAX) if
-/// there are file descriptors for it.
+/// While all places are taken, a new connection takes that of the one that has been idle the longest. If none is idle, the
+/// new one gets a place of the reserve, where requests about health are answered and others refused.
 ///
 /// In plaintext on a loopback address only requests for a host that nobody else can claim are answered.
-pub async fn serve(door: impl Into<Door>, router: axum::Router, limits: Places, shutdown: impl Future<Output = ()>) {
+pub async fn serve(
+    door: impl Into<Door>,
+    router: axum::Router,
+    places: Arc<Places>,
+    shutdown: impl Future<Output = ()>,
+) {
     let door = door.into();
-    let places = Arc::new(Semaphore::new(limits.connections));
     let (stop, stopping) = watch::channel(false);
-    let mut router = stopped_by(router, stopping.clone());
+    let mut router = stopped_by(router, stopping.clone()).layer(axum::Extension(Arc::clone(&places.waits)));
+    let failed = Complaint::default();
     if door.is_plain_loopback() {
         router = router.layer(axum::Extension(OnLoopback));
     }
@@ -68,19 +68,21 @@ pub async fn serve(door: impl Into<Door>, router: axum::Router, limits: Places, 
     loop {
         let accepted = tokio::select! {
             () = &mut shutdown => break,
-            accepted = accept(&door, &places) => accepted,
+            accepted = door.accept() => accepted,
         };
         while connections.try_join_next().is_some() {}
         match accepted {
-            Ok((caller, _)) if caller.descriptor() >= limits.descriptors => {
-                tracing::warn!("no file descriptor is left for a connection: it is closed");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-            Ok((caller, place)) => {
-                connections.spawn(connection(caller, place, router.clone(), stopping.clone()));
-            }
+            Ok(caller) => match places.entrance.enter(caller.from(), caller.descriptor()) {
+                Some(place) => {
+                    connections.spawn(connection(caller, place, router.clone(), stopping.clone()));
+                }
+                // Not even the reserve has a descriptor: to accept and close at full speed would help nobody.
+                None => tokio::time::sleep(ACCEPT_PAUSE).await,
+            },
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                if let Some(count) = failed.due() {
+                    tracing::warn!(%error, count, "cannot accept a connection");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -98,26 +100,24 @@ pub fn stopped_by(router: axum::Router, stopping: watch::Receiver<bool>) -> axum
     router.layer(axum::Extension(Stopping::new(stopping)))
 }
 
-async fn accept(door: &Door, places: &Arc<Semaphore>) -> std::io::Result<(Incoming, OwnedSemaphorePermit)> {
-    let place = Arc::clone(places).acquire_owned().await.map_err(std::io::Error::other)?;
-    Ok((door.accept().await?, place))
-}
-
 /// What is spoken over a connection.
 struct Spoken {
     router: axum::Router,
     from: Option<CameFrom>,
+    place: Arc<Place>,
     stopping: watch::Receiver<bool>,
 }
 
-async fn connection(
-    caller: Incoming,
-    place: OwnedSemaphorePermit,
-    router: axum::Router,
-    stopping: watch::Receiver<bool>,
-) {
-    let _held_until_the_end = place;
-    let spoken = Spoken { router, from: caller.address().map(CameFrom), stopping };
+async fn connection(caller: Incoming, place: Place, router: axum::Router, stopping: watch::Receiver<bool>) {
+    let place = Arc::new(place);
+    let spoken = Spoken { router, from: caller.address().map(CameFrom), place: Arc::clone(&place), stopping };
+    tokio::select! {
+        () = converse_with(caller, spoken) => {}
+        () = place.shed() => tracing::debug!("an idle connection makes room for another one"),
+    }
+}
+
+async fn converse_with(caller: Incoming, spoken: Spoken) {
     match caller {
         Incoming::Tcp(stream) => converse(without_delay(stream), spoken).await,
         Incoming::Unix(stream) => converse(stream, spoken).await,
@@ -143,16 +143,28 @@ fn without_delay(stream: TcpStream) -> TcpStream {
 }
 
 async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, spoken: Spoken) {
-    let Spoken { router, from, mut stopping } = spoken;
+    let Spoken { router, from, place, mut stopping } = spoken;
     let (inner, head_came) = (TowerToHyperService::new(router), Arc::new(Notify::new()));
-    let first_head = Arc::clone(&head_came);
+    let (first_head, is_reserved) = (Arc::clone(&head_came), place.is_reserved());
     let service = service_fn(move |request| {
         head_came.notify_one();
+        let busy = place.busy();
         let mut request = head::detached(request);
         if let Some(from) = from {
             request.extensions_mut().insert(from);
         }
-        inner.call(request)
+        let refused = (is_reserved && !is_always_answered(request.uri().path())).then(places::refusal);
+        let answering = refused.is_none().then(|| inner.call(request));
+        async move {
+            let mut answer = match (answering, refused) {
+                (Some(answering), _) => answering.await?,
+                (None, refused) => refused.unwrap_or_default(),
+            };
+            if is_reserved {
+                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(answer.map(|body| Held::new(body, busy)))
+        }
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -164,8 +176,9 @@ async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, spoken: Spoken) {
         .title_case_headers(true)
         .serve_connection(TokioIo::new(stream), service);
     let mut serving = std::pin::pin!(serving);
+    let patience = if is_reserved { RESERVED_HEAD_TIMEOUT } else { FIRST_HEAD_TIMEOUT };
     let silent = async {
-        if tokio::time::timeout(FIRST_HEAD_TIMEOUT, first_head.notified()).await.is_ok() {
+        if tokio::time::timeout(patience, first_head.notified()).await.is_ok() {
             std::future::pending::<()>().await;
         }
     };

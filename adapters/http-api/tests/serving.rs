@@ -130,3 +130,81 @@ async fn who_says_nothing_holds_no_place_and_who_has_asked_may_ask_again() {
     let (answer, open) = open_for(&mut client).await;
     assert!(answer.starts_with("HTTP/1.1 200 ") && open >= HEAD_TIMEOUT, "{open:?}: {answer}");
 }
+
+/// The status line and headers of the answer to one request.
+async fn asks(stream: &mut TcpStream, path: &str) -> String {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.windows(4).any(|end| end == b"\r\n\r\n") {
+        let read = tokio::time::timeout(DEADLINE, stream.read_buf(&mut answer)).await.unwrap().unwrap();
+        assert!(read > 0, "closed after {}", String::from_utf8_lossy(&answer));
+    }
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test]
+async fn idle_connections_keep_nobody_out() {
+    let (address, _stop, _serving) = start_for(&World::new(), 16).await;
+    let mut idle = Vec::new();
+    for _ in 0..40 {
+        idle.push(TcpStream::connect(address).await.unwrap());
+        let mut client = TcpStream::connect(address).await.unwrap();
+        assert!(asks(&mut client, "/v1/catalog/nodes").await.starts_with("HTTP/1.1 200 "));
+    }
+    let mut oldest = Vec::new();
+    // Reset or at its end, but closed.
+    let _ = tokio::time::timeout(DEADLINE, idle[0].read_to_end(&mut oldest)).await.unwrap();
+}
+
+#[tokio::test]
+async fn health_is_answered_while_every_place_waits() {
+    let world = World::new();
+    let (address, _stop, _serving) = start_for(&world, 1).await;
+    let mut waiting = TcpStream::connect(address).await.unwrap();
+    waiting.write_all(b"GET /v1/catalog/nodes?index=1 HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let begun = async {
+        while world.waiting() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, begun).await.unwrap();
+    for _ in 0..10 {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        assert!(asks(&mut client, "/v1/status/leader").await.starts_with("HTTP/1.1 200 "));
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let answer = asks(&mut client, "/v1/catalog/nodes").await;
+        assert!(answer.starts_with("HTTP/1.1 429 ") && answer.contains("Retry-After"), "{answer}");
+        let _silent = TcpStream::connect(address).await.unwrap();
+    }
+    assert_eq!(world.waiting(), 1, "who waits is not disturbed");
+}
+
+#[tokio::test]
+async fn public_answers_are_waited_for_by_few() {
+    let world = World::new();
+    // A sixteenth of thirty-two.
+    let (address, _stop, _serving) = start_for(&world, 32).await;
+    let mut waiting = Vec::new();
+    let path = "/v1/connect/ca/roots?index=1000000000&wait=10m";
+    let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    for count in 1..=2 {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let index = asks(&mut client, "/v1/connect/ca/roots").await;
+        let index = index.lines().find_map(|line| line.strip_prefix("X-Consul-Index: ")).unwrap().to_owned();
+        let head = head.replace("1000000000", &index);
+        client.write_all(head.as_bytes()).await.unwrap();
+        waiting.push(client);
+        let begun = async {
+            while world.waiting() < count {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, begun).await.unwrap();
+    }
+    let mut client = TcpStream::connect(address).await.unwrap();
+    let answer = asks(&mut client, "/v1/connect/ca/roots?index=1").await;
+    assert!(answer.starts_with("HTTP/1.1 429 ") && answer.contains("Retry-After: 5"), "{answer}");
+    let mut client = TcpStream::connect(address).await.unwrap();
+    assert!(asks(&mut client, "/v1/connect/ca/roots").await.starts_with("HTTP/1.1 200 "), "without a wait");
+}

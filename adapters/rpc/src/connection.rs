@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use starling_identity::Identity;
 use starling_model::{KeyFingerprint, Member};
+use starling_sockets::{Busy, Place};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::agents::Credential;
@@ -69,6 +70,18 @@ pub const STRANGER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes with which a client of HTTP/2 begins (RFC 9113, section 3.4).
 const PREFACE_BYTES: usize = 24;
 
+/// The place of a connection that has begun to speak: from then on it is not closed for others.
+pub(crate) struct Held {
+    _busy: Busy,
+    _place: Place,
+}
+
+impl Held {
+    pub(crate) fn of(place: Place) -> Self {
+        Self { _busy: place.busy(), _place: place }
+    }
+}
+
 /// A byte stream, counted while it lives, and given up when its time is over.
 pub(crate) struct Connection<S> {
     stream: S,
@@ -78,23 +91,18 @@ pub(crate) struct Connection<S> {
     /// Completes when the connection is given up.
     limit: Limit,
     stopping: watch::Receiver<bool>,
-    _permit: OwnedSemaphorePermit,
+    _held: Held,
 }
 
 type Limit = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl<S> Connection<S> {
     /// A connection that ends when the server stops: at once while its client has not begun to speak, else in time.
-    pub(crate) fn new(
-        stream: S,
-        until: Option<Instant>,
-        permit: OwnedSemaphorePermit,
-        stopping: watch::Receiver<bool>,
-    ) -> Self {
+    pub(crate) fn new(stream: S, until: Option<Instant>, held: Held, stopping: watch::Receiver<bool>) -> Self {
         let mut begun = stopping.clone();
         // Either end is one: too late, or no longer wanted.
         let limit = Box::pin(async move { drop(tokio::time::timeout(PREFACE_TIMEOUT, stopped(&mut begun)).await) });
-        Self { stream, until, preface_left: PREFACE_BYTES, limit, stopping, _permit: permit }
+        Self { stream, until, preface_left: PREFACE_BYTES, limit, stopping, _held: held }
     }
 
     /// Fails once the time is over; otherwise the task is woken when it is.

@@ -3,7 +3,7 @@
 //!
 //! | Module | Owns |
 //! |---|---|
-//! | [`serve`](fn@serve), [`serve_tls`] | listeners, TLS handshakes, and who is at the other end |
+//! | [`serve`](fn@serve), [`serve_tls`] | listeners; TLS handshakes are in `handshake` |
 //! | [`ProxySource`] | xDS: what is said on a stream is decided in `core/xds` |
 //! | [`agents`] | the server's side of agents: what is sent on a stream is decided in `core/attach` |
 //! | [`client`] | the agents' side |
@@ -17,6 +17,7 @@ mod api;
 mod call;
 pub mod client;
 mod connection;
+mod handshake;
 mod http2;
 mod pulse;
 mod serve;
@@ -33,12 +34,10 @@ pub use client::{
     PlanStreamError, ServerClient, ServerFrames,
 };
 pub use connection::{DRAIN_TIMEOUT, PREFACE_TIMEOUT, Peer, STRANGER_TIMEOUT};
+pub use handshake::{HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS_MAX, STRANGERS_MAX, TURN_WAIT_MAX};
 pub use http2::Doors;
 pub use pulse::SILENCE_MAX;
-pub use serve::{
-    CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, LoopbackListener, NotLoopback, REQUEST_BYTES_MAX,
-    STRANGERS_MAX, ServeError, serve, serve_tls,
-};
+pub use serve::{CONNECTIONS_MAX, LoopbackListener, NotLoopback, REQUEST_BYTES_MAX, ServeError, serve, serve_tls};
 pub use socket::listen;
 pub use source::{AttachError, ProxyFeed, ProxySource};
 pub use starling_xds::ProxyNode;

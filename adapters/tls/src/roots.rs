@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest;
 use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
 use starling_identity::{Identity, RootFingerprint, Validity};
 use starling_model::{CaRootRecord, TrustDomain, UnixSeconds};
 use x509_parser::certificate::X509Certificate;
@@ -151,6 +152,15 @@ impl TrustRoots {
     #[must_use]
     pub fn summaries(&self) -> &[RootSummary] {
         &self.summaries
+    }
+
+    /// Whether the certificate of a client, which comes first, leads to one of these roots now, by way of the others.
+    #[must_use]
+    pub fn vouch_for(&self, chain: &[CertificateDer<'_>]) -> bool {
+        let Some((leaf, between)) = chain.split_first() else { return false };
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(self.store(), provider).build();
+        verifier.is_ok_and(|verifier| verifier.verify_client_cert(leaf, between, UnixTime::now()).is_ok())
     }
 
     pub(crate) fn store(&self) -> Arc<RootCertStore> {

@@ -23,12 +23,15 @@ use starling_plan::{Capture, Endpoints};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
+use crate::connections::Connection;
 use crate::contain;
 use crate::door::Opening;
 use crate::listener::{self, Listening, accept_waiting, accepted};
 use crate::metrics::{CaptureCounts, Direction, Fate};
+use crate::room::Room;
 use crate::served::{Served, Side};
 use crate::snapshot::ListenerSnapshot;
+use crate::timeouts::Timeouts;
 use crate::worker::ListenError;
 use crate::workload::Slot;
 use owner::Owners;
@@ -63,6 +66,10 @@ struct State {
     counts: Arc<CaptureCounts>,
     passing: Rc<Cell<usize>>,
     owners: Owners,
+    /// The places of the worker, and the number of what is captured there.
+    room: Rc<Room>,
+    number: u32,
+    timeouts: Timeouts,
 }
 
 struct Meaning {
@@ -194,7 +201,7 @@ fn open(
 
 async fn accept(listener: Rc<TcpListener>, direction: Direction, state: Rc<State>) {
     loop {
-        let (tcp, remote) = accepted(&listener).await;
+        let (tcp, remote) = accepted(&listener, &state.room).await;
         state.take(direction, tcp, remote);
     }
 }
@@ -202,7 +209,9 @@ async fn accept(listener: Rc<TcpListener>, direction: Direction, state: Rc<State
 impl State {
     fn new(meaning: Rc<Meaning>, with: &With<'_>) -> Self {
         let (counts, passing) = (Arc::clone(&with.counts), Rc::clone(with.passing));
-        Self { meaning: RefCell::new(meaning), counts, passing, owners: Owners::new() }
+        let (room, timeouts) = (Rc::clone(with.opening.room), with.opening.timeouts);
+        let number = room.listener();
+        Self { meaning: RefCell::new(meaning), counts, passing, owners: Owners::new(), room, number, timeouts }
     }
 
     /// Puts another meaning in force; services that are no longer called are left.
@@ -253,11 +262,17 @@ impl State {
                 listener::admit_plain(tcp, (remote, local), &listening);
             }
             Route::Pass(destination) => {
+                let connection = Rc::new(Connection::new(remote, destination));
+                let Some(seat) = self.room.enter(self.number, &tcp, &connection) else {
+                    return self.counts.count(direction, Fate::Unreachable);
+                };
                 let (counts, passing) = (Arc::clone(&self.counts), Passing::new(&self.passing));
-                contain::spawn("a connection", async move {
-                    let _passing = passing;
-                    pass::on(tcp, destination, |fate| counts.count(direction, fate)).await;
+                let (timeouts, served) = (self.timeouts, Rc::clone(&connection));
+                let task = contain::spawn("a connection", async move {
+                    let _held = (passing, seat);
+                    pass::on((tcp, destination), &served, &timeouts, |fate| counts.count(direction, fate)).await;
                 });
+                connection.runs_as(task);
             }
             Route::Refuse(fate) => {
                 self.counts.count(direction, fate);
@@ -318,7 +333,10 @@ impl Meaning {
                     kept.replace(Rc::clone(side), Arc::clone(&served.keys));
                     Rc::clone(kept)
                 }
-                None => Listening::new(side, &served.keys, Arc::clone(opening.connections), opening.timeouts),
+                None => {
+                    let (room, timeouts) = (opening.room, opening.timeouts);
+                    Listening::new(side, &served.keys, Arc::clone(opening.connections), (room, timeouts))
+                }
             };
             if let Side::Outbound(outbound) = &**side {
                 by_service.entry(outbound.part.service.clone()).or_insert_with(|| Rc::clone(&listening));

@@ -3,15 +3,17 @@
 use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt;
+use tokio::task::AbortHandle;
 
-/// Starts a task on this worker.
-pub(crate) fn spawn(what: &'static str, task: impl Future<Output = ()> + 'static) {
-    tokio::task::spawn_local(async move {
+/// Starts a task on this worker; the result ends it.
+pub(crate) fn spawn(what: &'static str, task: impl Future<Output = ()> + 'static) -> AbortHandle {
+    let spawned = tokio::task::spawn_local(async move {
         // What it held is let go of by its drops; cells borrowed are given back as the stack unwinds.
         if AssertUnwindSafe(task).catch_unwind().await.is_err() {
             tracing::error!("{what} has panicked and was closed");
         }
     });
+    spawned.abort_handle()
 }
 
 #[cfg(test)]

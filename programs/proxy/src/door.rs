@@ -15,6 +15,7 @@ use tokio::task::AbortHandle;
 
 use crate::keys::Keys;
 use crate::listener::{Listening, accept, accept_waiting, admit, bind};
+use crate::room::Room;
 use crate::served::Side;
 use crate::timeouts::Timeouts;
 
@@ -57,6 +58,8 @@ pub(crate) struct Opening<'a> {
     /// Connections of peers, to all workers.
     pub(crate) connections: &'a Arc<AtomicU32>,
     pub(crate) timeouts: Timeouts,
+    /// The places of the worker.
+    pub(crate) room: &'a Rc<Room>,
     pub(crate) inherited: &'a Inherited,
     /// Workers that have not asked for their share of inherited sockets yet, this one included.
     pub(crate) asking: usize,
@@ -75,7 +78,8 @@ impl Door {
         if listeners.is_empty() {
             listeners.push(bind(address)?);
         }
-        let listening = Listening::new(side, opening.keys, Arc::clone(opening.connections), opening.timeouts);
+        let listening =
+            Listening::new(side, opening.keys, Arc::clone(opening.connections), (opening.room, opening.timeouts));
         let take = |listener| {
             let listener = Rc::new(listener);
             let task = tokio::task::spawn_local(accept(Rc::clone(&listener), Rc::clone(&listening)));

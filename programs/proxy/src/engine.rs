@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use starling_admission::Share;
+use starling_admission::shares::DATA_PLANE_CONNECTIONS_MAX;
 use starling_model::InstanceId;
 use starling_telemetry::Registry;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -68,6 +70,15 @@ impl Engine {
     /// # Errors
     /// When a thread cannot be had.
     pub fn succeed(workers: usize, timeouts: Timeouts, inherited: Inherited) -> io::Result<Self> {
+        Self::limited(workers, timeouts, inherited, Share::of(DATA_PLANE_CONNECTIONS_MAX))
+    }
+
+    /// The same with so many connections of clients, and descriptors, at most.
+    ///
+    /// # Errors
+    /// When a thread cannot be had.
+    pub fn limited(workers: usize, timeouts: Timeouts, inherited: Inherited, share: Share) -> io::Result<Self> {
+        let count = workers.max(1);
         let inherited = Arc::new(inherited);
         let (ledger, sinks) = (Arc::<Ledger>::default(), Arc::<Sinks>::default());
         let start = |number: usize| {
@@ -75,13 +86,13 @@ impl Engine {
             let (orders, received) = mpsc::unbounded_channel();
             let inherited = Arc::clone(&inherited);
             let work = move || {
-                if let Err(error) = run(received, counting, timeouts, inherited) {
+                if let Err(error) = run(received, counting, (timeouts, share, count), inherited) {
                     tracing::error!(%error, "a worker of the proxy cannot run");
                 }
             };
             Ok((orders, thread::Builder::new().name(format!("proxy-{number}")).spawn(work)?))
         };
-        let started = (0..workers.max(1)).map(start).collect::<io::Result<Vec<_>>>()?;
+        let started = (0..count).map(start).collect::<io::Result<Vec<_>>>()?;
         let (workers, threads): (_, Vec<_>) = started.into_iter().unzip();
         let (threads, connections) = (Mutex::new(threads), Mutex::default());
         let (edges, origins, files) = (Arc::default(), Arc::default(), Arc::default());

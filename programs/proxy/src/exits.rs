@@ -6,7 +6,7 @@
 
 pub(crate) mod origin_tls;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -22,11 +22,13 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 
+use crate::connections::Connection;
 use crate::contain;
 use crate::door::Opening;
 use crate::inbound::{Behind, InboundSide, Noting};
 use crate::keys::Keys;
 use crate::listener::{self, Listening, accept_waiting, accepted};
+use crate::room::Room;
 use crate::served::{Served, Side};
 use crate::snapshot::ListenerSnapshot;
 use crate::timeouts::Timeouts;
@@ -35,9 +37,6 @@ use crate::worker::ListenError;
 use crate::workload::Workload;
 pub(crate) use origin_tls::OriginConfigs;
 use origin_tls::OriginTlsConfig;
-
-/// Connections of one worker of which it is not known yet for which service they are: each has a short time to say so.
-const ASKING_MAX: usize = 4_096;
 
 /// One service, or a subset of one, as a worker serves it.
 pub(crate) struct ExitSide {
@@ -117,8 +116,9 @@ pub(crate) struct Turned {
 struct State {
     by_name: RefCell<BTreeMap<String, Rc<Listening>>>,
     timeouts: Timeouts,
-    /// Connections of which it is not known yet for which service they are.
-    asking: Cell<usize>,
+    /// The places of the worker, and the port's number there.
+    room: Rc<Room>,
+    number: u32,
 }
 
 impl Exits {
@@ -140,8 +140,9 @@ impl Exits {
         let (sockets, state) = match before {
             Some(before) => (before.sockets, before.state),
             None => {
-                let state =
-                    Rc::new(State { by_name: RefCell::default(), timeouts: opening.timeouts, asking: Cell::new(0) });
+                let (room, timeouts) = (Rc::clone(opening.room), opening.timeouts);
+                let number = room.listener();
+                let state = Rc::new(State { by_name: RefCell::default(), timeouts, room, number });
                 let opened = if is_taken(&address) {
                     Err(io::ErrorKind::AddrInUse.into())
                 } else {
@@ -213,7 +214,7 @@ fn open(
         let (from, state) = (Rc::clone(&listener), Rc::clone(state));
         let task = tokio::task::spawn_local(async move {
             loop {
-                let (tcp, remote) = accepted(&from).await;
+                let (tcp, remote) = accepted(&from, &state.room).await;
                 take(&state, tcp, remote);
             }
         });
@@ -224,43 +225,24 @@ fn open(
 
 /// Finds out for which service a connection is, and serves it.
 fn take(state: &Rc<State>, tcp: TcpStream, remote: SocketAddr) {
-    if state.asking.get() >= ASKING_MAX {
-        tracing::warn!(%remote, "too many connections have not said yet for which service they are");
-        return;
-    }
-    let asking = Asking::new(state);
-    contain::spawn("a connection", async move {
-        let state = Rc::clone(&asking.0);
-        if tcp.set_nodelay(true).is_err() {
+    let Ok(local) = tcp.local_addr() else { return };
+    let connection = Rc::new(Connection::new(remote, local));
+    let Some(seat) = state.room.enter(state.number, &tcp, &connection) else { return };
+    let (state, served) = (Rc::clone(state), Rc::clone(&connection));
+    let task = contain::spawn("a connection", async move {
+        if listener::prepare(&tcp, remote).is_err() {
             return;
         }
-        let local = tcp.local_addr();
         let hello = timeout(state.timeouts.handshake, LazyConfigAcceptor::new(Acceptor::default(), tcp)).await;
         let Ok(Ok(hello)) = hello else { return };
         let name = hello.client_hello().server_name().map(str::to_ascii_lowercase);
         let listening = name.as_ref().and_then(|name| state.by_name.borrow().get(name).cloned());
-        drop(asking);
-        match listening.zip(local.ok()) {
-            Some((listening, local)) => listener::admit_hello(hello, (remote, local), &listening).await,
+        match listening {
+            Some(listening) => listener::admit_hello(hello, (served, seat), &listening).await,
             None => tracing::debug!(%remote, name, "nobody stands for what a caller has asked for"),
         }
     });
-}
-
-/// Counts a connection of which it is not known yet for which service it is.
-struct Asking(Rc<State>);
-
-impl Asking {
-    fn new(state: &Rc<State>) -> Self {
-        state.asking.set(state.asking.get() + 1);
-        Self(Rc::clone(state))
-    }
-}
-
-impl Drop for Asking {
-    fn drop(&mut self) {
-        self.0.asking.set(self.0.asking.get() - 1);
-    }
+    connection.runs_as(task);
 }
 
 impl State {
@@ -274,7 +256,10 @@ impl State {
                     kept.replace(Rc::clone(&exit.side), Arc::clone(&exit.keys));
                     kept
                 }
-                None => Listening::new(&exit.side, &exit.keys, Arc::clone(&exit.connections), opening.timeouts),
+                None => {
+                    let (room, timeouts) = (opening.room, opening.timeouts);
+                    Listening::new(&exit.side, &exit.keys, Arc::clone(&exit.connections), (room, timeouts))
+                }
             };
             self.by_name.borrow_mut().insert(exit.name.clone(), listening);
         }

@@ -50,8 +50,8 @@ pub(crate) async fn serve(stream: Stream, read: BytesMut, listening: Rc<Listenin
     let mut conn = Conn::new(stream);
     conn.read = read;
     let sleep = tokio::time::sleep(listening.timeouts.idle);
-    let leaves = Rc::clone(&listening);
-    let leaves = leaves.drained();
+    let (leaves, connection) = (Rc::clone(&listening), Rc::clone(&peer.connection));
+    let leaves = leaves.retired(&connection);
     tokio::pin!(sleep, leaves);
     let peer = Rc::new(peer);
     let mut serving = Serving { conn, listening, peer, sleep, leaves, limits: Limits::default() };
@@ -129,6 +129,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         let side = self.listening.side();
         let began = std::time::Instant::now();
         let peer = Rc::clone(&self.peer);
+        let _carrying = peer.connection.carries();
         let fields = Heeded { side: &side, peer: &peer, fields: &Fields(&head) };
         let request = (head.method(), head.scheme, head.authority(), head.target());
         let begun = side.tracer().map(|tracer| tracer.begin(&fields));
@@ -136,7 +137,16 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         begun.iter().for_each(|begun| decision.traced(&begun.edits));
         let (mut body, moved) =
             (Body::of_request(&head), Moved::noting(side.log().is_some_and(|log| log.wants_response)));
-        let passed = self.carry(&side, &head, &decision, &mut body, &moved).await;
+        let listening = Rc::clone(&self.listening);
+        let allows = |side: &Side| side.still_allows(&peer, (head.method(), head.target()), &fields);
+        let passed = {
+            let mut denied = pin!(listening.until_denied(peer.connection.chain(), allows));
+            tokio::select! {
+                biased;
+                passed = self.carry(&side, &head, &decision, &mut body, &moved) => passed,
+                () = &mut denied => Passed::Broken,
+            }
+        };
         let upstream = match &decision {
             Decision::Forward(forward) => Some(&*forward.upstream.name),
             Decision::Reply { .. } | Decision::Redirect { .. } => None,
@@ -144,7 +154,8 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         self.finished((&side, begun.as_ref()), (&head, upstream), &passed, began, (body.moved, &moved));
         match passed {
             Passed::Done(outcome, lease) if outcome.upgraded => {
-                tcp::splice(&mut self.conn, lease, &self.listening).await;
+                let until = listening.until_denied(peer.connection.chain(), allows);
+                tcp::splice(&mut self.conn, lease, &listening, &peer.connection, until).await;
                 false
             }
             Passed::Done(outcome, lease) => {
@@ -165,7 +176,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
             Passed::Failed(failure) => {
                 // What is left of the request would be taken for the next one.
                 let over = body.is_over() || moved.over.get().is_some();
-                let stays = head.keep_alive && over && !self.listening.is_draining();
+                let stays = head.keep_alive && over && !self.is_last();
                 let location = match &decision {
                     Decision::Redirect { location, .. } => Some(&**location),
                     Decision::Forward(_) | Decision::Reply { .. } => None,
@@ -272,11 +283,17 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         false
     }
 
+    /// Whether the connection is to end with the request that it carries.
+    fn is_last(&self) -> bool {
+        self.listening.is_last(&self.peer.connection)
+    }
+
     /// Waits for a request.
     async fn read_head(&mut self) -> Result<RequestHead, Unread> {
         if self.conn.read.is_empty() {
             self.conn.rest();
-            self.sleep.as_mut().reset(Instant::now() + self.listening.timeouts.idle);
+            let is_first = self.peer.connection.requests.get() == 0;
+            self.sleep.as_mut().reset(Instant::now() + self.listening.patience(is_first));
             if !self.rested().await {
                 return Err(Unread::Gone);
             }
@@ -387,7 +404,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
         if tries.is_again() {
             server.write.put_slice(body.replay().unwrap_or_default());
         }
-        let stays = head.keep_alive && !self.listening.is_draining();
+        let stays = head.keep_alive && !self.is_last();
         let route = Answering { tries: Some(tries), edits, cookie: forward.cookie.as_deref() };
         let mut exchange = Exchange::new((&mut self.conn, server), (head, stays), body, &self.limits).answering(route);
         let ended =
@@ -426,7 +443,7 @@ impl<L: Future<Output = ()>> Serving<'_, L> {
     /// Passes a request on in HTTP/2.
     async fn bridge(&mut self, side: &Side, head: &RequestHead, forward: &Forward<'_>, moved: &Moved) -> Passed {
         self.wait(forward.delay).await;
-        let stays = head.keep_alive && !self.listening.is_draining();
+        let stays = head.keep_alive && !self.is_last();
         if head.expects_continue {
             self.conn.write.put_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
         }

@@ -5,6 +5,7 @@
 
 pub(crate) mod bridge;
 pub(crate) mod client;
+mod heard;
 mod kept;
 mod meter;
 pub(crate) mod pump;
@@ -28,9 +29,9 @@ use starling_model::Protocol;
 use starling_traffic::HeaderFields;
 use starling_traffic::forwarded::FORWARDED_PROTO;
 use starling_traffic::retry::Ended;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use self::meter::Metered;
+use self::meter::{Metered, Told};
 use crate::access_log::{Asked, Event, MapFields};
 use crate::contain;
 use crate::edits::edit_map;
@@ -155,15 +156,19 @@ pub(crate) async fn serve(stream: Stream, read: BytesMut, listening: Rc<Listenin
         .max_concurrent_reset_streams(RESET_STREAMS_MAX)
         .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
         .max_send_buffer_size(SEND_BUFFER_BYTES);
-    let (metered, excess) = Metered::new(conn);
+    let (metered, told) = Metered::new(conn);
     let handshake = timeout(listening.timeouts.handshake, builder.handshake::<_, Bytes>(metered));
     let Ok(Ok(mut connection)) = handshake.await else {
         listening.metrics.refused(400);
         return;
     };
-    let caller = Rc::new(Caller { peer, excess, begun: Cell::new(0), taken_back: Cell::new(0) });
-    let draining = listening.drained();
-    tokio::pin!(draining);
+    let caller =
+        Rc::new(Caller { peer, told, begun: Cell::new(0), taken_back: Cell::new(0), unfinished: Cell::new(None) });
+    let (retiring, connected) = (Rc::clone(&listening), Rc::clone(&caller.peer.connection));
+    let draining = retiring.retired(&connected);
+    let look_every = listening.timeouts.head.min(listening.patience(true));
+    let look = sleep(look_every);
+    tokio::pin!(draining, look);
     let mut leaving = false;
     loop {
         tokio::select! {
@@ -174,11 +179,7 @@ pub(crate) async fn serve(stream: Stream, read: BytesMut, listening: Rc<Listenin
                     contain::spawn("a request", answer(request, respond, listening, caller));
                 }
                 Accepted::Attack => {
-                    listening.metrics.refused(400);
-                    connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
-                    // Whoever does not take it is not waited for.
-                    let _ = timeout(listening.timeouts.linger, poll_fn(|cx| connection.poll_closed(cx))).await;
-                    return;
+                    return put_out(&mut connection, &listening, 400).await;
                 }
                 Accepted::Broken(error) => {
                     tracing::debug!(%error, "an HTTP/2 connection was broken off");
@@ -194,8 +195,42 @@ pub(crate) async fn serve(stream: Stream, read: BytesMut, listening: Rc<Listenin
                 leaving = true;
                 connection.graceful_shutdown();
             }
+            () = &mut look => {
+                let mut next = look_every;
+                match caller.rest(&listening) {
+                    Rest::Stalled => {
+                        return put_out(&mut connection, &listening, 408).await;
+                    }
+                    // It was told to go, and does not.
+                    Rest::Idle if leaving => return,
+                    Rest::Idle => {
+                        (leaving, next) = (true, listening.timeouts.leave);
+                        connection.graceful_shutdown();
+                    }
+                    Rest::No => {}
+                }
+                look.as_mut().reset(tokio::time::Instant::now() + next);
+            }
         }
     }
+}
+
+/// Tells a client to calm down, and closes its connection.
+async fn put_out(connection: &mut Connection<Metered, Bytes>, listening: &Listening, counted_as: u16) {
+    listening.metrics.refused(counted_as);
+    connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
+    // Whoever does not take it is not waited for.
+    let _ = timeout(listening.timeouts.linger, poll_fn(|cx| connection.poll_closed(cx))).await;
+}
+
+/// Whether a connection stands still.
+enum Rest {
+    /// It carries something, or has not been idle for long.
+    No,
+    /// It has carried no request for as long as it may.
+    Idle,
+    /// A header list, or the head of a frame, has not come to its end since the last look.
+    Stalled,
 }
 
 /// What comes next on a connection.
@@ -228,17 +263,31 @@ async fn accept(connection: &mut Connection<Metered, Bytes>, caller: &Caller) ->
 /// Who calls over one connection, and how.
 struct Caller {
     peer: Peer,
-    /// It sends too many frames that carry nothing.
-    excess: Rc<Cell<bool>>,
+    /// What its frames tell.
+    told: Rc<Told>,
     begun: Cell<u64>,
     /// Requests reset before they were answered.
     taken_back: Cell<u64>,
+    /// What was unfinished at the last look.
+    unfinished: Cell<Option<u64>>,
 }
 
 impl Caller {
+    /// Looks whether the connection stands still.
+    fn rest(&self, listening: &Listening) -> Rest {
+        let now = self.told.unfinished.get();
+        let before = self.unfinished.replace(now);
+        if now.is_some() && now == before {
+            return Rest::Stalled;
+        }
+        let patience = listening.patience(self.begun.get() == 0);
+        let is_idle = self.peer.connection.idle_since().is_some_and(|since| since.elapsed() >= patience);
+        if is_idle { Rest::Idle } else { Rest::No }
+    }
+
     fn attacks(&self) -> bool {
         let (begun, taken_back) = (self.begun.get(), self.taken_back.get());
-        self.excess.get() || (taken_back > TAKEN_BACK_MAX && taken_back * 2 > begun)
+        self.told.exceeds.get() || (taken_back > TAKEN_BACK_MAX && taken_back * 2 > begun)
     }
 }
 
@@ -251,6 +300,7 @@ async fn answer(
 ) {
     let began = Instant::now();
     let (side, peer) = (listening.side(), &caller.peer);
+    let _carrying = peer.connection.carries();
     let (parts, body) = request.into_parts();
     let authority = authority_of(&parts);
     let target = parts.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str).to_owned();
@@ -270,7 +320,23 @@ async fn answer(
     let ending = match decision {
         Ok(forward) => {
             let call = Call { side: &side, peer, parts: &parts, authority: &authority, forward };
-            forwarded(call, &listening.timeouts, body, &mut respond, &moved).await
+            let allows = |side: &Side| side.still_allows(peer, (parts.method.as_str(), &target), &fields);
+            let ended = {
+                let mut denied = pin!(listening.until_denied(peer.connection.chain(), allows));
+                tokio::select! {
+                    biased;
+                    ending = forwarded(call, &listening.timeouts, body, &mut respond, &moved) => Some(ending),
+                    () = &mut denied => None,
+                }
+            };
+            match ended {
+                Some(ending) => ending,
+                None if moved.answered.get() => {
+                    respond.send_reset(h2::Reason::CANCEL);
+                    Ending::Broken
+                }
+                None => reply(&parts, &mut respond, (Failure::DENIED, None)),
+            }
         }
         Err((failure, location)) => reply(&parts, &mut respond, (failure, location)),
     };

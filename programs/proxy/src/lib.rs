@@ -21,6 +21,8 @@
 //! | `access_log` | lines about requests |
 //! | `spans` | parts of traces |
 //! | `connections` | who is connected |
+//! | `rights` | what ends when a right does |
+//! | `room` | how many may be connected, and whose idle connection makes room |
 //! | `capture` | connections that the kernel leads here |
 //! | `exits` | services outside the mesh, for which a gateway stands |
 //! | [`snapshot`] | what a worker is doing |
@@ -52,6 +54,8 @@ mod listener;
 pub mod metrics;
 mod mirror;
 mod quota;
+mod rights;
+mod room;
 mod served;
 pub mod serving;
 pub mod snapshot;

@@ -6,18 +6,20 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use futures::FutureExt;
 use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
 use starling_http1::is_http2_preface;
+use starling_sockets::notice_dead_peers;
 use starling_tls::peer_identity;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 use tokio_rustls::{Accept, StartHandshake, TlsAcceptor, TlsStream};
 
 use crate::connections::{Connection, Connections};
@@ -25,6 +27,8 @@ use crate::contain;
 use crate::edge::{Outside, proxy_header};
 use crate::keys::Keys;
 use crate::metrics::SideMetrics;
+use crate::rights::{Changed, Rights};
+use crate::room::{Room, SHED_REST, Seat};
 use crate::served::{Peer, Side, source_of};
 use crate::snapshot::{CONNECTIONS_SHOWN_MAX, ConnectionSnapshot, ListenerSnapshot};
 use crate::stream::{Conn, Stream};
@@ -45,18 +49,40 @@ pub(crate) struct Listening {
     drains: Notify,
     /// Connections of peers to the workload, to all workers.
     connections: Arc<AtomicU32>,
+    /// The places of this worker, and the listener's number there.
+    pub(crate) room: Rc<Room>,
+    number: u32,
     pub(crate) timeouts: Timeouts,
+    rights: Rights,
     pub(crate) standing: Connections,
     pub(crate) metrics: Rc<SideMetrics>,
 }
 
 impl Listening {
-    pub(crate) fn new(side: &Rc<Side>, keys: &Arc<Keys>, connections: Arc<AtomicU32>, timeouts: Timeouts) -> Rc<Self> {
+    pub(crate) fn new(
+        side: &Rc<Side>,
+        keys: &Arc<Keys>,
+        connections: Arc<AtomicU32>,
+        (room, timeouts): (&Rc<Room>, Timeouts),
+    ) -> Rc<Self> {
         let metrics = Rc::clone(side.metrics());
         let (side, keys) = (RefCell::new(Rc::clone(side)), RefCell::new(Arc::clone(keys)));
         let (is_draining, drains) = (Cell::new(false), Notify::new());
         let standing = Connections::default();
-        Rc::new(Self { side, keys, is_draining, drains, connections, timeouts, standing, metrics })
+        let (room, number, rights) = (Rc::clone(room), room.listener(), Rights::default());
+        Rc::new(Self {
+            side,
+            keys,
+            is_draining,
+            drains,
+            connections,
+            room,
+            number,
+            timeouts,
+            rights,
+            standing,
+            metrics,
+        })
     }
 
     pub(crate) fn side(&self) -> Rc<Side> {
@@ -74,8 +100,50 @@ impl Listening {
     }
 
     pub(crate) fn replace(&self, side: Rc<Side>, keys: Arc<Keys>) {
+        let is_judged_alike = side.judges_as(&self.side.borrow());
         *self.side.borrow_mut() = side;
-        *self.keys.borrow_mut() = keys;
+        let before = self.keys.replace(keys);
+        if !Arc::ptr_eq(&before, &self.keys.borrow()) {
+            self.rights.change(Changed::Trust);
+        } else if !is_judged_alike {
+            self.rights.change(Changed::Intentions);
+        }
+    }
+
+    /// Completes when what is under way must end: an intention denies it by now, as `allows` says of the listener's present
+    /// meaning, or a certificate of `chain` leads to no root that is trusted.
+    pub(crate) async fn until_denied(&self, chain: &[CertificateDer<'static>], allows: impl Fn(&Side) -> bool) {
+        let judge = |changed| {
+            let is_trusted = changed == Changed::Intentions || chain.is_empty() || self.trusts(chain);
+            is_trusted && allows(&self.side())
+        };
+        self.rights.until_denied(self.timeouts.revoked, judge).await;
+    }
+
+    fn trusts(&self, chain: &[CertificateDer<'static>]) -> bool {
+        self.keys.borrow().roots().vouch_for(chain)
+    }
+
+    /// Waits until a connection takes no further request.
+    pub(crate) async fn retired(&self, connection: &Connection) {
+        match connection.retires() {
+            None => self.drained().await,
+            // In a box, or every connection would hold a second timer.
+            Some(at) => {
+                let either = Box::pin(async {
+                    tokio::select! {
+                        () = self.drained() => {}
+                        () = sleep_until(at.into()) => {}
+                    }
+                });
+                either.await;
+            }
+        }
+    }
+
+    /// Whether a connection is to end with the request that it carries.
+    pub(crate) fn is_last(&self, connection: &Connection) -> bool {
+        self.is_draining() || connection.retires().is_some_and(|at| Instant::now() >= at)
     }
 
     pub(crate) fn snapshot(&self, address: SocketAddr) -> ListenerSnapshot {
@@ -119,6 +187,14 @@ impl Listening {
         }
     }
 
+    /// How long a connection may rest; not so long before its first request where it comes from another machine.
+    pub(crate) fn patience(&self, is_first: bool) -> Duration {
+        match &**self.side.borrow() {
+            Side::Inbound(_) | Side::Edge(_) if is_first => self.timeouts.first.min(self.timeouts.idle),
+            Side::Inbound(_) | Side::Edge(_) | Side::Outbound(_) => self.timeouts.idle,
+        }
+    }
+
     fn tls(&self) -> Option<Arc<ServerConfig>> {
         match &**self.side.borrow() {
             Side::Inbound(inbound) => Some(self.keys.borrow().server(inbound.part.protocol.is_l7())),
@@ -159,20 +235,33 @@ pub(crate) struct Counted {
     is_peer: bool,
     connection: Rc<Connection>,
     number: u64,
+    _seat: Seat,
 }
 
 impl Counted {
     /// `None` if there are as many as there may be.
-    fn new(listening: Rc<Listening>, connection: Connection) -> Option<Self> {
-        let max = listening.max_connections();
+    fn new(listening: Rc<Listening>, connection: Rc<Connection>, seat: Option<Seat>) -> Option<Self> {
+        let (max, seat) = (listening.max_connections(), seat?);
         if let Some(max) = max {
             let more = |count: u32| (count < max).then_some(count + 1);
             listening.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         }
         listening.metrics.opened();
-        let connection = Rc::new(connection);
         let number = listening.standing.add(Rc::clone(&connection));
-        Some(Self { listening, is_peer: max.is_some(), connection, number })
+        Some(Self { listening, is_peer: max.is_some(), connection, number, _seat: seat })
+    }
+
+    /// One that comes in at `listening`.
+    fn entering(tcp: &TcpStream, (remote, local): (SocketAddr, SocketAddr), listening: &Rc<Listening>) -> Option<Self> {
+        let connection = Rc::new(Connection::new(remote, local));
+        let seat = listening.room.enter(listening.number, tcp, &connection);
+        Self::new(Rc::clone(listening), connection, seat)
+    }
+
+    /// Serves it in a task of its own.
+    fn spawn<F: Future<Output = ()> + 'static>(self, serve: impl FnOnce(Self) -> F) {
+        let connection = Rc::clone(&self.connection);
+        connection.runs_as(contain::spawn("a connection", serve(self)));
     }
 }
 
@@ -203,18 +292,21 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 /// Takes connections for as long as it is not dropped.
 pub(crate) async fn accept(listener: Rc<TcpListener>, listening: Rc<Listening>) {
     loop {
-        let (tcp, remote) = accepted(&listener).await;
+        let (tcp, remote) = accepted(&listener, &listening.room).await;
         admit(tcp, remote, &listening);
     }
 }
 
-/// The next connection.
-pub(crate) async fn accepted(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+/// The next connection. Where newcomers take each other's places as fast as they come, they wait in the kernel's queue.
+pub(crate) async fn accepted(listener: &TcpListener, room: &Room) -> (TcpStream, SocketAddr) {
     loop {
+        if room.is_overrun() {
+            sleep(SHED_REST).await;
+        }
         match listener.accept().await {
             Ok(accepted) => return accepted,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                room.accept_failed(&error);
                 sleep(ACCEPT_AGAIN_AFTER).await;
             }
         }
@@ -235,48 +327,58 @@ pub(crate) fn admit(tcp: TcpStream, remote: SocketAddr, listening: &Rc<Listening
 }
 
 /// The same for one that was made to `local`, wherever it arrived.
-pub(crate) fn admit_to(tcp: TcpStream, (remote, local): (SocketAddr, SocketAddr), listening: &Rc<Listening>) {
-    match Counted::new(Rc::clone(listening), Connection::new(remote, local)) {
-        Some(counted) => contain::spawn("a connection", serve(tcp, counted)),
+pub(crate) fn admit_to(tcp: TcpStream, ends: (SocketAddr, SocketAddr), listening: &Rc<Listening>) {
+    match Counted::entering(&tcp, ends, listening) {
+        Some(counted) => counted.spawn(|counted| serve(tcp, counted)),
         None => listening.metrics.overflowed(),
     }
 }
 
-/// The same for one whose handshake has begun.
+/// The same for one whose handshake has begun, and which has its place.
 pub(crate) async fn admit_hello(
     hello: StartHandshake<TcpStream>,
-    (remote, local): (SocketAddr, SocketAddr),
+    (connection, seat): (Rc<Connection>, Seat),
     listening: &Rc<Listening>,
 ) {
-    let Some(counted) = Counted::new(Rc::clone(listening), Connection::new(remote, local)) else {
+    let Some(counted) = Counted::new(Rc::clone(listening), connection, Some(seat)) else {
         return listening.metrics.overflowed();
     };
     let (listening, connection) = (Rc::clone(&counted.listening), Rc::clone(&counted.connection));
     let Some(config) = listening.tls() else { return };
     match Box::pin(shaken(hello.into_stream(config), &listening, connection)).await {
-        Some((stream, peer, is_http2)) => Box::pin(speak(stream, listening, peer, is_http2)).await,
+        Some((stream, peer, is_http2)) => Box::pin(speak_in_time(stream, listening, peer, is_http2)).await,
         None => listening.metrics.handshake_failed(),
     }
 }
 
 /// The same for one that goes to the application as it is.
-pub(crate) fn admit_plain(tcp: TcpStream, (remote, local): (SocketAddr, SocketAddr), listening: &Rc<Listening>) {
-    match Counted::new(Rc::clone(listening), Connection::new(remote, local)) {
-        Some(counted) => contain::spawn("a connection", serve_plain(tcp, counted)),
+pub(crate) fn admit_plain(tcp: TcpStream, ends: (SocketAddr, SocketAddr), listening: &Rc<Listening>) {
+    match Counted::entering(&tcp, ends, listening) {
+        Some(counted) => counted.spawn(|counted| serve_plain(tcp, counted)),
         None => listening.metrics.overflowed(),
     }
 }
 
+/// What holds for every connection of a client: small messages leave at once, and a peer that has vanished is noticed.
+///
+/// # Errors
+/// When the connection is lost already.
+pub(crate) fn prepare(tcp: &TcpStream, remote: SocketAddr) -> io::Result<()> {
+    tcp.set_nodelay(true)?;
+    // Whoever is on this machine does not vanish without a word.
+    if remote.ip().is_loopback() { Ok(()) } else { notice_dead_peers(tcp) }
+}
+
 async fn serve_plain(tcp: TcpStream, counted: Counted) {
     let (listening, connection) = (Rc::clone(&counted.listening), Rc::clone(&counted.connection));
-    if tcp.set_nodelay(true).is_ok() {
+    if prepare(&tcp, connection.remote()).is_ok() {
         tcp::pass(Stream::Plain(tcp), listening, Peer::local(connection)).await;
     }
 }
 
 pub(crate) async fn serve(mut tcp: TcpStream, counted: Counted) {
     let (listening, connection) = (Rc::clone(&counted.listening), Rc::clone(&counted.connection));
-    if tcp.set_nodelay(true).is_err() {
+    if prepare(&tcp, connection.remote()).is_err() {
         return;
     }
     if listening.wants_proxy_header() {
@@ -298,7 +400,21 @@ pub(crate) async fn serve(mut tcp: TcpStream, counted: Counted) {
         listening.metrics.handshake_failed();
         return;
     };
-    Box::pin(speak(stream, listening, peer, is_http2)).await;
+    Box::pin(speak_in_time(stream, listening, peer, is_http2)).await;
+}
+
+/// Serves a connection until it ends, and not longer than the certificate of the other end.
+async fn speak_in_time(stream: Stream, listening: Rc<Listening>, peer: Peer, is_http2: Option<bool>) {
+    let connection = Rc::clone(&peer.connection);
+    let speaking = Box::pin(speak(stream, listening, peer, is_http2));
+    match connection.ends() {
+        None => speaking.await,
+        Some(end) => {
+            if timeout_at(end.into(), speaking).await.is_err() {
+                tracing::debug!(remote = %connection.remote(), "the peer's certificate has ended, and its connection with it");
+            }
+        }
+    }
 }
 
 /// The TLS handshake: who calls, and whether HTTP/2 was agreed on; `None` if it failed.
@@ -320,7 +436,7 @@ async fn shaken(
     let tls = timeout(listening.timeouts.handshake, accepting).await.ok()?.ok()?;
     let is_edge = matches!(&*listening.side(), Side::Edge(_));
     let peer = if is_edge {
-        connection.know(None, tls.get_ref().1.server_name());
+        connection.know(None, tls.get_ref().1.server_name(), None);
         listening.stranger(connection, true)
     } else {
         peer_of(listening, connection, tls.get_ref().1)?
@@ -341,7 +457,7 @@ fn peer_of(listening: &Listening, connection: Rc<Connection>, tls: &rustls::Serv
     let own = listening.keys.borrow().identity().to_uri();
     let uri = identity.to_uri();
     let certificate = format!("By={own};Hash={hash};URI={uri}");
-    connection.know(Some(uri), tls.server_name());
+    connection.know(Some(uri), tls.server_name(), Some(chain));
     Some(Peer { source: source_of(&identity), certificate, ..Peer::local(connection) })
 }
 
@@ -380,7 +496,7 @@ async fn begins_http2(conn: &mut Conn, listening: &Listening) -> Option<bool> {
         let patience = match is_idle {
             // Its first request may be on its way.
             true if leaves => listening.timeouts.leave,
-            true => listening.timeouts.idle,
+            true => listening.patience(true),
             false => listening.timeouts.handshake,
         };
         tokio::select! {

@@ -291,6 +291,26 @@ impl Side {
         }
     }
 
+    /// Whether the same calls may pass as at another one.
+    pub(crate) fn judges_as(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Inbound(one), Self::Inbound(other)) => {
+                Arc::ptr_eq(&one.part.policy, &other.part.policy) || one.part.policy == other.part.policy
+            }
+            (Self::Inbound(_) | Self::Outbound(_) | Self::Edge(_), _) => true,
+        }
+    }
+
+    /// Whether a request that is under way may go on.
+    pub(crate) fn still_allows(&self, peer: &Peer, (method, target): (&str, &str), fields: &dyn HeaderFields) -> bool {
+        match self {
+            Self::Inbound(inbound) => {
+                Request::new(method, target, fields).is_ok_and(|request| inbound.allows(peer, Some(&request)))
+            }
+            Self::Outbound(_) | Self::Edge(_) => true,
+        }
+    }
+
     /// Whether a bare connection may pass.
     pub(crate) fn allows_connection(&self, peer: &Peer) -> bool {
         match self {

@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
+use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
@@ -84,6 +85,16 @@ impl Conn {
 
     pub(crate) fn new(stream: Stream) -> Self {
         Self { stream, read: BytesMut::new(), write: BytesMut::new(), unflushed: false, _opened: None }
+    }
+
+    /// The certificates that a server has shown.
+    pub(crate) fn chain(&self) -> Vec<CertificateDer<'static>> {
+        match &self.stream {
+            Stream::Tls(tls) if matches!(**tls, TlsStream::Client(_)) => {
+                tls.get_ref().1.peer_certificates().unwrap_or_default().to_vec()
+            }
+            Stream::Tls(_) | Stream::Plain(_) => Vec::new(),
+        }
     }
 
     /// Reads more; 0 at the end.

@@ -1,15 +1,21 @@
 //! Bytes in both directions, each until its own end.
 
+use std::cell::Cell;
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use tokio::time::{Instant, sleep};
+
 use crate::access_log::Event;
+use crate::connections::Connection;
 use crate::failure::Failure;
 use crate::listener::Listening;
 use crate::metrics::Ending;
 use crate::served::{Peer, Side};
 use crate::stream::{Conn, Stream};
+use crate::timeouts::Timeouts;
 use crate::upstream::{Lease, Wish};
 
 /// Serves a client's connection to a service of which nothing is known but bytes.
@@ -18,7 +24,7 @@ pub(crate) async fn serve(stream: Stream, listening: Rc<Listening>, peer: Peer) 
     if !side.allows_connection(&peer) {
         return log(&side, &peer, Event::bare(&peer.connection, Ending::Failed(Failure::DENIED)));
     }
-    pass(stream, listening, peer).await;
+    pass_while(stream, listening, peer, Side::allows_connection).await;
 }
 
 fn log(side: &Side, peer: &Peer, event: Event<'_>) {
@@ -30,6 +36,11 @@ fn log(side: &Side, peer: &Peer, event: Event<'_>) {
 
 /// Passes a connection on, whatever the intentions say.
 pub(crate) async fn pass(stream: Stream, listening: Rc<Listening>, peer: Peer) {
+    pass_while(stream, listening, peer, |_, _| true).await;
+}
+
+/// Passes a connection on for as long as it is allowed, and both ends are trusted.
+async fn pass_while(stream: Stream, listening: Rc<Listening>, peer: Peer, allows: impl Fn(&Side, &Peer) -> bool) {
     let side = listening.side();
     let log = |event| log(&side, &peer, event);
     let Some(to) = side.upstream() else { return };
@@ -44,29 +55,76 @@ pub(crate) async fn pass(stream: Stream, listening: Rc<Listening>, peer: Peer) {
         }
     };
     let host = lease.address();
-    let (received, sent) = splice(&mut Conn::new(stream), lease, &listening).await;
-    log(Event { upstream, host, received, sent, ..Event::bare(&peer.connection, Ending::Closed) });
+    let is_denied = Cell::new(false);
+    let server = lease.conn.as_ref().map(Conn::chain).unwrap_or_default();
+    let until = async {
+        let allowed = |side: &Side| allows(side, &peer);
+        tokio::select! {
+            () = listening.until_denied(peer.connection.chain(), allowed) => {}
+            () = listening.until_denied(&server, |_| true), if !server.is_empty() => {}
+        }
+        is_denied.set(true);
+    };
+    let (received, sent) = splice(&mut Conn::new(stream), lease, &listening, &peer.connection, until).await;
+    let ending = if is_denied.get() { Ending::Failed(Failure::DENIED) } else { Ending::Closed };
+    log(Event { upstream, host, received, sent, ..Event::bare(&peer.connection, ending) });
 }
 
 /// Passes bytes on in both directions until both have ended; how many they were.
-pub(crate) async fn splice(client: &mut Conn, mut lease: Lease, listening: &Listening) -> (u64, u64) {
+pub(crate) async fn splice(
+    client: &mut Conn,
+    mut lease: Lease,
+    listening: &Listening,
+    connection: &Connection,
+    until: impl Future<Output = ()>,
+) -> (u64, u64) {
     let Some(server) = &mut lease.conn else { return (0, 0) };
-    let (received, sent) = relay(client, server).await;
+    let timeouts = &listening.timeouts;
+    let (received, sent) = relay((client, server), connection, timeouts, until).await;
     listening.metrics.moved(received, sent);
     (received, sent)
 }
 
-/// The same between any two connections.
-pub(crate) async fn relay(client: &mut Conn, server: &mut Conn) -> (u64, u64) {
+/// The same between any two connections: until both have ended, nothing has moved for too long, or `until` completes.
+pub(crate) async fn relay(
+    (client, server): (&mut Conn, &mut Conn),
+    connection: &Connection,
+    timeouts: &Timeouts,
+    until: impl Future<Output = ()>,
+) -> (u64, u64) {
     let (mut up, mut down) = (Half::default(), Half::default());
+    let mut rest = pin!(sleep(timeouts.tcp_idle));
+    let (mut seen, mut last, mut is_half) = (0, Instant::now(), false);
+    let mut until = pin!(until);
+    connection.relays();
     let moved = std::future::poll_fn(|cx| {
-        let up = up.poll(cx, client, server)?;
-        let down = down.poll(cx, server, client)?;
-        if up.is_ready() && down.is_ready() { Poll::Ready(Ok::<_, io::Error>(())) } else { Poll::Pending }
+        if until.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ok::<_, io::Error>("it is no longer allowed"));
+        }
+        let (over_up, over_down) = (up.poll(cx, client, server)?.is_ready(), down.poll(cx, server, client)?.is_ready());
+        if over_up && over_down {
+            return Poll::Ready(Ok("it has ended"));
+        }
+        if up.moved + down.moved != seen {
+            (seen, last) = (up.moved + down.moved, Instant::now());
+            connection.moved_at(last.into_std());
+        }
+        if (over_up || over_down) && !std::mem::replace(&mut is_half, true) {
+            last = Instant::now();
+            rest.as_mut().reset(last + timeouts.half_closed);
+        }
+        let patience = if is_half { timeouts.half_closed } else { timeouts.tcp_idle };
+        while rest.as_mut().poll(cx).is_ready() {
+            if last.elapsed() >= patience {
+                return Poll::Ready(Ok("nothing has moved for too long"));
+            }
+            rest.as_mut().reset(last + patience);
+        }
+        Poll::Pending
     });
-    let ended = moved.await;
-    if let Err(error) = ended {
-        tracing::trace!(%error, "a connection broke off");
+    match moved.await {
+        Ok(reason) => tracing::trace!(remote = %connection.remote(), reason, "a connection is closed"),
+        Err(error) => tracing::trace!(%error, "a connection broke off"),
     }
     (up.moved, down.moved)
 }

@@ -11,10 +11,18 @@ pub struct Timeouts {
     pub head: Duration,
     /// For the next request of a connection; a peer closes earlier.
     pub idle: Duration,
+    /// For the first request of a connection from another machine.
+    pub first: Duration,
+    /// A connection of which nothing is known but bytes may carry none for so long.
+    pub tcp_idle: Duration,
+    /// The same once one direction has ended.
+    pub half_closed: Duration,
     /// A request or its response may stand still for so long.
     pub still: Duration,
     /// For a client to take an answer to a request that was not read to its end.
     pub linger: Duration,
+    /// For what is under way when an intention denies it, or its peer is no longer trusted.
+    pub revoked: Duration,
     /// For the request that may be on its way to a connection that is to end.
     pub leave: Duration,
 }
@@ -25,8 +33,12 @@ impl Default for Timeouts {
             handshake: Duration::from_secs(10),
             head: Duration::from_secs(60),
             idle: Duration::from_secs(3600),
+            first: Duration::from_secs(60),
+            tcp_idle: Duration::from_secs(3600),
+            half_closed: Duration::from_secs(300),
             still: Duration::from_secs(300),
             linger: Duration::from_secs(1),
+            revoked: Duration::ZERO,
             leave: Duration::from_millis(500),
         }
     }

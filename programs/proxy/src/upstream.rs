@@ -32,8 +32,10 @@ use crate::exits::origin_tls::OriginTlsConfig;
 use crate::host::Host;
 use crate::http2::client::Shared;
 use crate::keys::Keys;
+use crate::listener::prepare;
 use crate::metrics::SideMetrics;
 use crate::quota::{Counted, Quota, Usage};
+use crate::room::may_keep;
 use crate::snapshot::{HostSnapshot, UpstreamSnapshot};
 use crate::stream::{Conn, Stream};
 use crate::workload::Slot;
@@ -351,7 +353,7 @@ impl Upstream {
             timeout(self.connect_timeout, freed).await.map_err(|_| self.overloaded())?;
         }
         let stream = self.connect(&load.host).await?;
-        let shared = Shared::open(stream, opened).await;
+        let shared = Shared::open(stream, opened, !matches!(self.place, Place::App(_))).await;
         let shared = shared.map_err(|error| {
             self.settle(&host, false);
             self.unreachable(&host, io::Error::other(error))
@@ -527,7 +529,8 @@ impl Upstream {
                 None => return Err(io::ErrorKind::AddrNotAvailable.into()),
             },
         };
-        tcp.set_nodelay(true)?;
+        may_keep(&tcp)?;
+        prepare(&tcp, tcp.peer_addr()?)?;
         if let Place::Outside(_, Some(tls)) = &self.place {
             shaking.set(true);
             // Without a name nothing is asked for, and none is looked for in the certificate.

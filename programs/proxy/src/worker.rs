@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use starling_admission::Share;
 use starling_model::InstanceId;
 use starling_plan::Plan;
 use tokio::sync::{mpsc, oneshot};
@@ -24,6 +25,7 @@ use crate::exits::{Exits, OriginConfigs};
 use crate::keys::Keys;
 use crate::listener::Listening;
 use crate::metrics::WorkerMetrics;
+use crate::room::Room;
 use crate::served::Served;
 use crate::snapshot::{WorkerSnapshot, WorkloadSnapshot};
 use crate::timeouts::Timeouts;
@@ -101,6 +103,7 @@ struct Worker {
     metrics: WorkerMetrics,
     sinks: Arc<Sinks>,
     timeouts: Timeouts,
+    room: Rc<Room>,
     /// Nobody is let in any more.
     draining: bool,
     /// Doors that are shut, as long as somebody is inside.
@@ -114,7 +117,7 @@ struct Worker {
 pub(crate) fn run(
     orders: mpsc::UnboundedReceiver<Order>,
     (metrics, sinks): (WorkerMetrics, Arc<Sinks>),
-    timeouts: Timeouts,
+    (timeouts, share, workers): (Timeouts, Share, usize),
     inherited: Arc<Inherited>,
 ) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -123,6 +126,7 @@ pub(crate) fn run(
         metrics,
         sinks,
         timeouts,
+        room: Room::new(share, workers),
         draining: false,
         leaving: Vec::new(),
         inherited,
@@ -224,8 +228,8 @@ impl Worker {
         self.leaving.extend(unwanted.map(|(_, door)| door.shut()));
         let (mut doors, mut errors) = (BTreeMap::new(), Vec::new());
         let inherited = Arc::clone(&self.inherited);
-        let opening =
-            Opening { keys: &served.keys, connections, timeouts: self.timeouts, inherited: &inherited, asking };
+        let (room, timeouts) = (Rc::clone(&self.room), self.timeouts);
+        let opening = Opening { keys: &served.keys, connections, timeouts, room: &room, inherited: &inherited, asking };
         for (address, side) in wanted {
             let opened = match old.remove(&address) {
                 Some(door) => Ok(door.turn(&side, &served.keys)),

@@ -20,6 +20,8 @@ mod http1;
 mod http2;
 #[path = "proxy/policy.rs"]
 mod policy;
+#[path = "proxy/revoked.rs"]
+mod revoked;
 #[path = "proxy/smuggling.rs"]
 mod smuggling;
 #[path = "proxy/tcp.rs"]

@@ -29,7 +29,7 @@ use part::Part;
 use servers::{Dns, Servers};
 
 use crate::consul::Guise;
-use crate::descriptors::Shares;
+use crate::descriptors;
 use crate::environment::Environment;
 use crate::memory;
 use crate::outcome::usage;
@@ -227,7 +227,7 @@ async fn open(
     registry: Registry,
     (guise, files): (Guise, Option<Followed>),
 ) -> anyhow::Result<Arc<LocalAgent>> {
-    let shares = Shares::here()?;
+    let shares = descriptors::of_agent()?;
     let facts = facts(node, &sockets, guise.translates_addresses)?;
     let Sockets { http, grpc, dns } = sockets;
     let trust_domain = facts.trust_domain.clone();
@@ -248,9 +248,9 @@ async fn open(
     });
     for DnsSockets { udp, tcp } in dns {
         let upstream = Dns { servers: servers.clone(), agent: Arc::clone(&agent) as _ };
-        serving.spawn(starling_dns::relay(udp, tcp, upstream, serving.stopped())).await;
+        serving.spawn(starling_dns::relay(udp, tcp, upstream, shares.dns, serving.stopped())).await;
     }
-    http.serve(serving, api, shares.http).await;
+    http.serve(serving, api, &shares).await;
     if let Some(grpc) = grpc {
         let served = starling_rpc::serve(grpc, Arc::new(source), shares.grpc, serving.stopped());
         serving.spawn_door("xDS", served).await;

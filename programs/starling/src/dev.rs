@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::consul::{self, GivenTokens, Guise};
-use crate::descriptors::Shares;
+use crate::descriptors;
 use crate::dev_args::DevArgs;
 use crate::memory;
 use crate::role::arguments::NativePlane;
@@ -263,7 +263,7 @@ impl Running {
 
     /// Opens the doors; where xDS in plaintext and the API are then.
     async fn open(&self, sockets: Sockets, reload: Reload) -> anyhow::Result<(SocketAddr, Option<SocketAddr>)> {
-        let shares = Shares::here()?;
+        let shares = descriptors::of_agent()?;
         let (http, grpc) =
             (sockets.server.http.address(), sockets.grpc.as_ref().map(LoopbackListener::local_addr).transpose()?);
         let trust_domain = self.control.server.trust_domain().clone();

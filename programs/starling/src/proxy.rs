@@ -26,6 +26,7 @@ use crate::arguments::Surroundings;
 use crate::connect::gateway;
 use crate::connect::sidecar::{self, Wanted};
 use crate::connect::xds::Xds;
+use crate::descriptors;
 use crate::memory;
 use crate::role::arguments::proxy_workers;
 use crate::role::{self, Interrupts, Role};
@@ -63,7 +64,8 @@ async fn start(args: ProxyArgs, surroundings: &Surroundings) -> anyhow::Result<O
     let Met { meeting, starting, incumbent, sockets, successor } = meet(&args, &agent, &id).await?;
     let inherited = Inherited::new(sockets)?;
     let workers = proxy_workers(args.workers);
-    let engine = Engine::succeed(workers, Timeouts::default(), inherited).context("starting the workers")?;
+    let share = descriptors::of_proxy()?;
+    let engine = Engine::limited(workers, Timeouts::default(), inherited, share).context("starting the workers")?;
     let engine = Arc::new(engine);
     let alone = watch::Sender::new(successor.is_none());
     let token = client.token().map(str::to_owned);

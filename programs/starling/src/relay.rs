@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 
 pub(crate) use arguments::RelayArgs;
 
-use crate::descriptors::Shares;
+use crate::descriptors;
 use crate::environment::Environment;
 use crate::memory;
 use crate::role::http_doors::HttpSockets;
@@ -56,9 +56,9 @@ impl Running {
         let relay = Arc::new(RelayNode::start(config, &registry).await?);
         pages::register(&registry, &relay);
         let state = Arc::new(pages::State::new(Arc::clone(&relay), registry));
-        let shares = Shares::of_relay_here()?;
+        let shares = descriptors::of_relay()?;
         let router = pages::router(Arc::clone(&state));
-        http.serve(&serving, router, shares.http).await;
+        http.serve(&serving, router, &shares).await;
         let (doors, tls) = (relay.doors.clone(), Arc::clone(&relay.tls));
         let served = starling_rpc::serve_tls(grpc_tls, tls, doors, shares.grpc_tls, serving.stopped());
         serving.spawn_door("gRPC over TLS", served).await;

@@ -19,7 +19,7 @@ use arguments::{ServerCommand, Store};
 use settings::Settings;
 
 use crate::arguments::Surroundings;
-use crate::descriptors::Shares;
+use crate::descriptors;
 use crate::environment::Environment;
 use crate::memory;
 use crate::outcome::usage;
@@ -110,7 +110,7 @@ impl Running {
         let acl_default = settings.acl_default_policy.map(Into::into);
         let control = Control::new(server, registry, settings.default_intention_policy.into(), acl_default, None);
         let serving = Serving::new();
-        control.open(&serving, sockets, &own, None, Shares::of_server_here()?).await?;
+        control.open(&serving, sockets, &own, None, descriptors::of_server()?).await?;
         tracing::info!(data_dir = %data_dir.display(), %http, %grpc_tls, "ready");
         Ok(Self { control, serving })
     }

@@ -27,22 +27,29 @@ const TABLE: &[Row] = &[
     Row { folder: "core/traffic", may_use: &["core/model"] },
     Row { folder: "core/backup", may_use: &["core/model"] },
     Row { folder: "core/http1", may_use: &[] },
+    Row { folder: "core/admission", may_use: &[] },
     // Of `attach` plan knows in tests only: a replica's plans are a snapshot's.
     Row {
         folder: "core/plan",
         may_use: &["core/model", "core/identity", "core/catalog", "core/attach", "core/traffic"],
     },
     Row { folder: "core/xds", may_use: &["core/model", "core/identity", "core/traffic", "core/plan"] },
-    // Adapters: one outside thing each; of each other they may use only telemetry and tls.
+    // Adapters: one outside thing each; of each other they may use only telemetry, tls and sockets.
     // The store keeps bytes by key and knows no noun (docs/adr/0002).
     Row { folder: "adapters/store", may_use: &["adapters/telemetry"] },
     Row { folder: "adapters/telemetry", may_use: &[] },
+    // What every listener has in common: who is let in, and when a peer counts as dead.
+    Row { folder: "adapters/sockets", may_use: &["core/admission"] },
     Row { folder: "adapters/tls", may_use: &["core/model", "core/identity", "adapters/telemetry"] },
     Row { folder: "adapters/vault", may_use: &["core/model", "core/identity", "adapters/tls"] },
-    Row { folder: "adapters/dns", may_use: &["core/model", "core/catalog", "adapters/telemetry"] },
+    Row {
+        folder: "adapters/dns",
+        may_use: &["core/model", "core/admission", "core/catalog", "adapters/telemetry", "adapters/sockets"],
+    },
     Row {
         folder: "adapters/rpc",
         may_use: &[
+            "core/admission",
             "core/model",
             "core/identity",
             "core/catalog",
@@ -50,13 +57,23 @@ const TABLE: &[Row] = &[
             "core/traffic",
             "core/plan",
             "core/xds",
+            "adapters/sockets",
             "adapters/telemetry",
             "adapters/tls",
         ],
     },
     Row {
         folder: "adapters/http-api",
-        may_use: &["core/model", "core/identity", "core/catalog", "core/traffic", "adapters/telemetry", "adapters/tls"],
+        may_use: &[
+            "core/model",
+            "core/admission",
+            "core/identity",
+            "core/catalog",
+            "core/traffic",
+            "adapters/telemetry",
+            "adapters/tls",
+            "adapters/sockets",
+        ],
     },
     // Programs: wiring. They do not know each other, bar three; `starling`, the binary, knows all of them.
     Row {
@@ -83,11 +100,13 @@ const TABLE: &[Row] = &[
     Row {
         folder: "programs/proxy",
         may_use: &[
+            "core/admission",
             "core/model",
             "core/identity",
             "core/traffic",
             "core/http1",
             "core/plan",
+            "adapters/sockets",
             "adapters/tls",
             "adapters/telemetry",
         ],
@@ -132,6 +151,7 @@ const TABLE: &[Row] = &[
     Row {
         folder: "programs/starling",
         may_use: &[
+            "core/admission",
             "core/model",
             "core/identity",
             "core/catalog",
@@ -161,6 +181,8 @@ const TABLE: &[Row] = &[
     Row { folder: "testing/e2e", may_use: &[] },
     // The same, from several machines: it borrows the HTTP client.
     Row { folder: "testing/chaos", may_use: &["testing/e2e"] },
+    // Floods against the real binary, started by the same harness.
+    Row { folder: "testing/attack", may_use: &["testing/e2e"] },
     Row { folder: "xtask", may_use: &[] },
 ];
 

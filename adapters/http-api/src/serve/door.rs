@@ -65,6 +65,11 @@ impl Incoming {
         }
     }
 
+    /// The same; an unknown address counts as this machine.
+    pub(super) fn from(&self) -> IpAddr {
+        self.address().unwrap_or(Ipv4Addr::LOCALHOST.into())
+    }
+
     pub(super) fn descriptor(&self) -> RawFd {
         match self {
             Self::Tcp(stream) | Self::Tls(stream, _) => stream.as_raw_fd(),

@@ -12,7 +12,7 @@ use starling_model::IpRange;
 
 /// Where a request came from; a Unix socket is of this machine.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct CameFrom(pub(super) IpAddr);
+pub(crate) struct CameFrom(pub(crate) IpAddr);
 
 /// Who is turned away.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

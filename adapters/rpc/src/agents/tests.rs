@@ -9,7 +9,7 @@ use prost::Message;
 use starling_attach::message::{Applied, ServerSays, through};
 use starling_identity::Identity;
 use tokio::io::DuplexStream;
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::*;
@@ -104,8 +104,9 @@ fn serve(revisions: std::ops::Range<u64>, pipe: DuplexStream) -> (Arc<Talker>, w
     let peer =
         Peer::Member { identity, key: KeyFingerprint([1; 32]), address: ([127, 0, 0, 1], 1).into(), is_local: true };
     let pulse = Pulse::new();
-    let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-    let connection = Connection::new(Pulsed::new(pipe, Arc::clone(&pulse)), None, permit, stopping.clone());
+    let entrance = starling_sockets::Entrance::new("test", 1.into());
+    let held = crate::connection::Held::of(entrance.enter(std::net::Ipv4Addr::LOCALHOST.into(), 0).expect("a place"));
+    let connection = Connection::new(Pulsed::new(pipe, Arc::clone(&pulse)), None, held, stopping.clone());
     let doors = Doors { agents: Some(Arc::new(Door(Arc::clone(&talker)))), ..Doors::default() };
     tokio::spawn(serve_connection(connection, Origin { peer: Some(peer), pulse }, doors, stopping));
     (talker, stop)

@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
@@ -13,6 +14,7 @@ use h2::{Reason, RecvStream};
 use http::{HeaderMap, HeaderValue, Request};
 use starling_traffic::retry::Ended;
 
+use super::heard::{Heard, lost};
 use super::pump::{Moved, PumpError, pass, send};
 use super::source::Source;
 use super::{CONNECTION_WINDOW, HEADER_LIST_BYTES_MAX, Http2Error, SEND_BUFFER_BYTES, STREAM_WINDOW};
@@ -29,17 +31,22 @@ const ATTEMPTS: u32 = 3;
 /// Calls on one connection before another is opened: one congested connection must not hold up all of them.
 const STREAMS_PER_CONNECTION: usize = 100;
 
+/// A call that ends after so long takes its connection out of the pool if nothing at all was heard on it meanwhile.
+const SUSPECT_AFTER: Duration = Duration::from_secs(1);
+
 /// A connection that many calls share.
 #[derive(Clone)]
 pub(crate) struct Shared {
     sender: SendRequest<Bytes>,
     open: Rc<Cell<usize>>,
     closed: Rc<Cell<bool>>,
+    /// Counts what the server sends.
+    heard: Rc<Cell<u64>>,
 }
 
 impl Shared {
-    /// Opens one over a stream.
-    pub(crate) async fn open(stream: Stream, opened: Option<Opened>) -> Result<Self, h2::Error> {
+    /// Opens one over a stream; `pings` if the server is on another machine, which can vanish.
+    pub(crate) async fn open(stream: Stream, opened: Option<Opened>, pings: bool) -> Result<Self, h2::Error> {
         let mut builder = Builder::new();
         builder
             .enable_push(false)
@@ -47,17 +54,25 @@ impl Shared {
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_header_list_size(HEADER_LIST_BYTES_MAX)
             .max_send_buffer_size(SEND_BUFFER_BYTES);
-        let (sender, connection) = builder.handshake(Conn::new(stream)).await?;
+        let (heard, open) = (Rc::default(), Rc::default());
+        let (sender, mut connection) = builder.handshake(Heard::new(Conn::new(stream), &heard)).await?;
         let closed = Rc::new(Cell::new(false));
-        let ended = Rc::clone(&closed);
+        let shared = Self { sender, open, closed, heard };
+        let (ended, heard, calls) = (Rc::clone(&shared.closed), Rc::clone(&shared.heard), Rc::clone(&shared.open));
+        let ping = connection.ping_pong().filter(|_| pings);
         tokio::task::spawn_local(async move {
             let _counted = opened;
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "an HTTP/2 connection to a server broke off");
+            tokio::select! {
+                ended = connection => if let Err(error) = ended {
+                    tracing::debug!(%error, "an HTTP/2 connection to a server broke off");
+                },
+                () = lost(ping, &heard, &calls) => {
+                    tracing::debug!("a server answers no PING: its HTTP/2 connection is closed");
+                }
             }
             ended.set(true);
         });
-        Ok(Self { sender, open: Rc::default(), closed })
+        Ok(shared)
     }
 
     /// Whether another call should go over it.
@@ -75,16 +90,28 @@ impl Shared {
 
     fn begin(&self) -> Open {
         self.open.set(self.open.get() + 1);
-        Open(Rc::clone(&self.open))
+        let (open, closed, heard) = (Rc::clone(&self.open), Rc::clone(&self.closed), Rc::clone(&self.heard));
+        Open { open, closed, before: heard.get(), heard, began: Instant::now() }
     }
 }
 
 /// A call under way.
-struct Open(Rc<Cell<usize>>);
+struct Open {
+    open: Rc<Cell<usize>>,
+    closed: Rc<Cell<bool>>,
+    heard: Rc<Cell<u64>>,
+    /// What was heard before it began.
+    before: u64,
+    began: Instant,
+}
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        self.open.set(self.open.get() - 1);
+        // Others that wait on the connection go on; later ones take another.
+        if self.heard.get() == self.before && self.began.elapsed() >= SUSPECT_AFTER {
+            self.closed.set(true);
+        }
     }
 }
 

@@ -34,6 +34,7 @@ const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
 
 /// Counts the frames of one client.
 #[derive(Debug)]
@@ -48,6 +49,12 @@ pub(crate) struct Meter {
     /// Bytes sent that have paid for nothing yet.
     sent: usize,
     exceeded: bool,
+    /// Heads of frames that have come.
+    frames: u64,
+    /// The header list that has begun and has not come to its end.
+    block: Option<u64>,
+    /// The frame under way is its last.
+    ends_block: bool,
 }
 
 impl Meter {
@@ -60,6 +67,9 @@ impl Meter {
             have: 0,
             sent: 0,
             exceeded: false,
+            frames: 0,
+            block: None,
+            ends_block: false,
         }
     }
 
@@ -68,6 +78,7 @@ impl Meter {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
             bytes = &bytes[skipped..];
+            self.end_block();
             let taken = (HEAD_BYTES - self.have).min(bytes.len());
             self.head[self.have..self.have + taken].copy_from_slice(&bytes[..taken]);
             self.have += taken;
@@ -82,6 +93,12 @@ impl Meter {
     fn frame(&mut self, now: &impl Fn() -> Instant) {
         let [high, middle, low, kind, flags, ..] = self.head;
         self.skip = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+        self.frames += 1;
+        if matches!(kind, HEADERS | CONTINUATION) {
+            self.block = self.block.or(Some(self.frames));
+            self.ends_block = flags & END_HEADERS != 0;
+            self.end_block();
+        }
         let pays = match kind {
             DATA => self.skip > 0 || flags & END_STREAM != 0,
             HEADERS => true,
@@ -93,6 +110,18 @@ impl Meter {
             // Those two have limits of their own.
             self.spend(now);
         }
+    }
+
+    /// Notes that a header list is whole once its last frame is.
+    fn end_block(&mut self) {
+        if self.ends_block && self.skip == 0 {
+            (self.block, self.ends_block) = (None, false);
+        }
+    }
+
+    /// The number of the header list, or of the frame, that has begun and has not come to its end.
+    fn unfinished(&self) -> Option<u64> {
+        self.block.or_else(|| (self.have > 0).then_some(self.frames))
     }
 
     fn spend(&mut self, now: &impl Fn() -> Instant) {
@@ -117,13 +146,22 @@ impl Meter {
 pub(crate) struct Metered {
     conn: Conn,
     meter: Meter,
-    told: Rc<Cell<bool>>,
+    told: Rc<Told>,
+}
+
+/// What a meter has found.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// The client sends too many frames that carry nothing.
+    pub(crate) exceeds: Cell<bool>,
+    /// The number of what the client has begun to send and not finished.
+    pub(crate) unfinished: Cell<Option<u64>>,
 }
 
 impl Metered {
-    /// With a cell that says whether the client has sent too much of nothing.
-    pub(crate) fn new(conn: Conn) -> (Self, Rc<Cell<bool>>) {
-        let told = Rc::default();
+    /// With what it finds.
+    pub(crate) fn new(conn: Conn) -> (Self, Rc<Told>) {
+        let told = Rc::<Told>::default();
         (Self { conn, meter: Meter::new(Instant::now()), told: Rc::clone(&told) }, told)
     }
 }
@@ -134,7 +172,8 @@ impl AsyncRead for Metered {
         let before = buf.filled().len();
         let read = Pin::new(&mut this.conn).poll_read(cx, buf);
         this.meter.read(&buf.filled()[before..], Instant::now);
-        this.told.set(this.meter.exceeded);
+        this.told.exceeds.set(this.meter.exceeded);
+        this.told.unfinished.set(this.meter.unfinished());
         read
     }
 }
@@ -178,6 +217,28 @@ mod tests {
             meter.read(&frame(6, 0, 8), || now);
             assert!(meter.exceeded, "one too many, in parts of {cut}");
         }
+    }
+
+    #[test]
+    fn a_header_list_is_unfinished_until_its_last_byte_however_it_is_cut() {
+        let now = Instant::now();
+        let mut meter = Meter::new(now);
+        meter.read(&[b'x'; PREFACE_BYTES], || now);
+        let list = [frame(HEADERS, END_STREAM, 3), frame(CONTINUATION, 0, 2), frame(CONTINUATION, END_HEADERS, 2)];
+        let list = list.concat();
+        for byte in &list[..list.len() - 1] {
+            meter.read(&[*byte], || now);
+            assert!(meter.unfinished().is_some());
+        }
+        meter.read(&list[list.len() - 1..], || now);
+        assert_eq!(meter.unfinished(), None);
+        let first = meter.frames;
+        meter.read(&frame(HEADERS, END_STREAM, 0), || now);
+        assert_eq!(meter.unfinished(), Some(first + 1));
+        meter.read(&frame(CONTINUATION, 0, 1), || now);
+        assert_eq!(meter.unfinished(), Some(first + 1), "it is still the same list");
+        meter.read(&frame(CONTINUATION, END_HEADERS, 0), || now);
+        assert_eq!(meter.unfinished(), None);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The application behind api: connections that the test answers by hand, or one that always answers the same.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -36,14 +36,16 @@ impl App {
     /// Answers each request of HTTP/1.1 with its head, until this is dropped.
     pub fn mirror(&self) -> Running {
         let (listener, served) = (Arc::clone(&self.listener), Arc::<AtomicU64>::default());
-        let count = Arc::clone(&served);
+        let (count, heads) = (Arc::clone(&served), Arc::<Mutex<Vec<String>>>::default());
+        let seen = Arc::clone(&heads);
         let task = tokio::spawn(async move {
             while let Ok((tcp, _)) = listener.accept().await {
-                let count = Arc::clone(&count);
+                let (count, seen) = (Arc::clone(&count), Arc::clone(&seen));
                 tokio::spawn(async move {
                     let mut wire = Wire::new(tcp);
                     while let Some(head) = wire.try_head().await {
                         count.fetch_add(1, Ordering::Relaxed);
+                        seen.lock().unwrap().push(head.clone());
                         let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{head}", head.len());
                         if wire.try_send(answer).await.is_err() {
                             break;
@@ -52,7 +54,7 @@ impl App {
                 });
             }
         });
-        Running { task, served }
+        Running { task, served, heads }
     }
 
     /// Answers each request of HTTP/2 with its body and trailers, until this is dropped.
@@ -71,7 +73,7 @@ impl App {
                 });
             }
         });
-        Running { task, served }
+        Running { task, served, heads: Arc::default() }
     }
 }
 
@@ -131,11 +133,18 @@ pub struct Running {
     task: JoinHandle<()>,
     /// Requests that it was sent.
     pub served: Arc<AtomicU64>,
+    /// The heads of those in HTTP/1.1, with whatever came before them and is none.
+    heads: Arc<Mutex<Vec<String>>>,
 }
 
 impl Running {
     pub fn served(&self) -> u64 {
         self.served.load(Ordering::Relaxed)
+    }
+
+    /// The heads of requests in HTTP/1.1 that it was sent.
+    pub fn heads(&self) -> Vec<String> {
+        self.heads.lock().unwrap().clone()
     }
 }
 

@@ -223,3 +223,23 @@ async fn a_window_of_zero_holds_little_and_not_for_ever() {
     let (response, _to) = witness.begin(request("GET", "/"), true);
     assert_eq!(within(response).await.unwrap().status(), 200);
 }
+
+#[tokio::test]
+async fn a_header_list_that_stops_and_a_connection_without_requests_are_closed() {
+    let mut setup = Setup::of(Protocol::Http2);
+    let short = Duration::from_millis(400);
+    setup.timeouts = Timeouts { head: short, first: short, leave: short, ..Timeouts::default() };
+    let world = World::start(setup).await;
+    let _app = world.app.mirror_http2();
+    // A peer that says nothing after its handshake.
+    let mut silent = world.peer("web", starling_tls::Alpn::Http2).await;
+    silent.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+    silent.send(frame(SETTINGS, 0, 0, &[])).await;
+    let mut partial = raw(&world, &[]).await;
+    partial.send(frame(HEADERS, END_STREAM, 1, &get_block())).await;
+    // What is said before the end is of no interest.
+    partial.rest().await;
+    silent.rest().await;
+    let mut witness = Client::open(&world).await;
+    assert_eq!(witness.get("/").await.unwrap().status, 200);
+}

@@ -1,8 +1,13 @@
 //! Bytes through both hops.
 
+use std::time::Duration;
+
+use starling_admission::Share;
 use starling_model::{Action, Protocol, SourceDecision};
+use starling_proxy::Timeouts;
 use starling_tls::Alpn;
 
+use crate::wire::Wire;
 use crate::world::{Setup, World, connect_tls, counted, rule};
 
 const LARGE: usize = 10 * 1024 * 1024;
@@ -70,4 +75,48 @@ async fn connections_past_the_limit_are_refused_and_others_stay() {
     kept.pop();
     crate::wire::eventually("there is room again", || counted(&world.api.engine)["open"] == 1).await;
     assert!(connect_tls(&world.ca, "web", Alpn::Opaque, world.public).await.is_ok());
+}
+
+#[tokio::test]
+async fn connections_that_carry_nothing_end() {
+    let mut setup = Setup::of(Protocol::Tcp);
+    let (short, long) = (Duration::from_millis(300), Duration::from_secs(600));
+    setup.timeouts = Timeouts { half_closed: short, tcp_idle: long, ..Timeouts::default() };
+    let world = World::start(setup).await;
+    let (mut client, mut app) = (world.client().await, world.app.accept().await);
+    client.send("a question").await;
+    assert_eq!(app.exactly(10).await, b"a question");
+    tokio::io::AsyncWriteExt::shutdown(&mut client.stream).await.unwrap();
+    assert!(app.ends().await, "its direction has ended");
+    assert!(client.ends().await, "nobody answers, and the other direction ends in time");
+
+    let mut setup = Setup::of(Protocol::Tcp);
+    setup.timeouts = Timeouts { half_closed: long, tcp_idle: short, ..Timeouts::default() };
+    let world = World::start(setup).await;
+    let (mut client, mut app) = (world.client().await, world.app.accept().await);
+    client.send("hello").await;
+    assert_eq!(app.exactly(5).await, b"hello");
+    assert!(app.ends().await && client.ends().await, "nothing moves");
+}
+
+#[tokio::test]
+async fn idle_connections_keep_nobody_out() {
+    let mut setup = Setup::of(Protocol::Tcp);
+    setup.share = Share::of(32);
+    let world = World::start(setup).await;
+    let mut kept = world.client().await;
+    let mut app = world.app.accept().await;
+    let mut idle = Vec::new();
+    for _ in 0..100 {
+        idle.push(Wire::new(tokio::net::TcpStream::connect(world.public).await.unwrap()));
+    }
+    for _ in 0..10 {
+        let mut peer = world.peer("web", Alpn::Opaque).await;
+        peer.send("in").await;
+        assert_eq!(world.app.accept().await.exactly(2).await, b"in");
+    }
+    assert!(idle[0].ends().await, "the oldest makes room");
+    assert!(counted(&world.api.engine)["open"] <= 32);
+    kept.send("still here").await;
+    assert_eq!(app.exactly(10).await, b"still here");
 }

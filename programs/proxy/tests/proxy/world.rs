@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
+use starling_admission::Share;
 use starling_identity::{Identity, IssuanceRules, Layout, SpiffeId};
 use starling_model::{
     Action, BalancePolicy, Datacenter, InstanceId, InstanceKey, IntentionPermission, IntentionSubject, Namespace,
@@ -16,7 +17,7 @@ use starling_model::{
 };
 use starling_plan::plan::{Limits, LocalApp, Trust};
 use starling_plan::{Cluster, Endpoint, Endpoints, Inbound, Outbound, Plan, Routes};
-use starling_proxy::{Engine, Keys, ListenError, Timeouts, Workload};
+use starling_proxy::{Engine, Inherited, Keys, ListenError, Timeouts, Workload};
 use starling_tls::{
     Alpn, CertificateAuthority, CredentialSlot, Credentials, LeafKey, TrustRoots, workload_client_config,
 };
@@ -43,6 +44,8 @@ pub struct Setup {
     pub max_connections: Option<u32>,
     /// Of each engine.
     pub workers: usize,
+    /// Connections of each engine.
+    pub share: Share,
 }
 
 impl Setup {
@@ -55,6 +58,7 @@ impl Setup {
             request_timeout: None,
             max_connections: None,
             workers: 1,
+            share: Share::of(65_536),
         }
     }
 
@@ -71,6 +75,9 @@ pub fn rule(source: &str, decision: SourceDecision) -> PolicyRule {
     PolicyRule { source, written_for, precedence: 9, decision }
 }
 
+/// Old enough to have issued a certificate that ends now.
+const CA_AGE_S: u64 = 10 * 24 * 60 * 60;
+
 /// A CA.
 pub struct Ca {
     authority: CertificateAuthority,
@@ -80,7 +87,8 @@ pub struct Ca {
 impl Ca {
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let authority = CertificateAuthority::create(folder.path(), &trust_domain(), now()).unwrap();
+        let authority =
+            CertificateAuthority::create(folder.path(), &trust_domain(), UnixSeconds(now().0 - CA_AGE_S)).unwrap();
         Self { authority, _folder: folder }
     }
 
@@ -89,9 +97,14 @@ impl Ca {
     }
 
     pub fn credentials(&self, name: &str) -> Credentials {
+        self.credentials_of(name, now())
+    }
+
+    /// Those that were issued at some time.
+    pub fn credentials_of(&self, name: &str, at: UnixSeconds) -> Credentials {
         let key = LeafKey::generate().unwrap();
         let request = key.csr_der().unwrap();
-        let leaf = self.authority.issue_leaf(&request, &identity(name), &IssuanceRules::default(), now(), None);
+        let leaf = self.authority.issue_leaf(&request, &identity(name), &IssuanceRules::default(), at, None);
         Credentials::new(&leaf.unwrap().chain_pem, &key).unwrap()
     }
 
@@ -114,7 +127,8 @@ pub struct Sidecar {
 
 impl Sidecar {
     pub async fn start(setup: &Setup, plan: Plan, keys: Arc<Keys>) -> Self {
-        let engine = Arc::new(Engine::start_with(setup.workers, setup.timeouts).unwrap());
+        let engine = Engine::limited(setup.workers, setup.timeouts, Inherited::default(), setup.share);
+        let engine = Arc::new(engine.unwrap());
         let mut sidecar = Self { engine, plan, keys, workload: None };
         sidecar.apply().await;
         sidecar
@@ -186,7 +200,17 @@ pub async fn connect_tls(
     alpn: Alpn,
     address: SocketAddr,
 ) -> std::io::Result<TlsStream<TcpStream>> {
-    let slot = CredentialSlot::new(ca.credentials(name));
+    connect_with(ca, ca.credentials(name), alpn, address).await
+}
+
+/// Connects with these credentials, and expects api.
+pub async fn connect_with(
+    ca: &Ca,
+    credentials: Credentials,
+    alpn: Alpn,
+    address: SocketAddr,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let slot = CredentialSlot::new(credentials);
     let config = workload_client_config(slot, &ca.roots(), Identity::Workload(identity("api")), alpn).unwrap();
     let tcp = TcpStream::connect(address).await?;
     TlsConnector::from(Arc::new(config)).connect(sni().try_into().unwrap(), tcp).await

@@ -7,11 +7,12 @@ use anyhow::Context;
 use clap::ValueEnum;
 use serde::Deserialize;
 use starling_model::Action;
-use starling_proxy::Engine;
 use starling_proxy::admin::{self, AdminAddress, AdminListener};
+use starling_proxy::{Engine, Inherited, Timeouts};
 use starling_telemetry::{LogError, LogFormat, Registry, judge_filter, start_log};
 
 use super::serving::Serving;
+use crate::descriptors;
 use crate::outcome::usage;
 
 /// What is logged, and how.
@@ -113,7 +114,9 @@ impl DataPlaneArgs {
             }
         };
         let workers = proxy_workers(self.proxy_workers);
-        let engine = Arc::new(Engine::start(workers).context("starting the native data plane")?);
+        let share = descriptors::of_agent()?.data_plane;
+        let engine = Engine::limited(workers, Timeouts::default(), Inherited::default(), share);
+        let engine = Arc::new(engine.context("starting the native data plane")?);
         engine.register(registry);
         Ok(Some(NativePlane { engine, admin }))
     }

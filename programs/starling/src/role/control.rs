@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::anyhow;
 use http::Request;
 use hyper::body::Incoming;
+use starling_admission::Shares;
 use starling_agent::Proxies;
 use starling_dns::Responder;
 use starling_http_api::{AgentPort, EntryPoint, MeshFacts, Ports, Router};
@@ -25,7 +26,6 @@ use super::http_doors::HttpSockets;
 use super::peers::Peers;
 use super::proxies_door::ProxiesDoor;
 use super::{Serving, cut_off, dns_for_agents, doors, server_certificate};
-use crate::descriptors::Shares;
 
 /// Envoy minors that the tests run, newest first.
 pub(crate) const ENVOY_VERSIONS: [&str; 1] = ["1.40.0"];
@@ -110,7 +110,7 @@ impl Control {
         };
         let own_api = api(agent.clone(), EntryPoint::Own);
         let for_agents = starling_http_api::stopped_by(api(None, EntryPoint::Agents), serving.stopping());
-        http.serve(serving, own_api, shares.http).await;
+        http.serve(serving, own_api, &shares).await;
         if let Some(Beside { agent, proxies, grpc: Some(grpc) }) = beside {
             let source = Arc::new(ProxiesDoor { proxies, agent, catalog: Arc::clone(&catalog) as _ });
             let served = starling_rpc::serve(grpc, source, shares.grpc, serving.stopped());
@@ -120,7 +120,7 @@ impl Control {
         let responder = Responder::new(DnsReader::new(Arc::clone(&catalog), asker)).configured(self.dns.clone());
         let responder = Arc::new(responder.counted(&self.registry));
         for DnsSockets { udp, tcp } in dns {
-            serving.spawn(starling_dns::serve(udp, tcp, Arc::clone(&responder), serving.stopped())).await;
+            serving.spawn(starling_dns::serve(udp, tcp, Arc::clone(&responder), shares.dns, serving.stopped())).await;
         }
         let Some(grpc_tls) = grpc_tls else { return Ok(()) };
         let (tls, renewing) = server_certificate::listener(&self.server, grpc_tls.local_addr()?.ip()).await?;

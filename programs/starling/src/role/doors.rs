@@ -16,8 +16,8 @@ pub(crate) struct DnsSockets {
 }
 
 /// For the HTTP API.
-pub(crate) async fn http(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| taken("the HTTP API", address, "--http-addr"))
+pub(crate) fn http(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    starling_rpc::listen(address).with_context(|| taken("the HTTP API", address, "--http-addr"))
 }
 
 /// For xDS in plaintext.

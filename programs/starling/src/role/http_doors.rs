@@ -12,6 +12,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use nix::unistd::{Gid, Group, Uid, User};
 use rustls::ServerConfig;
+use starling_admission::Shares;
 use starling_http_api::{Door, Guards, Places, Router, guarded};
 use starling_model::IpRange;
 use starling_tls::LeastTls;
@@ -132,7 +133,7 @@ impl HttpSockets {
     pub(crate) async fn bind(addresses: &[SocketAddr], args: &HttpDoorArgs) -> anyhow::Result<Self> {
         let mut tcp = Vec::new();
         for address in addresses.iter().filter(|_| !args.http_socket_only) {
-            tcp.push(doors::http(*address).await?);
+            tcp.push(doors::http(*address)?);
         }
         let tls = Https::bind(args).await?;
         let first = tcp.first().or(tls.as_ref().and_then(|https| https.listeners.first()));
@@ -158,15 +159,20 @@ impl HttpSockets {
     }
 
     /// Serves the same at all of them, until the end.
-    pub(crate) async fn serve(self, serving: &Serving, router: Router, places: Places) {
+    pub(crate) async fn serve(self, serving: &Serving, router: Router, shares: &Shares) {
         let router = guarded(router, self.guards);
+        let places = Places::new(shares.http, shares.health);
         for listener in self.tcp {
-            serving.spawn(starling_http_api::serve(listener, router.clone(), places, serving.stopped())).await;
+            serving
+                .spawn(starling_http_api::serve(listener, router.clone(), Arc::clone(&places), serving.stopped()))
+                .await;
         }
         if let Some(Https { listeners, files, config, read }) = self.tls {
             for listener in listeners {
                 let door = Door::Tls(listener, config.subscribe());
-                serving.spawn(starling_http_api::serve(door, router.clone(), places, serving.stopped())).await;
+                serving
+                    .spawn(starling_http_api::serve(door, router.clone(), Arc::clone(&places), serving.stopped()))
+                    .await;
             }
             serving.spawn_endless(follow(files, config, read)).await;
         }

@@ -1,7 +1,7 @@
 //! Intentions in traffic: by connection, by request, and which of several decides. `starling can` says the same.
 
 use serde_json::{Value, json};
-use starling_e2e::{Answer, Connection, Instance, Mesh, MeshOptions, Method, Workload, eventually, http};
+use starling_e2e::{Answer, Connection, Instance, Mesh, MeshOptions, Method, Plane, Workload, eventually, http};
 
 /// One request, and whether a rule under test matches it.
 struct Request {
@@ -174,6 +174,24 @@ async fn a_denied_tcp_service_closes_connections() {
     let target = "/v1/connect/intentions/exact?source=web&destination=db";
     let permissions = json!({"Permissions": [{"Action": "deny", "HTTP": {"PathPrefix": "/"}}]});
     assert_eq!(mesh.put(target, &permissions).await.status, 400);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denied_tcp_service_closes_open_connections() {
+    let mesh = Mesh::start(MeshOptions { native: true, ..MeshOptions::default() }).await;
+    let (web, _db) = tokio::join!(
+        Workload::new("web").calls("db").start_on(&mesh, Plane::Native),
+        Workload::new("db").start_on(&mesh, Plane::Native),
+    );
+    web.served_by("db", &["db"], "nothing is denied").await;
+    let mut connection = Connection::open(&web.upstream("db")).await.expect("a connection");
+    assert_eq!(connection.get("/").await.expect("an answer").status, 200);
+    mesh.intention("web", "db", "deny").await;
+    eventually("the open connection is closed", async || {
+        anyhow::ensure!(connection.is_over().await, "it is open");
+        Ok(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
