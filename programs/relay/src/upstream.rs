@@ -270,7 +270,7 @@ impl Keeper {
         if line.heard_at.is_some() {
             self.upstream.metrics.lost.inc();
         }
-        let (Ended::Lost(reason) | Ended::Anew(reason)) = ended;
+        let reason = ended.reason();
         let address = line.address;
         if line.purpose == Purpose::Standby {
             self.standby.ended(line.heard_at);
@@ -305,6 +305,7 @@ impl Keeper {
                 );
                 self.upstream.metrics.anew.inc();
             }
+            Ended::Refused(reason) => tracing::warn!(address, reason, "the server refuses this relay"),
             Ended::Lost(reason) if line.heard_at.is_some() => {
                 tracing::warn!(address, reason, "no server is reached; agents are served from what was heard")
             }

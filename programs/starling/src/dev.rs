@@ -182,7 +182,7 @@ impl Running {
         memory::register(&registry);
         let (path, name) = (data_dir.path.clone(), node::name(args.node_name.as_ref())?);
         // Everything is read before anything is written, so that a start that is refused leaves all as it was.
-        let seal = match args.seal_key_file {
+        let seal = match args.seal_key_file.clone() {
             None if guise.is_consul => consul::seal_key(&path)?,
             named => named,
         };
@@ -203,7 +203,7 @@ impl Running {
             trust_domain: server.trust_domain().clone(),
             datacenter: args.datacenter.clone(),
             namespace: starling_server::default_namespace(),
-            default_intention_action: args.default_intention_policy.into(),
+            default_intention_action: args.intention_policy().into(),
             layout: starling_identity::Layout::Consul,
         };
         let view = Arc::new(link::View(Arc::clone(&server)));

@@ -31,9 +31,9 @@ pub(crate) struct DevArgs {
     #[arg(long)]
     pub(crate) demo: bool,
 
-    /// What holds for a call that no intention covers
-    #[arg(long, value_enum, default_value_t, value_name = "POLICY")]
-    pub(crate) default_intention_policy: IntentionPolicy,
+    /// Allow or deny calls that no intention covers [default: as --acl-default-policy, else allow]
+    #[arg(long, value_enum, value_name = "POLICY")]
+    pub(crate) default_intention_policy: Option<IntentionPolicy>,
 
     /// Have access controlled, by tokens and their policies, with what holds where no rule does; without it, anybody may do anything
     #[arg(long, value_enum, value_name = "POLICY")]
@@ -85,4 +85,11 @@ pub(crate) struct DevArgs {
 
     #[command(flatten)]
     pub(crate) log: LogArgs,
+}
+
+impl DevArgs {
+    /// The policy of calls that no intention covers.
+    pub(crate) fn intention_policy(&self) -> IntentionPolicy {
+        IntentionPolicy::or_as_acl(self.default_intention_policy, self.acl_default_policy)
+    }
 }

@@ -129,14 +129,31 @@ pub(crate) fn proxy_workers(said: Option<u16>) -> usize {
 }
 
 /// What holds where no intention does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum IntentionPolicy {
     /// Every call may pass.
-    #[default]
     Allow,
     /// No call may pass.
     Deny,
+}
+
+impl IntentionPolicy {
+    /// The policy that was given, else that of access control. Warns where calls are allowed by default and access is not.
+    pub(crate) fn or_as_acl(given: Option<Self>, acl: Option<AclDefault>) -> Self {
+        match (given, acl) {
+            (Some(Self::Allow), Some(AclDefault::Deny)) => {
+                tracing::warn!(
+                    "calls without an intention are allowed although the ACL default policy is deny; \
+                     set --default-intention-policy deny to deny them"
+                );
+                Self::Allow
+            }
+            (Some(given), _) => given,
+            (None, Some(AclDefault::Deny)) => Self::Deny,
+            (None, Some(AclDefault::Allow) | None) => Self::Allow,
+        }
+    }
 }
 
 impl From<IntentionPolicy> for Action {

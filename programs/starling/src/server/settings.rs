@@ -80,6 +80,7 @@ impl Settings {
         };
         let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let datacenter = args.datacenter.clone().or(raw.datacenter);
+        let acl_default_policy = args.acl_default_policy.or(raw.acl_default_policy);
         let policy = args.default_intention_policy.or(raw.default_intention_policy);
         let vault = raw.ca.and_then(|ca| ca.vault).map(|raw| vault(path, raw)).transpose()?;
         // It signs in some milliseconds, of which it waits the most.
@@ -89,8 +90,8 @@ impl Settings {
             grpc_tls_addr: args.grpc_tls_addr.or(raw.grpc_tls_addr).unwrap_or_else(|| loopback(8503)),
             dns_addr: args.dns_addr.or(raw.dns_addr).unwrap_or_else(|| loopback(8600)),
             datacenter: datacenter.map_or_else(|| Datacenter::new("dc1"), Ok)?,
-            default_intention_policy: policy.unwrap_or_default(),
-            acl_default_policy: args.acl_default_policy.or(raw.acl_default_policy),
+            default_intention_policy: IntentionPolicy::or_as_acl(policy, acl_default_policy),
+            acl_default_policy,
             grace: raw.node_grace.map_or(Ok(GRACE_DEFAULT), |text| grace(path, &text))?,
             csr: csr(raw.csr_max_per_second, concurrent),
             vault,
@@ -190,6 +191,19 @@ mod tests {
         assert_eq!(found.default_intention_policy, IntentionPolicy::Deny);
         assert_eq!(found.acl_default_policy, Some(AclDefault::Deny));
         assert_eq!(settings("", &[]).unwrap().csr, CsrLimits::default());
+    }
+
+    #[test]
+    fn calls_without_an_intention_follow_the_acl_default_unless_set() {
+        for (file, expected) in [
+            ("", IntentionPolicy::Allow),
+            ("acl_default_policy = \"allow\"\n", IntentionPolicy::Allow),
+            ("acl_default_policy = \"deny\"\n", IntentionPolicy::Deny),
+            ("acl_default_policy = \"deny\"\ndefault_intention_policy = \"allow\"\n", IntentionPolicy::Allow),
+            ("acl_default_policy = \"allow\"\ndefault_intention_policy = \"deny\"\n", IntentionPolicy::Deny),
+        ] {
+            assert_eq!(settings(file, &[]).unwrap().default_intention_policy, expected, "{file}");
+        }
     }
 
     #[test]

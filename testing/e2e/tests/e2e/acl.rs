@@ -72,7 +72,7 @@ async fn tokens_hold_over_the_end_of_a_server_and_at_agents_apart_while_none_is_
     .await;
     let anonymous = "/v1/acl/token/00000000-0000-0000-0000-000000000002";
     made(&server, anonymous, &root, &json!({"Policies": [{"Name": "ready"}]})).await;
-    let join = server.cli(&["token", "create", "--join", "--token", &root]).await.success().stdout;
+    let join = server.cli(&["token", "create", "--join", "--services", "*", "--token", &root]).await.success().stdout;
     let agent = Mesh::start(node(&server, "n1", Some(join.trim()))).await;
     let register = |name: &str| json!({"Name": name});
     let at = "/v1/agent/service/register";

@@ -14,7 +14,8 @@ async fn agent(server: &Mesh, root: &str) -> Mesh {
     made(server, "/v1/acl/policy", root, &json!({"Name": "reads", "Rules": reads.join(" ")})).await;
     let anonymous = "/v1/acl/token/00000000-0000-0000-0000-000000000002";
     made(server, anonymous, root, &json!({"Policies": [{"Name": "reads"}]})).await;
-    let join = server.cli(&["token", "create", "--join", "--token", root]).await.success().stdout;
+    let join =
+        server.cli(&["token", "create", "--join", "--services", "web,api", "--token", root]).await.success().stdout;
     Mesh::start(node(server, "n1", Some(join.trim()))).await
 }
 

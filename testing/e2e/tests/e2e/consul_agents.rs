@@ -267,7 +267,11 @@ async fn closed() -> (Mesh, String, String) {
     let server = server("acl_default_policy = \"deny\"\n").await;
     let root = server.put("/v1/acl/bootstrap", &json!({})).await.success().json();
     let root = root["SecretID"].as_str().expect("a secret").to_owned();
-    let join = server.cli(&["token", "create", "--join", "--reusable", "--token", &root]).await.success().stdout;
+    let join = server
+        .cli(&["token", "create", "--join", "--reusable", "--services", "web", "--token", &root])
+        .await
+        .success()
+        .stdout;
     (server, root, join.trim().to_owned())
 }
 

@@ -8,17 +8,28 @@ use starling_rpc::CallError;
 pub enum Ended {
     /// It may be tried again.
     Lost(String),
+    /// The server refuses the caller: another key holds its name, or it was evicted.
+    Refused(String),
     /// The server has not what was heard before.
     Anew(String),
+}
+
+impl Ended {
+    /// Why it ended.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Lost(reason) | Self::Refused(reason) | Self::Anew(reason) => reason,
+        }
+    }
 }
 
 impl From<CallError> for Ended {
     fn from(error: CallError) -> Self {
         match error {
             CallError::BeginAnew { reason } => Self::Anew(reason),
-            CallError::Refused { reason }
-            | CallError::Unavailable { reason }
-            | CallError::Overloaded { reason, .. } => Self::Lost(reason),
+            CallError::Refused { reason } => Self::Refused(reason),
+            CallError::Unavailable { reason } | CallError::Overloaded { reason, .. } => Self::Lost(reason),
         }
     }
 }

@@ -35,6 +35,7 @@ pub async fn run(config: UplinkConfig, uplink: Arc<Uplink>, mirror: Arc<Mirror>,
         primary: Attempts::default(),
         standby: Attempts::default(),
         without_primary_since: None,
+        refusal: None,
     };
     let mut changed = keeper.config.servers.changed();
     let mut sweeps = tokio::time::interval(SWEEP_INTERVAL.mul_f64(0.75 + fastrand::f64() / 2.0));
@@ -84,6 +85,8 @@ struct Keeper {
     standby: Attempts,
     /// Since the last one was lost; `None` before the first.
     without_primary_since: Option<Instant>,
+    /// The last refusal that was logged.
+    refusal: Option<String>,
 }
 
 /// What a connection is for.
@@ -231,7 +234,7 @@ impl Keeper {
         let Some(line) = self.lines.remove(&number) else { return };
         let server = &*line.address;
         self.config.servers.failed(server);
-        let (Ended::Lost(reason) | Ended::Anew(reason)) = ended;
+        let reason = ended.reason();
         let is_all_there_is = line.purpose == Purpose::Successor && self.find(Purpose::Primary).is_none();
         match line.purpose {
             Purpose::Standby => {
@@ -271,6 +274,7 @@ impl Keeper {
                         tracing::warn!(server, reason, "the server has not what this agent heard; it begins anew");
                         self.mirror.begin_anew();
                     }
+                    Ended::Refused(reason) => self.refused(server, reason),
                     Ended::Lost(reason) if line.heard_at.is_some() => {
                         tracing::info!(server, reason, "the stream ended")
                     }
@@ -280,10 +284,18 @@ impl Keeper {
         }
     }
 
+    /// Warns of a refusal once: the same one is repeated at every attempt until an operator acts.
+    fn refused(&mut self, server: &str, reason: &str) {
+        if self.refusal.as_deref() != Some(reason) {
+            tracing::warn!(server, reason, "the server refuses this node");
+            self.refusal = Some(reason.to_owned());
+        }
+    }
+
     /// Without a primary, one that is open and has yet to tell everything is further than another would be: calls go over
     /// it already.
     fn keep_what_is_open(&mut self, lost: &Ended) {
-        let is_of_use = |line: &Kept| matches!(lost, Ended::Lost(_)) && line.client.is_some();
+        let is_of_use = |line: &Kept| matches!(lost, Ended::Lost(_) | Ended::Refused(_)) && line.client.is_some();
         let opened = self.lines.iter().find(|(_, line)| is_of_use(line)).map(|(number, _)| *number);
         self.lines.retain(|number, _| Some(*number) == opened);
         let Some(line) = self.lines.values_mut().next() else {
