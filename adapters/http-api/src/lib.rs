@@ -6,6 +6,7 @@
 
 pub mod acl;
 mod answer;
+mod audit;
 mod barrier;
 mod blocking;
 mod call;
@@ -23,6 +24,7 @@ mod site;
 mod volatile;
 
 pub use acl::{Bearer, BearerFailure, Denied};
+pub use audit::audited;
 pub use axum::Router;
 pub use axum::body::Body;
 pub use ports::{

@@ -20,6 +20,7 @@ use starling_model::Revision;
 
 use crate::acl::{Asked, Bearer, Scope, scope_of};
 use crate::answer::{Answer, Rendering};
+use crate::audit::{AskedBy, Audited};
 use crate::barrier::Wanted;
 use crate::blocking::Stopping;
 use crate::call::{Asker, Call, Parts, Query};
@@ -308,6 +309,8 @@ async fn respond(
         (facts.acl_default.unwrap_or(facts.default_intention_action), facts.translates_addresses)
     };
     let rendering = Rendering::of(&query, default_policy, Arc::clone(&api.catalog));
+    let asking = request.extensions().get::<Audited>().map(|_| api.token(&query, request.headers()));
+    let is_read = request.method() == Method::GET;
     let _waiting = match wait::begin(&routes, &request, &query) {
         Ok(waiting) => waiting,
         Err(error) => return rendering.error(&error),
@@ -318,6 +321,12 @@ async fn respond(
         Err(Stop::Error(error)) => rendering.error(&error),
         Err(Stop::Method { method, allow }) => rendering.wrong_method(&method, &allow),
     };
+    if let Some(token) = asking
+        && (!is_read || response.status() == StatusCode::FORBIDDEN)
+    {
+        let bearer = api.catalog.bearer(token.as_deref()).await;
+        response.extensions_mut().insert(AskedBy(bearer.ok().and_then(|bearer| bearer.accessor())));
+    }
     if translates {
         response.headers_mut().insert("x-consul-translate-addresses", http::HeaderValue::from_static("true"));
     }

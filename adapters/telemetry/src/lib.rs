@@ -3,6 +3,7 @@
 //! [`start_log`] sets up `tracing` once per process. [`Registry`] collects metrics; every component registers its own
 //! when it is built, keeps the handles, and pays one atomic addition per event.
 
+mod audit;
 mod measured;
 mod tail;
 
@@ -23,6 +24,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+pub use audit::{AuditEnd, AuditEntry, AuditError, AuditLog, verify_audit};
 use measured::Measured;
 pub use measured::{Measure, MeasureFamily, Measurement};
 pub use tail::{FOLLOWERS_MAX, follow};

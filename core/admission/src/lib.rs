@@ -7,7 +7,7 @@
 //! | [`shares`] | how many descriptors each part of a process may use |
 //! | [`tally`] | how often a repeated event is logged |
 //!
-//! Nothing here reads a clock or a socket: callers pass the time, and close the connection that a [`Gate`](gate::Gate)
+//! Nothing here reads a clock or a socket: callers pass the time, and close the connection that a [`Gate`]
 //! names. Every listener of Starling that strangers can reach uses these rules.
 
 pub mod counts;

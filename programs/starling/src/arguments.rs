@@ -9,9 +9,9 @@ use crate::environment::Environment;
 use crate::outcome::EXIT_CODES;
 use crate::server::ServerArgs;
 use crate::{
-    acl, apply, ca, can, catalog, changes, completion, config, connect, debug, figures, intention, kv, lock, login,
-    members, node, nodes, operate, operator, proxy, redirect, relay, servers, services, snapshot, status, store, token,
-    version, watch,
+    acl, apply, audit, ca, can, catalog, changes, completion, config, connect, debug, figures, intention, kv, lock,
+    login, members, node, nodes, operate, operator, proxy, redirect, relay, servers, services, snapshot, status, store,
+    token, version, watch,
 };
 
 /// A service mesh that turns as one
@@ -40,6 +40,7 @@ pub(crate) enum Command {
     Services(services::ServicesArgs),
     Nodes(nodes::NodesArgs),
     Node(Box<node::NodeArgs>),
+    Audit(audit::AuditArgs),
     Members(members::MembersArgs),
     Catalog(catalog::CatalogArgs),
     Kv(kv::KvArgs),

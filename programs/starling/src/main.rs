@@ -11,6 +11,7 @@ mod agent;
 mod apply;
 mod arguments;
 mod argv;
+mod audit;
 mod ca;
 mod can;
 mod catalog;
@@ -163,6 +164,7 @@ fn log_as(command: &Command, log: Option<&str>) -> anyhow::Result<()> {
         | Command::Services(_)
         | Command::Nodes(_)
         | Command::Node(_)
+        | Command::Audit(_)
         | Command::Members(_)
         | Command::Catalog(_)
         | Command::Kv(_)
@@ -224,6 +226,7 @@ async fn dispatch(command: Command, surroundings: &Surroundings) -> anyhow::Resu
         Command::Load(args) => return starling_bench::run_load(*args).await,
         Command::Services(args) => services::run(args, surroundings).await?,
         Command::Nodes(args) => nodes::run(args, surroundings).await?,
+        Command::Audit(args) => audit::run(args)?,
         Command::Node(args) => node::run(*args, surroundings).await?,
         Command::Members(args) => members::run(args, surroundings).await?,
         Command::Catalog(args) => catalog::run(args, surroundings).await?,

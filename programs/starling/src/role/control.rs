@@ -109,7 +109,8 @@ impl Control {
             starling_http_api::router(Ports { catalog: Arc::clone(&catalog) as _, agent, servers: None, entry_point })
         };
         let own_api = api(agent.clone(), EntryPoint::Own);
-        let for_agents = starling_http_api::stopped_by(api(None, EntryPoint::Agents), serving.stopping());
+        let for_agents = http.audited(api(None, EntryPoint::Agents));
+        let for_agents = starling_http_api::stopped_by(for_agents, serving.stopping());
         http.serve(serving, own_api, &shares).await;
         if let Some(Beside { agent, proxies, grpc: Some(grpc) }) = beside {
             let source = Arc::new(ProxiesDoor { proxies, agent, catalog: Arc::clone(&catalog) as _ });

@@ -13,8 +13,9 @@ use clap::ValueEnum;
 use nix::unistd::{Gid, Group, Uid, User};
 use rustls::ServerConfig;
 use starling_admission::Shares;
-use starling_http_api::{Door, Guards, Places, Router, guarded};
+use starling_http_api::{Door, Guards, Places, Router, audited, guarded};
 use starling_model::IpRange;
+use starling_telemetry::AuditLog;
 use starling_tls::LeastTls;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
@@ -50,6 +51,11 @@ pub(crate) struct HttpDoorArgs {
     /// The oldest version of TLS that is spoken there [default: 1.2]
     #[arg(long, value_enum, value_name = "VERSION", requires = "https_addr")]
     pub(crate) https_tls_min_version: Option<TlsVersion>,
+
+    /// Append writes, logins and denials of the HTTP API to a file, each line with the hash of the one before it
+    /// (`starling audit verify` checks it)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) audit_log: Option<PathBuf>,
 
     /// A Unix socket at which the HTTP API is served, too
     #[arg(long, value_name = "FILE")]
@@ -126,6 +132,7 @@ pub(crate) struct HttpSockets {
     tls: Option<Https>,
     unix: Option<Socket>,
     guards: Guards,
+    audit: Option<Arc<AuditLog>>,
 }
 
 impl HttpSockets {
@@ -141,7 +148,16 @@ impl HttpSockets {
         let address = first.map_or_else(|| Ok(said()), TcpListener::local_addr)?;
         let unix = args.http_socket.as_deref().map(|path| Socket::bind(path, args)).transpose()?;
         let guards = Guards { closed: args.http_block_endpoints.clone(), writers: args.http_allow_write_from.clone() };
-        Ok(Self { address, tcp, tls, unix, guards })
+        let audit = args.audit_log.as_deref().map(AuditLog::open).transpose()?.map(Arc::new);
+        Ok(Self { address, tcp, tls, unix, guards, audit })
+    }
+
+    /// The router, with an audit log if there is one.
+    pub(crate) fn audited(&self, router: Router) -> Router {
+        match &self.audit {
+            Some(log) => audited(router, Arc::clone(log)),
+            None => router,
+        }
     }
 
     /// Where the port is, or would be.
@@ -160,7 +176,9 @@ impl HttpSockets {
 
     /// Serves the same at all of them, until the end.
     pub(crate) async fn serve(self, serving: &Serving, router: Router, shares: &Shares) {
-        let router = guarded(router, self.guards);
+        let guards = self.guards.clone();
+        // Also of a path that is closed, or to whoever may not write from where it is.
+        let router = self.audited(guarded(router, guards));
         let places = Places::new(shares.http, shares.health);
         for listener in self.tcp {
             serving
