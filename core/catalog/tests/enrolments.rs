@@ -148,19 +148,20 @@ fn a_write_decided_before_an_eviction_is_not_committed_after_it() {
 }
 
 #[test]
-fn a_renewed_key_and_the_one_before_it_count_until_the_new_one_is_shown() {
-    let renew = |shown, key| Command::Enrolment(EnrolmentCommand::Renew { member: n1(), shown, key, now: NOW });
-    let show = |key| Command::Enrolment(EnrolmentCommand::Show { member: n1(), key, now: NOW });
-    let renewed = run(&joined(None), &renew(Some(OLD), NEW));
+fn a_renewed_key_and_the_one_before_it_count_until_the_next_renewal() {
+    let renew =
+        |shown, key| Command::Enrolment(EnrolmentCommand::Renew { member: n1(), shown: Some(shown), key, now: NOW });
+    let renewed = run(&joined(None), &renew(OLD, NEW));
     assert!([OLD, NEW].iter().all(|key| renewed.admit(&n1(), key).is_ok()));
-    let shown = run(&renewed, &show(NEW));
-    assert_eq!((shown.admit(&n1(), &NEW), shown.admit(&n1(), &OLD)), (Ok(()), Err(EnrolmentRefusal::OtherKey(n1()))));
-    assert_eq!(shown.enrolment(&n1()).expect("enrolled").value.epoch, 1, "a renewal is no change of hands");
-    // A renewal whose answer was lost is asked for again with another key.
+    assert_eq!(renewed.enrolment(&n1()).expect("enrolled").value.epoch, 1, "a renewal is no change of hands");
+    // A renewal whose answer was lost is asked for again with another key: the one that is in use stays.
     let third = KeyFingerprint([3; 32]);
-    let again = run(&renewed, &renew(Some(OLD), third));
-    assert!(again.admit(&n1(), &OLD).is_ok() && again.admit(&n1(), &third).is_ok());
-    assert_eq!(refusal(&shown, &renew(Some(OLD), third)), EnrolmentRefusal::OtherKey(n1()));
+    let again = run(&renewed, &renew(OLD, third));
+    assert_eq!([OLD, NEW, third].map(|key| again.admit(&n1(), &key).is_ok()), [true, false, true]);
+    // The next one leaves the first key behind.
+    let next = run(&renewed, &renew(NEW, third));
+    assert_eq!([OLD, NEW, third].map(|key| next.admit(&n1(), &key).is_ok()), [false, true, true]);
+    assert_eq!(refusal(&next, &renew(OLD, NEW)), EnrolmentRefusal::OtherKey(n1()));
 }
 
 #[test]

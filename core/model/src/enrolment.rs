@@ -170,11 +170,12 @@ pub const SERVICE_PATTERNS_MAX: usize = 256;
 pub enum Holder {
     /// Whoever has the key.
     Key {
-        /// The key of the certificate in use.
+        /// The key of the certificate that was issued last.
         current: KeyFingerprint,
-        /// The key of a renewed certificate that no connection has shown yet. Both count until one does.
+        /// The key of the certificate before it. It counts as well: the answer to a renewal may be lost, and open
+        /// connections stay. The next renewal comes after that certificate has expired.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        renewed: Option<KeyFingerprint>,
+        previous: Option<KeyFingerprint>,
     },
     /// Nobody: an operator evicted the holder. A join token made after that lets another in.
     Evicted,
@@ -202,25 +203,13 @@ pub struct Enrolment {
     pub since: UnixSeconds,
 }
 
-/// How a key stands to an enrolment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// It is the current one.
-    Current,
-    /// It is that of a renewed certificate, shown for the first time.
-    Renewed,
-    /// It is none of the holder's.
-    Foreign,
-}
-
 impl Enrolment {
-    /// How a key stands to this enrolment.
+    /// Whether a key is the holder's.
     #[must_use]
-    pub fn standing(&self, key: &KeyFingerprint) -> Standing {
+    pub fn is_held_by(&self, key: &KeyFingerprint) -> bool {
         match &self.holder {
-            Holder::Key { current, .. } if current == key => Standing::Current,
-            Holder::Key { renewed: Some(renewed), .. } if renewed == key => Standing::Renewed,
-            Holder::Key { .. } | Holder::Evicted | Holder::Released => Standing::Foreign,
+            Holder::Key { current, previous } => current == key || previous.as_ref() == Some(key),
+            Holder::Evicted | Holder::Released => false,
         }
     }
 }
@@ -248,21 +237,20 @@ mod tests {
     }
 
     #[test]
-    fn only_the_holders_keys_have_standing() {
+    fn only_the_holders_keys_count() {
         let [old, new, other] = [1, 2, 3].map(|byte| KeyFingerprint([byte; 32]));
         let mut enrolment = Enrolment {
             member: Member::Node(NodeName::new("n1").unwrap()),
             epoch: 1,
-            holder: Holder::Key { current: old, renewed: Some(new) },
+            holder: Holder::Key { current: new, previous: Some(old) },
             services: None,
             join_token: None,
             since: UnixSeconds(0),
         };
-        let standings = [old, new, other].map(|key| enrolment.standing(&key));
-        assert_eq!(standings, [Standing::Current, Standing::Renewed, Standing::Foreign]);
+        assert_eq!([old, new, other].map(|key| enrolment.is_held_by(&key)), [true, true, false]);
         for holder in [Holder::Evicted, Holder::Released] {
             enrolment.holder = holder;
-            assert!([old, new, other].iter().all(|key| enrolment.standing(key) == Standing::Foreign));
+            assert!(![old, new, other].iter().any(|key| enrolment.is_held_by(key)));
         }
     }
 
@@ -271,7 +259,7 @@ mod tests {
         let enrolment = Enrolment {
             member: Member::Relay(NodeName::new("r1").unwrap()),
             epoch: 3,
-            holder: Holder::Key { current: KeyFingerprint([0xab; 32]), renewed: None },
+            holder: Holder::Key { current: KeyFingerprint([0xab; 32]), previous: None },
             services: Some(vec!["web".parse().unwrap(), "pay-*".parse().unwrap()]),
             join_token: Some(JoinTokenId::from_random(7)),
             since: UnixSeconds(10),

@@ -56,7 +56,7 @@ pub use coordination::{
     KvValueError, LockDelay, Session, SessionBehavior, SessionRenewal,
 };
 pub use enrolment::{
-    Enrolment, Holder, KeyFingerprint, Member, SERVICE_PATTERNS_MAX, ServicePattern, ServicePatternError, Standing,
+    Enrolment, Holder, KeyFingerprint, Member, SERVICE_PATTERNS_MAX, ServicePattern, ServicePatternError,
 };
 pub use expression::{Expression, FilterError, Operator, WrittenTest, parse_expression};
 pub use filter::Filter;

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use starling_model::{Enrolment, KeyFingerprint, Member, Standing};
+use starling_model::{Enrolment, KeyFingerprint, Member};
 use tokio::sync::oneshot;
 
 /// Which members have connections to this server.
@@ -48,7 +48,7 @@ impl Connections {
     pub(crate) fn judge(&self, enrolment: &Enrolment) -> usize {
         let mut state = self.lock();
         let Some(open) = state.open.get_mut(&enrolment.member) else { return 0 };
-        let ended: Vec<_> = open.extract_if(.., |_, open| enrolment.standing(&open.key) == Standing::Foreign).collect();
+        let ended: Vec<_> = open.extract_if(.., |_, open| !enrolment.is_held_by(&open.key)).collect();
         drop(state);
         let count = ended.len();
         for (_, Open { end, .. }) in ended {
@@ -102,7 +102,7 @@ mod tests {
         let mut with_old = connections.enter(member.clone(), old);
         let mut with_new = connections.enter(member.clone(), new);
         let mut other = connections.enter(Member::Node("n2".parse().expect("a name")), old);
-        let holder = Holder::Key { current: new, renewed: None };
+        let holder = Holder::Key { current: new, previous: None };
         let since = UnixSeconds(0);
         let mut enrolment = Enrolment { member, epoch: 2, holder, services: None, join_token: None, since };
         assert_eq!(connections.judge(&enrolment), 1);

@@ -270,7 +270,7 @@ impl Door {
         }
         let server = Arc::clone(&self.server);
         tokio::spawn(async move {
-            // Of a store that is away nothing is lost: both keys count until a later connection is recorded.
+            // Of a store that is away nothing is lost: a later connection is recorded.
             if let Err(error) = server.commit(&show).await {
                 tracing::debug!(%error, "cannot record the key of a connection");
             }

@@ -2,7 +2,7 @@
 
 use starling_model::{
     Change, Enrolment, Holder, JoinTokenId, KeyFingerprint, Member, NodeName, Record, RecordKey, Revision,
-    ServiceInstance, ServiceName, ServicePattern, Standing, UnixSeconds,
+    ServiceInstance, ServiceName, ServicePattern, UnixSeconds,
 };
 
 use super::{Decision, decide_deregister_node};
@@ -14,8 +14,7 @@ pub const ENROLMENTS_MAX: usize = 1_000_000;
 /// What an entry point asks for about enrolments.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EnrolmentCommand {
-    /// Records that a member's connection shows `key`. A renewed key becomes the current one. A member without an
-    /// enrolment, which joined before enrolments were kept, gets one.
+    /// Enrols a member that joined before enrolments were kept, by the key that its connection shows.
     Show {
         /// Who.
         member: Member,
@@ -133,10 +132,7 @@ impl Snapshot {
     /// [`EnrolmentRefusal`] if the name is held by another key, or by none.
     pub fn admit(&self, member: &Member, key: &KeyFingerprint) -> Result<(), EnrolmentRefusal> {
         let Some(enrolment) = self.enrolment(member).map(|enrolment| &enrolment.value) else { return Ok(()) };
-        match enrolment.standing(key) {
-            Standing::Current | Standing::Renewed => Ok(()),
-            Standing::Foreign => Err(not_held(enrolment)),
-        }
+        if enrolment.is_held_by(key) { Ok(()) } else { Err(not_held(enrolment)) }
     }
 
     /// Whether a member is let in that a relay speaks for, whose key nobody sees.
@@ -216,7 +212,7 @@ pub(super) struct Joining<'a> {
 
 /// Whether the one who joins shows the key of the name's holder.
 pub(super) fn is_holder(snapshot: &Snapshot, member: &Member, key: &KeyFingerprint) -> bool {
-    snapshot.enrolment(member).is_some_and(|enrolment| enrolment.value.standing(key) != Standing::Foreign)
+    snapshot.enrolment(member).is_some_and(|enrolment| enrolment.value.is_held_by(key))
 }
 
 /// Gives the name to the one who joins.
@@ -230,21 +226,19 @@ pub(super) fn enrol(
     let (mut epoch, mut since) = (1, now);
     if let Some(before) = before {
         let has_records = matches!(&member, Member::Node(node) if snapshot.node(node).is_some());
-        (epoch, since) = match (before.value.standing(&key), &before.value.holder) {
-            (Standing::Current | Standing::Renewed, _) => (before.value.epoch, before.value.since),
-            (Standing::Foreign, Holder::Key { .. }) if is_taken || has_records => {
-                return Err(EnrolmentRefusal::Held(member));
-            }
-            (Standing::Foreign, Holder::Evicted) if token_made <= before.modified => {
+        (epoch, since) = match &before.value.holder {
+            _ if before.value.is_held_by(&key) => (before.value.epoch, before.value.since),
+            Holder::Key { .. } if is_taken || has_records => return Err(EnrolmentRefusal::Held(member)),
+            Holder::Evicted if token_made <= before.modified => {
                 return Err(EnrolmentRefusal::TokenBeforeEviction { token, member });
             }
-            (Standing::Foreign, _) => (before.value.epoch + 1, now),
+            Holder::Key { .. } | Holder::Evicted | Holder::Released => (before.value.epoch + 1, now),
         };
     } else if snapshot.enrolments.len() >= ENROLMENTS_MAX {
         return Err(EnrolmentRefusal::TooMany);
     }
     decision.see(snapshot, RecordKey::Enrolment(member.clone()));
-    let holder = Holder::Key { current: key, renewed: None };
+    let holder = Holder::Key { current: key, previous: None };
     let (services, join_token) = (services.cloned(), Some(token));
     decision.put(snapshot, Record::Enrolment(Enrolment { member, epoch, holder, services, join_token, since }));
     Ok(())
@@ -263,20 +257,12 @@ pub(super) fn decide(
                 None => snapshot.admit_behind(member)?,
             }
             let before = snapshot.enrolment(member).map(|enrolment| enrolment.value.clone());
-            let mut enrolment = match (before, shown) {
-                (Some(enrolment), _) => enrolment,
-                (None, shown) => first(member, shown.unwrap_or(*key), *now),
-            };
-            if let Holder::Key { current, renewed } = &mut enrolment.holder
+            let mut enrolment = before.unwrap_or_else(|| first(member, shown.unwrap_or(*key), *now));
+            if let Holder::Key { current, previous } = &mut enrolment.holder
                 && current != key
             {
-                // Whoever shows a renewed key has it: the one before it is of no more use.
-                if let (Some(shown), Some(promoted)) = (shown, *renewed)
-                    && *shown == promoted
-                {
-                    *current = promoted;
-                }
-                *renewed = Some(*key);
+                // The one that was shown is in use; the current one is not, if the answer with it was lost.
+                (*current, *previous) = (*key, Some(shown.unwrap_or(*current)));
             }
             put(snapshot, enrolment, decision);
             Ok(())
@@ -297,15 +283,7 @@ fn decide_show(
         put(snapshot, first(member, *key, now), decision);
         return Ok(());
     };
-    match before.standing(key) {
-        Standing::Current => Ok(()),
-        Standing::Renewed => {
-            let holder = Holder::Key { current: *key, renewed: None };
-            put(snapshot, Enrolment { holder, ..before.clone() }, decision);
-            Ok(())
-        }
-        Standing::Foreign => Err(not_held(before)),
-    }
+    if before.is_held_by(key) { Ok(()) } else { Err(not_held(before)) }
 }
 
 /// Lets the holder of a node's name write its records, unless an eviction comes in between.
@@ -330,7 +308,7 @@ pub(super) fn admit_writer(
 
 /// The enrolment of a member that joined before enrolments were kept.
 fn first(member: &Member, key: KeyFingerprint, now: UnixSeconds) -> Enrolment {
-    let holder = Holder::Key { current: key, renewed: None };
+    let holder = Holder::Key { current: key, previous: None };
     Enrolment { member: member.clone(), epoch: 1, holder, services: None, join_token: None, since: now }
 }
 

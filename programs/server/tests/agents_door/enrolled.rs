@@ -94,17 +94,22 @@ async fn a_node_registers_and_has_certificates_for_what_its_join_token_covers() 
 }
 
 #[tokio::test]
-async fn a_renewed_certificate_takes_the_place_of_the_one_before_it() {
+async fn a_renewal_cuts_no_connection_and_the_next_one_leaves_the_first_key_behind() {
     let mesh = Mesh::start().await;
     let token = token(&mesh, None).await;
     mesh.join(&token, "n1").await.expect("it is let in");
-    let before = mesh.connect("n1").await;
-    let renewed = LeafKey::generate().expect("a key");
-    before.renew(renewed.csr_der().expect("a request")).await.expect("renewed");
-    before.own_records(None).await.expect("both keys count until the new one is shown");
-    mesh.keys.lock().expect("whole").insert("n1".to_owned(), Arc::new(renewed));
-    let after = mesh.connect("n1").await;
-    after.own_records(None).await.expect("the renewed key counts");
-    let refused = async { while before.own_records(None).await.is_ok() {} };
-    tokio::time::timeout(DEADLINE, refused).await.expect("the former key is refused once the new one was shown");
+    let first = mesh.connect("n1").await;
+    let renew = async |client: &ServerClient| {
+        let key = LeafKey::generate().expect("a key");
+        client.renew(key.csr_der().expect("a request")).await.expect("renewed");
+        mesh.keys.lock().expect("whole").insert("n1".to_owned(), Arc::new(key));
+        mesh.connect("n1").await
+    };
+    let second = renew(&first).await;
+    second.own_records(None).await.expect("the renewed key counts");
+    first.own_records(None).await.expect("and so does the one before it");
+    let third = renew(&second).await;
+    third.own_records(None).await.expect("the newest counts");
+    second.own_records(None).await.expect("and the one before it");
+    first.own_records(None).await.expect_err("the first one was left behind");
 }
