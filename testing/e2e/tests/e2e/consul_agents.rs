@@ -268,7 +268,7 @@ async fn closed() -> (Mesh, String, String) {
     let root = server.put("/v1/acl/bootstrap", &json!({})).await.success().json();
     let root = root["SecretID"].as_str().expect("a secret").to_owned();
     let join = server
-        .cli(&["token", "create", "--join", "--reusable", "--services", "web", "--token", &root])
+        .cli(&["token", "create", "--join", "--reusable", "--services", "*", "--token", &root])
         .await
         .success()
         .stdout;
