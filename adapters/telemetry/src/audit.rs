@@ -100,8 +100,13 @@ impl AuditLog {
         // A panic while holding the lock leaves a whole line, or none.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let line = line(entry, &state.last);
-        let written = state.file.write_all(format!("{line}\n").as_bytes());
-        written.map_err(|source| AuditError::File { path: self.path.clone(), source })?;
+        let at = |source| AuditError::File { path: self.path.clone(), source };
+        let whole = state.file.metadata().map_err(at)?.len();
+        if let Err(source) = state.file.write_all(format!("{line}\n").as_bytes()) {
+            // Half a line would break the chain. What cannot be cut off either is found by the next start.
+            let _ = state.file.set_len(whole);
+            return Err(at(source));
+        }
         state.last = hash(&line);
         Ok(())
     }

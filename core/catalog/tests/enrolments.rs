@@ -148,20 +148,32 @@ fn a_write_decided_before_an_eviction_is_not_committed_after_it() {
 }
 
 #[test]
-fn a_renewed_key_and_the_one_before_it_count_until_the_next_renewal() {
+fn a_renewal_over_any_open_connection_keeps_the_keys_in_use() {
     let renew =
         |shown, key| Command::Enrolment(EnrolmentCommand::Renew { member: n1(), shown: Some(shown), key, now: NOW });
+    let keys = [3, 4, 5, 6].map(|byte| KeyFingerprint([byte; 32]));
     let renewed = run(&joined(None), &renew(OLD, NEW));
     assert!([OLD, NEW].iter().all(|key| renewed.admit(&n1(), key).is_ok()));
     assert_eq!(renewed.enrolment(&n1()).expect("enrolled").value.epoch, 1, "a renewal is no change of hands");
-    // A renewal whose answer was lost is asked for again with another key: the one that is in use stays.
-    let third = KeyFingerprint([3; 32]);
-    let again = run(&renewed, &renew(OLD, third));
-    assert_eq!([OLD, NEW, third].map(|key| again.admit(&n1(), &key).is_ok()), [true, false, true]);
-    // The next one leaves the first key behind.
-    let next = run(&renewed, &renew(NEW, third));
-    assert_eq!([OLD, NEW, third].map(|key| next.admit(&n1(), &key).is_ok()), [false, true, true]);
-    assert_eq!(refusal(&next, &renew(OLD, NEW)), EnrolmentRefusal::OtherKey(n1()));
+    // The next one goes over a connection that was opened under the oldest key: the one on disk counts on.
+    let next = run(&renewed, &renew(OLD, keys[0]));
+    assert!([OLD, NEW, keys[0]].iter().all(|key| next.admit(&n1(), key).is_ok()));
+    // Keys that are neither new nor shown are left behind in time.
+    let mut last = next;
+    for pair in keys.windows(2) {
+        last = run(&last, &renew(pair[0], pair[1]));
+    }
+    assert_eq!([OLD, NEW, keys[2], keys[3]].map(|key| last.admit(&n1(), &key).is_ok()), [false, false, true, true]);
+    assert_eq!(refusal(&last, &renew(OLD, NEW)), EnrolmentRefusal::OtherKey(n1()));
+}
+
+#[test]
+fn a_node_from_before_enrolments_keeps_its_services_and_gets_no_others() {
+    let before = run(&Snapshot::default(), &registers(&["web"], OLD, Registers::AnythingUnlessNamed));
+    for services in [&["web"][..], &["web", "payments"][..]] {
+        let decided = decide(&before, &registers(services, OLD, Registers::Named));
+        assert_eq!(decided.is_ok(), services.len() == 1, "{decided:?}");
+    }
 }
 
 #[test]

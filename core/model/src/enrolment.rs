@@ -164,6 +164,10 @@ impl From<ServicePattern> for String {
 /// Patterns in one join token: a node runs some tens of services, and a token is read at each registration.
 pub const SERVICE_PATTERNS_MAX: usize = 256;
 
+/// Former keys that count. A certificate is renewed in the middle third of its lifetime, so at most two that have not
+/// expired precede the newest; the third allows for one answer that was lost.
+pub const PREVIOUS_KEYS_MAX: usize = 3;
+
 /// The right of a party to a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -172,10 +176,10 @@ pub enum Holder {
     Key {
         /// The key of the certificate that was issued last.
         current: KeyFingerprint,
-        /// The key of the certificate before it. It counts as well: the answer to a renewal may be lost, and open
-        /// connections stay. The next renewal comes after that certificate has expired.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        previous: Option<KeyFingerprint>,
+        /// The keys before it, newest first, at most [`PREVIOUS_KEYS_MAX`]. They count as well: the answer to a renewal
+        /// may be lost, and open connections stay.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        previous: Vec<KeyFingerprint>,
     },
     /// Nobody: an operator evicted the holder. A join token made after that lets another in.
     Evicted,
@@ -208,7 +212,7 @@ impl Enrolment {
     #[must_use]
     pub fn is_held_by(&self, key: &KeyFingerprint) -> bool {
         match &self.holder {
-            Holder::Key { current, previous } => current == key || previous.as_ref() == Some(key),
+            Holder::Key { current, previous } => current == key || previous.contains(key),
             Holder::Evicted | Holder::Released => false,
         }
     }
@@ -242,7 +246,7 @@ mod tests {
         let mut enrolment = Enrolment {
             member: Member::Node(NodeName::new("n1").unwrap()),
             epoch: 1,
-            holder: Holder::Key { current: new, previous: Some(old) },
+            holder: Holder::Key { current: new, previous: vec![old] },
             services: None,
             join_token: None,
             since: UnixSeconds(0),
@@ -259,7 +263,7 @@ mod tests {
         let enrolment = Enrolment {
             member: Member::Relay(NodeName::new("r1").unwrap()),
             epoch: 3,
-            holder: Holder::Key { current: KeyFingerprint([0xab; 32]), previous: None },
+            holder: Holder::Key { current: KeyFingerprint([0xab; 32]), previous: Vec::new() },
             services: Some(vec!["web".parse().unwrap(), "pay-*".parse().unwrap()]),
             join_token: Some(JoinTokenId::from_random(7)),
             since: UnixSeconds(10),

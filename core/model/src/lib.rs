@@ -56,7 +56,8 @@ pub use coordination::{
     KvValueError, LockDelay, Session, SessionBehavior, SessionRenewal,
 };
 pub use enrolment::{
-    Enrolment, Holder, KeyFingerprint, Member, SERVICE_PATTERNS_MAX, ServicePattern, ServicePatternError,
+    Enrolment, Holder, KeyFingerprint, Member, PREVIOUS_KEYS_MAX, SERVICE_PATTERNS_MAX, ServicePattern,
+    ServicePatternError,
 };
 pub use expression::{Expression, FilterError, Operator, WrittenTest, parse_expression};
 pub use filter::Filter;

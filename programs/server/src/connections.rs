@@ -102,7 +102,7 @@ mod tests {
         let mut with_old = connections.enter(member.clone(), old);
         let mut with_new = connections.enter(member.clone(), new);
         let mut other = connections.enter(Member::Node("n2".parse().expect("a name")), old);
-        let holder = Holder::Key { current: new, previous: None };
+        let holder = Holder::Key { current: new, previous: Vec::new() };
         let since = UnixSeconds(0);
         let mut enrolment = Enrolment { member, epoch: 2, holder, services: None, join_token: None, since };
         assert_eq!(connections.judge(&enrolment), 1);

@@ -1,8 +1,8 @@
 //! Commands about enrolments: whose a name is, for how long, and what its holder may register.
 
 use starling_model::{
-    Change, Enrolment, Holder, JoinTokenId, KeyFingerprint, Member, NodeName, Record, RecordKey, Revision,
-    ServiceInstance, ServiceName, ServicePattern, UnixSeconds,
+    Change, Enrolment, Holder, JoinTokenId, KeyFingerprint, Member, NodeName, PREVIOUS_KEYS_MAX, Record, RecordKey,
+    Revision, ServiceInstance, ServiceName, ServicePattern, UnixSeconds,
 };
 
 use super::{Decision, decide_deregister_node};
@@ -159,10 +159,16 @@ impl Snapshot {
         if registers == Registers::Anything {
             return Ok(());
         }
-        let services = self.enrolment(&Member::Node(node.clone())).and_then(|it| it.value.services.as_ref());
+        let enrolment = self.enrolment(&Member::Node(node.clone())).map(|enrolment| &enrolment.value);
+        let services = enrolment.and_then(|enrolment| enrolment.services.as_ref());
+        // A node that joined before tokens named services keeps those that it has.
+        let keeps = || {
+            enrolment.is_none_or(|enrolment| enrolment.join_token.is_none())
+                && self.instances_on(node).any(|it| it.value.identity() == service || it.value.name == *service)
+        };
         let covers = match services {
             Some(patterns) => patterns.iter().any(|pattern| pattern.covers(service)),
-            None => registers == Registers::AnythingUnlessNamed,
+            None => registers == Registers::AnythingUnlessNamed || keeps(),
         };
         let refused = || EnrolmentRefusal::NotCovered {
             node: node.clone(),
@@ -238,7 +244,7 @@ pub(super) fn enrol(
         return Err(EnrolmentRefusal::TooMany);
     }
     decision.see(snapshot, RecordKey::Enrolment(member.clone()));
-    let holder = Holder::Key { current: key, previous: None };
+    let holder = Holder::Key { current: key, previous: Vec::new() };
     let (services, join_token) = (services.cloned(), Some(token));
     decision.put(snapshot, Record::Enrolment(Enrolment { member, epoch, holder, services, join_token, since }));
     Ok(())
@@ -261,8 +267,16 @@ pub(super) fn decide(
             if let Holder::Key { current, previous } = &mut enrolment.holder
                 && current != key
             {
-                // The one that was shown is in use; the current one is not, if the answer with it was lost.
-                (*current, *previous) = (*key, Some(shown.unwrap_or(*current)));
+                // The one that was shown is in use, and the current one as well unless the answer with it was lost.
+                let kept = [shown.unwrap_or(*current), *current];
+                let former = kept.into_iter().chain(previous.iter().copied());
+                let mut keys: Vec<KeyFingerprint> = Vec::new();
+                for former in former.filter(|former| former != key) {
+                    if !keys.contains(&former) && keys.len() < PREVIOUS_KEYS_MAX {
+                        keys.push(former);
+                    }
+                }
+                (*current, *previous) = (*key, keys);
             }
             put(snapshot, enrolment, decision);
             Ok(())
@@ -308,7 +322,7 @@ pub(super) fn admit_writer(
 
 /// The enrolment of a member that joined before enrolments were kept.
 fn first(member: &Member, key: KeyFingerprint, now: UnixSeconds) -> Enrolment {
-    let holder = Holder::Key { current: key, previous: None };
+    let holder = Holder::Key { current: key, previous: Vec::new() };
     Enrolment { member: member.clone(), epoch: 1, holder, services: None, join_token: None, since: now }
 }
 

@@ -25,11 +25,12 @@ async fn expire(agent: &Mesh, server: &Mesh, node: &str) {
     leaf.subject_alt_names = vec![SanType::URI(uri.try_into().expect("an ASCII URI"))];
     leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     (leaf.not_before, leaf.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2020, 1, 4));
-    let key = KeyPair::generate().expect("a key");
-    let certificate = leaf.signed_by(&key, &issuer).expect("a certificate");
     let identity = agent.data_dir().join("agent/identity");
+    // Its own key: the servers know the node by it.
+    let key = fs::read_to_string(identity.join("key.pem")).expect("its key");
+    let key = KeyPair::from_pem(&key).expect("a key");
+    let certificate = leaf.signed_by(&key, &issuer).expect("a certificate");
     fs::write(identity.join("cert.pem"), certificate.pem()).expect("written");
-    fs::write(identity.join("key.pem"), key.serialize_pem()).expect("written");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -114,7 +114,10 @@ fn the_table_keeps_to_the_layers() {
             assert!(TABLE.iter().any(|other| other.folder == *used), "{} uses unknown {used}", row.folder);
             let fits = match row.folder.split('/').next().unwrap_or_default() {
                 "core" => used.starts_with("core/"),
-                "adapters" => used.starts_with("core/") || ["adapters/telemetry", "adapters/tls"].contains(used),
+                "adapters" => {
+                    used.starts_with("core/")
+                        || ["adapters/telemetry", "adapters/tls", "adapters/sockets"].contains(used)
+                }
                 "programs" if row.folder == "programs/starling" => true,
                 // An agent serves the sidecars of its node itself.
                 "programs" if (row.folder, *used) == ("programs/agent", "programs/proxy") => true,
@@ -126,7 +129,7 @@ fn the_table_keeps_to_the_layers() {
                 // The production code of both ends, with no adapter and so no socket between them.
                 "testing" if row.folder == "testing/sim" => used.starts_with("core/") || *used == "programs/agent",
                 // It starts and ends real processes, as the end-to-end tests do.
-                "testing" if row.folder == "testing/chaos" => *used == "testing/e2e",
+                "testing" if ["testing/chaos", "testing/attack"].contains(&row.folder) => *used == "testing/e2e",
                 _ => false,
             };
             assert!(fits, "{} may not use {used}", row.folder);
