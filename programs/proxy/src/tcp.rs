@@ -56,7 +56,8 @@ async fn pass_while(stream: Stream, listening: Rc<Listening>, peer: Peer, allows
     };
     let host = lease.address();
     let is_denied = Cell::new(false);
-    let server = lease.conn.as_ref().map(Conn::chain).unwrap_or_default();
+    // A server outside the mesh is trusted by roots of its own, which the mesh's do not vouch for.
+    let server = lease.conn.as_ref().filter(|_| to.is_in_mesh()).map(Conn::chain).unwrap_or_default();
     let until = async {
         let allowed = |side: &Side| allows(side, &peer);
         tokio::select! {

@@ -217,6 +217,11 @@ impl Drop for Retry {
 }
 
 impl Upstream {
+    /// Whether its endpoints are workloads of the mesh, and show certificates of it.
+    pub(crate) fn is_in_mesh(&self) -> bool {
+        matches!(self.place, Place::Slot(_))
+    }
+
     /// A service of the mesh.
     ///
     /// # Errors
