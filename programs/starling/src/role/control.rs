@@ -111,6 +111,15 @@ impl Control {
         let own_api = api(agent.clone(), EntryPoint::Own);
         let for_agents = http.audited(api(None, EntryPoint::Agents));
         let for_agents = starling_http_api::stopped_by(for_agents, serving.stopping());
+        // Before anything answers: what answers can be stopped, and a start that is stopped halfway leaves its record behind.
+        let for_members = match grpc_tls {
+            Some(grpc_tls) => {
+                let (tls, renewing) = server_certificate::listener(&self.server, grpc_tls.local_addr()?.ip()).await?;
+                serving.spawn_endless(renewing).await;
+                Some((grpc_tls, tls))
+            }
+            None => None,
+        };
         http.serve(serving, own_api, &shares).await;
         if let Some(Beside { agent, proxies, grpc: Some(grpc) }) = beside {
             let source = Arc::new(ProxiesDoor { proxies, agent, catalog: Arc::clone(&catalog) as _ });
@@ -123,9 +132,7 @@ impl Control {
         for DnsSockets { udp, tcp } in dns {
             serving.spawn(starling_dns::serve(udp, tcp, Arc::clone(&responder), shares.dns, serving.stopped())).await;
         }
-        let Some(grpc_tls) = grpc_tls else { return Ok(()) };
-        let (tls, renewing) = server_certificate::listener(&self.server, grpc_tls.local_addr()?.ip()).await?;
-        serving.spawn_endless(renewing).await;
+        let Some((grpc_tls, tls)) = for_members else { return Ok(()) };
         // They have tokens of their own, which are not this agent's.
         let for_agents = asked_by_agents(for_agents, Arc::new(ForAgents::new(catalog, self.dns.clone())));
         let doors = starling_rpc::Doors {
