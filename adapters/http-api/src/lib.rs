@@ -29,8 +29,8 @@ pub use axum::Router;
 pub use axum::body::Body;
 pub use ports::{
     AgentFailure, AgentPort, AuthorityChange, AuthorityChanged, CatalogPort, CommitFailure, Committed, Currency,
-    DiagnosticRow, IncomingSnapshot, Leaf, Leaving, LostServer, MeshFacts, NewJoinToken, OthersSay, OutgoingSnapshot,
-    PrivateKeyText, RestoreReport, SnapshotFailure, StoreMember,
+    DiagnosticRow, IncomingSnapshot, Leaf, Leaving, LostServer, MeshFacts, OthersSay, OutgoingSnapshot, PrivateKeyText,
+    RestoreReport, SnapshotFailure, StoreMember,
 };
 pub use relay::{Answerer, INSIDE, ServersPort, Unreached};
 pub use router::{EntryPoint, Permission, Ports, Route, router};

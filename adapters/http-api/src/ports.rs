@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use starling_catalog::{
-    Barrier, ChangeReport, Command, Earlier, NodeReport, ProxyReport, Refusal, RotationWaits, Snapshot, Subject, Until,
+    Barrier, ChangeReport, Command, Earlier, NewJoinToken, NodeReport, ProxyReport, Refusal, RotationWaits, Snapshot,
+    Subject, Until,
 };
 use starling_identity::JoinToken;
 use starling_model::{
-    AclSecret, Action, CaKeyRecord, Check, CheckId, CheckStatus, Datacenter, InstanceId, InstanceKey,
-    JoinTokenDescription, Node, NodeName, Revision, ServerId, ServiceInstance, ServiceName, ServicePattern,
-    ServiceRegistration, TrustDomain, UnixSeconds,
+    AclSecret, Action, CaKeyRecord, Check, CheckId, CheckStatus, Datacenter, InstanceId, InstanceKey, Node, NodeName,
+    Revision, ServerId, ServiceInstance, ServiceName, ServiceRegistration, TrustDomain, UnixSeconds,
 };
 
 use tokio::sync::mpsc;
@@ -283,21 +283,6 @@ pub struct OthersSay {
     pub answers: Vec<serde_json::Value>,
     /// The servers that gave none, by name.
     pub unheard: Vec<String>,
-}
-
-/// A join token that is to be made.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct NewJoinToken {
-    /// Whether it lets relays in, and no nodes.
-    pub for_relays: bool,
-    /// Whether it is good for any number of nodes, and not for one only.
-    pub reusable: bool,
-    /// How long it is good; `None` for the usual time.
-    pub ttl: Option<Duration>,
-    /// What it is for.
-    pub description: Option<JoinTokenDescription>,
-    /// The services that a node which joins by it may register; `None` leaves that to the mesh's default.
-    pub services: Option<Vec<ServicePattern>>,
 }
 
 /// A server that ended without leaving.

@@ -56,14 +56,14 @@ impl Entrance {
         Self::limited(name, share, Share::of(0), Limits::of(share.connections))
     }
 
-    /// The same with places for what must always be answered while those of `share` are taken.
+    /// An entrance with further places for what must always be answered while those of `share` are taken.
     #[must_use]
     pub fn with_reserve(name: &'static str, share: Share, reserve: Share) -> Arc<Self> {
         let limits = Limits::of(share.connections).with_reserve(reserve.connections);
         Self::limited(name, share, reserve, limits)
     }
 
-    /// The same with limits of its own.
+    /// An entrance with other limits than those that follow from `share`.
     #[must_use]
     pub fn limited(name: &'static str, share: Share, reserve: Share, limits: Limits) -> Arc<Self> {
         let inner = Mutex::new(Inner { gate: Gate::new(limits), seats: BTreeMap::new() });

@@ -23,7 +23,7 @@ const MODE: u32 = 0o600;
 pub struct AuditEntry {
     /// When, in milliseconds since 1970 (UTC).
     pub time_ms: u64,
-    /// Where it came from: an IP address, `unix`, or `agent` for what an agent passes on.
+    /// Where it came from: an IP address, that of this machine for a Unix socket; `local` for what an agent passes on.
     pub from: String,
     /// Accessor ID of the token; `None` without access control, and for a token that is not known.
     pub accessor: Option<String>,

@@ -162,7 +162,7 @@ impl AgentIdentity {
     /// node by it.
     ///
     /// # Errors
-    /// As [`AgentIdentity::load`], but for an identity that is not there.
+    /// As [`AgentIdentity::load`], except for a missing identity.
     pub fn kept_key(dir: &Path) -> Result<Option<LeafKey>, AgentIdentityError> {
         let folder = match present_folder(dir) {
             Err(AgentIdentityError::Absent { .. }) => return Ok(None),

@@ -1,4 +1,4 @@
-//! Places of one kind of connection: who is let in, and who gives up a place when there is none left.
+//! Places of one kind of connection: which newcomers are admitted, and which connection makes room when all are taken.
 //!
 //! A newcomer is let in as long as somebody idle can give up a place, so that a flood of idle connections never locks
 //! anybody out. The origin that holds the most places pays first, and within an origin the connection that has been idle

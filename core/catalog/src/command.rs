@@ -41,11 +41,13 @@ pub use coordination::{
     TXN_OPERATIONS_MAX, kv_answers,
 };
 pub use enrolment::{
-    ENROLMENTS_MAX, EnrolmentCommand, EnrolmentRefusal, Registers, changed_holders, reusable_token_of,
+    ENROLMENTS_MAX, EnrolmentCommand, EnrolmentRefusal, Registers, reusable_token_of, written_enrolments,
 };
 pub use ground::ground;
 pub use intention::{IntentionById, IntentionRefusal};
-pub use join_token::{JOIN_TOKENS_MAX, JoinRequest, JoinTokenCommand, JoinTokenRefusal, KEPT_EXPIRED_S, NameHolder};
+pub use join_token::{
+    JOIN_TOKENS_MAX, JoinRequest, JoinTokenCommand, JoinTokenRefusal, KEPT_EXPIRED_S, NameHolder, NewJoinToken,
+};
 pub use liveness::{Charge, LIVENESS_NODES_MAX, LivenessCommand, Said};
 pub use prepared_query::PreparedQueryRefusal;
 pub use transaction::{CheckWrite, Operation, OperationAnswer, OperationFailure, RecordOperation, transaction_answers};

@@ -25,10 +25,10 @@ pub use command::{
     ACL_RECORDS_MAX, ACL_TOKENS_MAX, AclCommand, AclRefusal, AuthorityCommand, AuthorityRefusal, Charge, CheckWrite,
     Command, CoordinationCommand, CoordinationRefusal, Decision, EnrolmentCommand, EnrolmentRefusal, IntentionById,
     IntentionRefusal, JoinRequest, JoinTokenCommand, JoinTokenRefusal, KvAnswer, KvFailure, KvOperation, KvWrite,
-    LIVENESS_NODES_MAX, LOGIN_TOKENS_MAX, LivenessCommand, METHOD_TOKENS_MAX, NameHolder, OVERLAP_MIN, Operation,
-    OperationAnswer, OperationFailure, RecordOperation, Refusal, Registers, RotationWaits, SESSIONS_MAX, Said, Seen,
-    TXN_OPERATIONS_MAX, changed_holders, decide, decide_again, ground, kv_answers, reports_as, reusable_token_of,
-    transaction_answers,
+    LIVENESS_NODES_MAX, LOGIN_TOKENS_MAX, LivenessCommand, METHOD_TOKENS_MAX, NameHolder, NewJoinToken, OVERLAP_MIN,
+    Operation, OperationAnswer, OperationFailure, RecordOperation, Refusal, Registers, RotationWaits, SESSIONS_MAX,
+    Said, Seen, TXN_OPERATIONS_MAX, decide, decide_again, ground, kv_answers, reports_as, reusable_token_of,
+    transaction_answers, written_enrolments,
 };
 pub use fan_out::{FanOut, SubscriberId};
 pub use mesh::{Front, Marks, MeshRead};

@@ -98,17 +98,17 @@ fn a_name_with_records_is_taken_over_by_its_key_or_after_a_release() {
         assert_eq!(again.enrolment(&n1()).expect("enrolled").value.epoch, 1);
     }
     let released = run(&joined, &release());
-    assert_eq!(released.admit(&n1(), &OLD), Err(EnrolmentRefusal::Released(n1())));
+    assert_eq!(released.admit(&n1(), Some(&OLD)), Err(EnrolmentRefusal::Released(n1())));
     let taken = run(&released, &join(1, NEW));
-    assert_eq!(taken.admit(&n1(), &OLD), Err(EnrolmentRefusal::OtherKey(n1())));
-    assert_eq!(taken.admit(&n1(), &NEW), Ok(()));
+    assert_eq!(taken.admit(&n1(), Some(&OLD)), Err(EnrolmentRefusal::OtherKey(n1())));
+    assert_eq!(taken.admit(&n1(), Some(&NEW)), Ok(()));
     assert_eq!(taken.enrolment(&n1()).expect("enrolled").value.epoch, 3, "released, then taken");
 }
 
 #[test]
 fn a_name_without_records_is_free() {
     let taken = run(&joined(None), &join(1, NEW));
-    assert_eq!(taken.admit(&n1(), &OLD), Err(EnrolmentRefusal::OtherKey(n1())));
+    assert_eq!(taken.admit(&n1(), Some(&OLD)), Err(EnrolmentRefusal::OtherKey(n1())));
 }
 
 #[test]
@@ -116,8 +116,8 @@ fn an_evicted_node_is_out_with_its_records_until_a_newer_token_lets_it_in() {
     let joined = run(&joined(None), &registers(&["web"], OLD, Registers::AnythingUnlessNamed));
     let evicted = run(&joined, &evict());
     assert!(evicted.node(n1().name()).is_none() && evicted.instances_on(n1().name()).next().is_none());
-    assert_eq!(evicted.admit(&n1(), &OLD), Err(EnrolmentRefusal::Evicted(n1())));
-    assert_eq!(evicted.admit_behind(&n1()), Err(EnrolmentRefusal::Evicted(n1())));
+    assert_eq!(evicted.admit(&n1(), Some(&OLD)), Err(EnrolmentRefusal::Evicted(n1())));
+    assert_eq!(evicted.admit(&n1(), None), Err(EnrolmentRefusal::Evicted(n1())));
     let write = registers(&["web"], OLD, Registers::AnythingUnlessNamed);
     assert_eq!(refusal(&evicted, &write), EnrolmentRefusal::Evicted(n1()));
     assert_eq!(reusable_token_of(&evicted, &n1()), Some(JoinTokenId::from_random(1)));
@@ -127,8 +127,8 @@ fn an_evicted_node_is_out_with_its_records_until_a_newer_token_lets_it_in() {
         assert!(matches!(refused, EnrolmentRefusal::TokenBeforeEviction { .. }), "{refused}");
     }
     let back = run(&with_token(&evicted, 2, None), &join(2, NEW));
-    assert_eq!(back.admit(&n1(), &NEW), Ok(()));
-    assert_eq!(back.admit(&n1(), &OLD), Err(EnrolmentRefusal::OtherKey(n1())));
+    assert_eq!(back.admit(&n1(), Some(&NEW)), Ok(()));
+    assert_eq!(back.admit(&n1(), Some(&OLD)), Err(EnrolmentRefusal::OtherKey(n1())));
 }
 
 #[test]
@@ -153,17 +153,20 @@ fn a_renewal_over_any_open_connection_keeps_the_keys_in_use() {
         |shown, key| Command::Enrolment(EnrolmentCommand::Renew { member: n1(), shown: Some(shown), key, now: NOW });
     let keys = [3, 4, 5, 6].map(|byte| KeyFingerprint([byte; 32]));
     let renewed = run(&joined(None), &renew(OLD, NEW));
-    assert!([OLD, NEW].iter().all(|key| renewed.admit(&n1(), key).is_ok()));
+    assert!([OLD, NEW].iter().all(|key| renewed.admit(&n1(), Some(key)).is_ok()));
     assert_eq!(renewed.enrolment(&n1()).expect("enrolled").value.epoch, 1, "a renewal is no change of hands");
     // The next one goes over a connection that was opened under the oldest key: the one on disk counts on.
     let next = run(&renewed, &renew(OLD, keys[0]));
-    assert!([OLD, NEW, keys[0]].iter().all(|key| next.admit(&n1(), key).is_ok()));
+    assert!([OLD, NEW, keys[0]].iter().all(|key| next.admit(&n1(), Some(key)).is_ok()));
     // Keys that are neither new nor shown are left behind in time.
     let mut last = next;
     for pair in keys.windows(2) {
         last = run(&last, &renew(pair[0], pair[1]));
     }
-    assert_eq!([OLD, NEW, keys[2], keys[3]].map(|key| last.admit(&n1(), &key).is_ok()), [false, false, true, true]);
+    assert_eq!(
+        [OLD, NEW, keys[2], keys[3]].map(|key| last.admit(&n1(), Some(&key)).is_ok()),
+        [false, false, true, true]
+    );
     assert_eq!(refusal(&last, &renew(OLD, NEW)), EnrolmentRefusal::OtherKey(n1()));
 }
 
@@ -180,7 +183,10 @@ fn a_node_from_before_enrolments_keeps_its_services_and_gets_no_others() {
 fn a_member_from_before_enrolments_gets_one_when_it_shows_its_key() {
     let show = Command::Enrolment(EnrolmentCommand::Show { member: n1(), key: OLD, now: NOW });
     let shown = run(&Snapshot::default(), &show);
-    assert_eq!((shown.admit(&n1(), &OLD), shown.admit(&n1(), &NEW)), (Ok(()), Err(EnrolmentRefusal::OtherKey(n1()))));
+    assert_eq!(
+        (shown.admit(&n1(), Some(&OLD)), shown.admit(&n1(), Some(&NEW))),
+        (Ok(()), Err(EnrolmentRefusal::OtherKey(n1())))
+    );
     assert_eq!(decide(&shown, &show).expect("allowed").changes, [], "and no further write");
 }
 

@@ -208,6 +208,22 @@ pub struct Enrolment {
 }
 
 impl Enrolment {
+    /// Makes `key` the current one. The key that was shown stays in use, and so does the current one unless the answer
+    /// with its certificate was lost. A name without a holder stays without.
+    pub fn renew(&mut self, key: KeyFingerprint, shown: Option<&KeyFingerprint>) {
+        let Holder::Key { current, previous } = &mut self.holder else { return };
+        if *current == key {
+            return;
+        }
+        let mut former: Vec<KeyFingerprint> = Vec::with_capacity(PREVIOUS_KEYS_MAX);
+        for kept in shown.into_iter().chain([&*current]).chain(previous.iter()) {
+            if *kept != key && !former.contains(kept) && former.len() < PREVIOUS_KEYS_MAX {
+                former.push(*kept);
+            }
+        }
+        (*current, *previous) = (key, former);
+    }
+
     /// Whether a key is the holder's.
     #[must_use]
     pub fn is_held_by(&self, key: &KeyFingerprint) -> bool {

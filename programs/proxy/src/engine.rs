@@ -73,7 +73,7 @@ impl Engine {
         Self::limited(workers, timeouts, inherited, Share::of(DATA_PLANE_CONNECTIONS_MAX))
     }
 
-    /// The same with so many connections of clients, and descriptors, at most.
+    /// Starts the engine with a limit of client connections and descriptors.
     ///
     /// # Errors
     /// When a thread cannot be had.

@@ -334,7 +334,7 @@ pub(crate) fn admit_to(tcp: TcpStream, ends: (SocketAddr, SocketAddr), listening
     }
 }
 
-/// The same for one whose handshake has begun, and which has its place.
+/// Serves a connection whose TLS hello was read, and which has its place.
 pub(crate) async fn admit_hello(
     hello: StartHandshake<TcpStream>,
     (connection, seat): (Rc<Connection>, Seat),

@@ -1,4 +1,4 @@
-//! Places of one worker: who is let in, and whose idle connection makes room.
+//! Places of one worker: which connections are admitted, and which idle one makes room.
 //!
 //! A worker has its part of the process's share, so nothing is shared on the way. The rules are those of
 //! `core/admission`. Cost model: a request costs nothing here.
@@ -127,7 +127,7 @@ impl Room {
         }
     }
 
-    /// Whether whoever accepts connections should rest.
+    /// Whether the accept loop should rest.
     pub(crate) fn is_overrun(&self) -> bool {
         let (since, count) = self.shedding.get();
         count >= SHED_AT_ONCE && since.elapsed() <= SHED_REST

@@ -86,7 +86,7 @@ pub(crate) async fn splice(
     (received, sent)
 }
 
-/// The same between any two connections: until both have ended, nothing has moved for too long, or `until` completes.
+/// Passes bytes on between two connections until both have ended, nothing has moved for too long, or `until` completes.
 pub(crate) async fn relay(
     (client, server): (&mut Conn, &mut Conn),
     connection: &Connection,

@@ -15,7 +15,7 @@ pub struct Timeouts {
     pub first: Duration,
     /// A connection of which nothing is known but bytes may carry none for so long.
     pub tcp_idle: Duration,
-    /// The same once one direction has ended.
+    /// A TCP connection may carry nothing for so long once one direction has ended.
     pub half_closed: Duration,
     /// A request or its response may stand still for so long.
     pub still: Duration,

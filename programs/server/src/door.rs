@@ -114,17 +114,12 @@ impl AgentDoor for Door {
                 "node {node} is this server's own, whose agent does not call from outside"
             )));
         }
-        let snapshot = self.server.snapshot();
-        let admitted = match &caller.key {
-            Some(key) => snapshot.admit(&caller.member, key),
-            None => snapshot.admit_behind(&caller.member),
-        };
-        admitted.map_err(CallError::refused)
+        self.server.snapshot().admit(&caller.member, caller.key.as_ref()).map_err(CallError::refused)
     }
 
     fn connected(&self, caller: &Credential) -> BoxFuture<'static, ()> {
         let Some(key) = caller.key else { return Box::pin(std::future::pending()) };
-        let connected = self.server.connected(caller.member.clone(), key);
+        let connected = self.server.connections().enter(caller.member.clone(), key);
         self.shown(caller.member.clone(), key);
         Box::pin(connected)
     }

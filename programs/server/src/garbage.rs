@@ -89,7 +89,6 @@ mod tests {
     use starling_telemetry::Registry;
 
     use super::*;
-    use crate::enrolments::NewJoinToken;
     use crate::server::ServerConfig;
 
     #[tokio::test]
@@ -97,7 +96,8 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let config = ServerConfig::new(directory.path().to_owned(), "dc1".parse().expect("a name"));
         let server = Server::start(config, &Registry::default()).await.expect("the server starts");
-        let (_, expires_at) = server.create_join_token(NewJoinToken::default()).await.expect("a token");
+        let (_, expires_at) =
+            server.create_join_token(starling_catalog::NewJoinToken::default()).await.expect("a token");
         let count = || server.snapshot().join_tokens().count();
         server.sweep_join_tokens(expires_at).await.expect("done");
         assert_eq!(count(), 1, "who comes late is told that it has expired");

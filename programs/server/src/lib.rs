@@ -31,7 +31,6 @@ pub use backup::{Incoming, IncomingError, RestoreFailure, Restored, Saved, Unrea
 pub use commit::{CommitFailure, Unmade};
 pub use contact::Currency;
 pub use door::Door;
-pub use enrolments::NewJoinToken;
 pub use hub::{AttachedNode, Next, ProxySubscription, Subscription};
 pub use liveness::GRACE_DEFAULT;
 pub use membership::{Advertised, LEASE_TTL, LostServer};

@@ -21,11 +21,11 @@ use starling_attach::message::{
     WireSubject, encode_subject,
 };
 use starling_attach::relayed::{Come, Relayed};
-use starling_catalog::{Command, JoinTokenCommand, Subject};
+use starling_catalog::{Command, JoinTokenCommand, NewJoinToken, Subject};
 use starling_identity::{Identity, IssuanceRules, JoinSecret, JoinToken};
 use starling_model::{JoinTokenId, JoinTokenRecord, JoinTokenUses, Node, NodeName, Record, Revision, UnixSeconds};
 use starling_rpc::{AgentSender, CONNECTIONS_MAX, CallError, Doors, JoinRequest, ServerClient, ServerFrames};
-use starling_server::{Door, NewJoinToken, Server, ServerConfig};
+use starling_server::{Door, Server, ServerConfig};
 use starling_telemetry::Registry;
 use starling_tls::{
     CertificateAuthority, CredentialSlot, Credentials, LeafKey, TrustRoots, agent_client_config, agent_server_config,

@@ -32,12 +32,12 @@ pub(crate) fn of_agent() -> anyhow::Result<Shares> {
     Ok(Shares::of_agent(limit()?, MAX))
 }
 
-/// The same for a server without an agent.
+/// What each part of a server without an agent may use.
 pub(crate) fn of_server() -> anyhow::Result<Shares> {
     Ok(Shares::of_server(limit()?, MAX))
 }
 
-/// The same for a relay.
+/// What each part of a relay may use.
 pub(crate) fn of_relay() -> anyhow::Result<Shares> {
     Ok(Shares::of_relay(limit()?, MAX))
 }

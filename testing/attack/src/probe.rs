@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
-use starling_e2e::http;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use starling_e2e::{http, tls};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -97,56 +95,13 @@ async fn probe(ask: impl AsyncFn() -> anyhow::Result<bool>) -> Latency {
     Latency { p50: at(50), p99: at(99), failed }
 }
 
-/// TLS that trusts whoever answers: what is measured is how long it takes.
+/// TLS that trusts any server: the probe measures how long the handshake takes.
 fn anybody() -> anyhow::Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let verifier = Arc::new(Anybody(algorithms(&provider)));
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.context("TLS")?.dangerous().with_custom_certificate_verifier(verifier);
+    let builder = builder.context("TLS")?.dangerous().with_custom_certificate_verifier(tls::trusts_anybody());
     let mut config = builder.with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec()];
     config.resumption = rustls::client::Resumption::disabled();
     Ok(config)
-}
-
-fn algorithms(provider: &CryptoProvider) -> WebPkiSupportedAlgorithms {
-    provider.signature_verification_algorithms
-}
-
-#[derive(Debug)]
-struct Anybody(WebPkiSupportedAlgorithms);
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signed, &self.0)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.0)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_schemes()
-    }
 }

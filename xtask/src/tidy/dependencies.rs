@@ -38,7 +38,7 @@ const TABLE: &[Row] = &[
     // The store keeps bytes by key and knows no noun (docs/adr/0002).
     Row { folder: "adapters/store", may_use: &["adapters/telemetry"] },
     Row { folder: "adapters/telemetry", may_use: &[] },
-    // What every listener has in common: who is let in, and when a peer counts as dead.
+    // Shared by all listeners: admission of connections, and detection of dead peers.
     Row { folder: "adapters/sockets", may_use: &["core/admission"] },
     Row { folder: "adapters/tls", may_use: &["core/model", "core/identity", "adapters/telemetry"] },
     Row { folder: "adapters/vault", may_use: &["core/model", "core/identity", "adapters/tls"] },

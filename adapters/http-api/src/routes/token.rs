@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use starling_catalog::{Command, JoinTokenCommand};
+use starling_catalog::{Command, JoinTokenCommand, NewJoinToken};
 use starling_model::{
     JoinTokenDescription, JoinTokenId, JoinTokenRecord, JoinTokenUse, JoinTokenUses, SERVICE_PATTERNS_MAX,
     ServicePattern,
@@ -13,7 +13,6 @@ use crate::answer::{Answer, forms};
 use crate::call::Call;
 use crate::error::ApiError;
 use crate::parse::Fields;
-use crate::ports::NewJoinToken;
 use crate::router::{Api, Outcome};
 
 pub(super) async fn create(api: Arc<Api>, call: Call) -> Outcome {

@@ -65,7 +65,7 @@ impl Incoming {
         }
     }
 
-    /// The same; an unknown address counts as this machine.
+    /// The caller's address; an unknown one counts as this machine.
     pub(super) fn from(&self) -> IpAddr {
         self.address().unwrap_or(Ipv4Addr::LOCALHOST.into())
     }

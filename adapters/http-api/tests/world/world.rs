@@ -12,13 +12,13 @@ use async_trait::async_trait;
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
 use starling_catalog::{
-    Barrier, ChangeReport, Command, Earlier, JoinTokenCommand, NodeReport, ProxyReport, Receipts, Refused, Reporter,
-    Snapshot, Subject, Until, decide,
+    Barrier, ChangeReport, Command, Earlier, JoinTokenCommand, NewJoinToken, NodeReport, ProxyReport, Receipts,
+    Refused, Reporter, Snapshot, Subject, Until, decide,
 };
 use starling_http_api::parse::{CheckRegistration, Context, Dialect, Fields};
 use starling_http_api::{
     AgentFailure, AgentPort, Bearer, CatalogPort, CommitFailure, Committed, Currency, DiagnosticRow, EntryPoint, Leaf,
-    MeshFacts, NewJoinToken, Ports, PrivateKeyText, router,
+    MeshFacts, Ports, PrivateKeyText, router,
 };
 use starling_identity::JoinToken;
 use starling_model::{

@@ -1,8 +1,8 @@
 //! Commands about enrolments: whose a name is, for how long, and what its holder may register.
 
 use starling_model::{
-    Change, Enrolment, Holder, JoinTokenId, KeyFingerprint, Member, NodeName, PREVIOUS_KEYS_MAX, Record, RecordKey,
-    Revision, ServiceInstance, ServiceName, ServicePattern, UnixSeconds,
+    Change, Enrolment, Holder, JoinTokenId, KeyFingerprint, Member, NodeName, Record, RecordKey, Revision,
+    ServiceInstance, ServiceName, ServicePattern, UnixSeconds,
 };
 
 use super::{Decision, decide_deregister_node};
@@ -124,26 +124,19 @@ pub enum Registers {
 }
 
 impl Snapshot {
-    /// Whether a member with this key is let in.
+    /// Whether a member is let in with a key; `None` where a relay speaks for it, and nobody sees its key.
     ///
     /// A member without an enrolment is: it joined before enrolments were kept. An eviction leaves one behind.
     ///
     /// # Errors
     /// [`EnrolmentRefusal`] if the name is held by another key, or by none.
-    pub fn admit(&self, member: &Member, key: &KeyFingerprint) -> Result<(), EnrolmentRefusal> {
+    pub fn admit(&self, member: &Member, key: Option<&KeyFingerprint>) -> Result<(), EnrolmentRefusal> {
         let Some(enrolment) = self.enrolment(member).map(|enrolment| &enrolment.value) else { return Ok(()) };
-        if enrolment.is_held_by(key) { Ok(()) } else { Err(not_held(enrolment)) }
-    }
-
-    /// Whether a member is let in that a relay speaks for, whose key nobody sees.
-    ///
-    /// # Errors
-    /// [`EnrolmentRefusal`] if nobody holds the name.
-    pub fn admit_behind(&self, member: &Member) -> Result<(), EnrolmentRefusal> {
-        match self.enrolment(member).map(|enrolment| &enrolment.value) {
-            None | Some(Enrolment { holder: Holder::Key { .. }, .. }) => Ok(()),
-            Some(enrolment) => Err(not_held(enrolment)),
-        }
+        let is_held = match key {
+            Some(key) => enrolment.is_held_by(key),
+            None => matches!(enrolment.holder, Holder::Key { .. }),
+        };
+        if is_held { Ok(()) } else { Err(not_held(enrolment)) }
     }
 
     /// Whether a node may register a service, and have certificates for it.
@@ -258,28 +251,7 @@ pub(super) fn decide(
     match command {
         EnrolmentCommand::Show { member, key, now } => decide_show(snapshot, member, key, *now, decision),
         EnrolmentCommand::Renew { member, shown, key, now } => {
-            match shown {
-                Some(shown) => snapshot.admit(member, shown)?,
-                None => snapshot.admit_behind(member)?,
-            }
-            let before = snapshot.enrolment(member).map(|enrolment| enrolment.value.clone());
-            let mut enrolment = before.unwrap_or_else(|| first(member, shown.unwrap_or(*key), *now));
-            if let Holder::Key { current, previous } = &mut enrolment.holder
-                && current != key
-            {
-                // The one that was shown is in use, and the current one as well unless the answer with it was lost.
-                let kept = [shown.unwrap_or(*current), *current];
-                let former = kept.into_iter().chain(previous.iter().copied());
-                let mut keys: Vec<KeyFingerprint> = Vec::new();
-                for former in former.filter(|former| former != key) {
-                    if !keys.contains(&former) && keys.len() < PREVIOUS_KEYS_MAX {
-                        keys.push(former);
-                    }
-                }
-                (*current, *previous) = (*key, keys);
-            }
-            put(snapshot, enrolment, decision);
-            Ok(())
+            decide_renew(snapshot, member, shown.as_ref(), *key, *now, decision)
         }
         EnrolmentCommand::Evict { member, now } => free(snapshot, member, Holder::Evicted, *now, decision),
         EnrolmentCommand::Release { member, now } => free(snapshot, member, Holder::Released, *now, decision),
@@ -293,11 +265,27 @@ fn decide_show(
     now: UnixSeconds,
     decision: &mut Decision,
 ) -> Result<(), EnrolmentRefusal> {
-    let Some(before) = snapshot.enrolment(member).map(|enrolment| &enrolment.value) else {
+    snapshot.admit(member, Some(key))?;
+    if snapshot.enrolment(member).is_none() {
         put(snapshot, first(member, *key, now), decision);
-        return Ok(());
-    };
-    if before.is_held_by(key) { Ok(()) } else { Err(not_held(before)) }
+    }
+    Ok(())
+}
+
+fn decide_renew(
+    snapshot: &Snapshot,
+    member: &Member,
+    shown: Option<&KeyFingerprint>,
+    key: KeyFingerprint,
+    now: UnixSeconds,
+    decision: &mut Decision,
+) -> Result<(), EnrolmentRefusal> {
+    snapshot.admit(member, shown)?;
+    let before = snapshot.enrolment(member).map(|enrolment| enrolment.value.clone());
+    let mut enrolment = before.unwrap_or_else(|| first(member, shown.copied().unwrap_or(key), now));
+    enrolment.renew(key, shown);
+    put(snapshot, enrolment, decision);
+    Ok(())
 }
 
 /// Lets the holder of a node's name write its records, unless an eviction comes in between.
@@ -312,10 +300,7 @@ pub(super) fn admit_writer(
         return Ok(());
     }
     let member = Member::Node(node.clone());
-    match key {
-        Some(key) => snapshot.admit(&member, key)?,
-        None => snapshot.admit_behind(&member)?,
-    }
+    snapshot.admit(&member, key)?;
     decision.see(snapshot, RecordKey::Enrolment(member));
     Ok(())
 }
@@ -359,7 +344,7 @@ fn free(
     Ok(())
 }
 
-/// The join tokens by which an evicted member could come back under another name, since they are not used up.
+/// The join token by which a member joined, if it is reusable: an evicted one could come back with it under another name.
 #[must_use]
 pub fn reusable_token_of(snapshot: &Snapshot, member: &Member) -> Option<JoinTokenId> {
     let id = snapshot.enrolment(member)?.value.join_token?;
@@ -367,8 +352,8 @@ pub fn reusable_token_of(snapshot: &Snapshot, member: &Member) -> Option<JoinTok
     matches!(token.value.uses, starling_model::JoinTokenUses::Reusable).then_some(id)
 }
 
-/// The members whose keys count no more after these changes, with the keys that do.
-pub fn changed_holders(changes: &[Change]) -> impl Iterator<Item = &Enrolment> {
+/// The enrolments that these changes write.
+pub fn written_enrolments(changes: &[Change]) -> impl Iterator<Item = &Enrolment> {
     changes.iter().filter_map(|change| match change {
         Change::Put(Record::Enrolment(enrolment)) => Some(enrolment),
         Change::Put(_) | Change::Delete(_) => None,

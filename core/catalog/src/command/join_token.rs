@@ -2,9 +2,11 @@
 //!
 //! A token is stored as the hash of its secret. It touches no subject: nothing that a proxy does depends on it.
 
+use std::time::Duration;
+
 use starling_model::{
-    Change, JoinTokenId, JoinTokenRecord, JoinTokenUse, JoinTokenUses, KeyFingerprint, Member, NodeId, NodeName,
-    Record, RecordKey, SecretHash, ServerId, UnixSeconds,
+    Change, JoinTokenDescription, JoinTokenId, JoinTokenRecord, JoinTokenUse, JoinTokenUses, KeyFingerprint, Member,
+    NodeId, NodeName, Record, RecordKey, SecretHash, ServerId, ServicePattern, UnixSeconds,
 };
 
 use super::enrolment::{EnrolmentRefusal, Joining, enrol, is_holder};
@@ -16,6 +18,21 @@ pub const JOIN_TOKENS_MAX: usize = 20_000;
 
 /// Expired tokens that go when one is made: as many as fit into the same transaction.
 const SWEPT_MAX: usize = GUARDED_CHANGES_MAX - 1;
+
+/// A join token to be made.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NewJoinToken {
+    /// Whether it lets relays in, and no nodes.
+    pub for_relays: bool,
+    /// Whether it is good for any number of nodes, and not for one only.
+    pub reusable: bool,
+    /// How long it is good; `None` for the usual time.
+    pub ttl: Option<Duration>,
+    /// What it is for.
+    pub description: Option<JoinTokenDescription>,
+    /// The services that a node which joins by it may register; `None` leaves that to the mesh's default.
+    pub services: Option<Vec<ServicePattern>>,
+}
 
 /// What a door asks for about join tokens.
 #[derive(Debug, Clone, PartialEq)]

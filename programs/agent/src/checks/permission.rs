@@ -4,7 +4,7 @@ use crate::registrations::Source;
 
 /// The sources whose script and Docker checks this agent accepts and runs.
 ///
-/// The two are separate because they differ in whom they trust. A file is written by the node's administrator. An API
+/// The two are separate because they trust different parties. A file is written by the node's administrator. An API
 /// registration needs no more than `service:write`, so permitting scripts there permits remote code execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ScriptChecks {

@@ -36,7 +36,8 @@ async fn an_evicted_node_is_cut_off_and_stays_out_until_a_newer_token_lets_it_in
     ask_for_leaf(&client, "payments").await.expect("a certificate");
     let (_sender, mut frames) = mesh.attach("n1").await;
 
-    mesh.server.evict(node()).await.expect("evicted");
+    let evict = starling_catalog::EnrolmentCommand::Evict { member: node(), now: now() };
+    mesh.server.commit(&Command::Enrolment(evict)).await.expect("evicted");
     let ended = tokio::time::timeout(Duration::from_secs(1), async {
         while frames.next().await.is_some_and(|it| it.is_ok()) {}
     });

@@ -11,11 +11,11 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use starling_agent::remote::RemoteNode;
 use starling_attach::Replica;
 use starling_catalog::{
-    Barrier, ChangeReport, Command, Earlier, MeshRead, NodeReport, ProxyReport, Snapshot, Subject, Until,
+    Barrier, ChangeReport, Command, Earlier, MeshRead, NewJoinToken, NodeReport, ProxyReport, Snapshot, Subject, Until,
 };
 use starling_http_api::{
     Bearer, BearerFailure, CatalogPort, CommitFailure, Committed, Currency, DiagnosticRow, INSIDE, Leaving, MeshFacts,
-    NewJoinToken, ServersPort,
+    ServersPort,
 };
 use starling_identity::JoinToken;
 use starling_model::{Change, ConfigEntry, InstanceKey, Record, Revision, ServerId, UnixSeconds};

@@ -8,12 +8,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use starling_agent::Proxies;
 use starling_catalog::{
-    Barrier, ChangeReport, Command, Earlier, NodeReport, ProxyReport, RotationWaits, Snapshot, Subject, Until,
+    Barrier, ChangeReport, Command, Earlier, NewJoinToken, NodeReport, ProxyReport, RotationWaits, Snapshot, Subject,
+    Until,
 };
 use starling_http_api::{
     AuthorityChange, AuthorityChanged, Bearer, CatalogPort, CommitFailure, Committed, Currency, DiagnosticRow,
-    IncomingSnapshot, Leaving, LostServer, MeshFacts, NewJoinToken, OthersSay, OutgoingSnapshot, SnapshotFailure,
-    StoreMember,
+    IncomingSnapshot, Leaving, LostServer, MeshFacts, OthersSay, OutgoingSnapshot, SnapshotFailure, StoreMember,
 };
 use starling_identity::{JoinToken, JoinTokenTtlError};
 use starling_model::{InstanceKey, Node, NodeName, Revision, ServerId, ServerRecord, UnixSeconds, Versioned};
@@ -104,8 +104,6 @@ impl CatalogPort for Catalog {
     }
 
     async fn create_join_token(&self, wanted: NewJoinToken) -> Result<(JoinToken, UnixSeconds), CommitFailure> {
-        let NewJoinToken { for_relays, reusable, ttl, description, services } = wanted;
-        let wanted = starling_server::NewJoinToken { for_relays, reusable, ttl, description, services };
         self.server.create_join_token(wanted).await.map_err(|error| match error.downcast::<Failure>() {
             Ok(failure) => failed(failure),
             Err(error) if error.is::<JoinTokenTtlError>() => CommitFailure::Invalid(error.to_string()),

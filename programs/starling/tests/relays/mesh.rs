@@ -11,7 +11,7 @@ use starling_identity::Identity;
 use starling_model::{Change, Node, NodeName, Record};
 use starling_relay::{RelayConfig, RelayNode};
 use starling_rpc::{CONNECTIONS_MAX, Doors, ServerClient};
-use starling_server::{Door, NewJoinToken, Server, ServerConfig};
+use starling_server::{Door, Server, ServerConfig};
 use starling_telemetry::Registry;
 use starling_tls::{CredentialSlot, Credentials, LeafKey, TrustRoots, agent_client_config, agent_server_config};
 use tokio::net::TcpListener;
@@ -83,7 +83,11 @@ impl Mesh {
     pub(crate) async fn relay(&self, name: &str, above: &str) -> Relay {
         let (token, _) = self
             .server
-            .create_join_token(NewJoinToken { for_relays: true, reusable: true, ..NewJoinToken::default() })
+            .create_join_token(starling_catalog::NewJoinToken {
+                for_relays: true,
+                reusable: true,
+                ..starling_catalog::NewJoinToken::default()
+            })
             .await
             .expect("a token");
         let data = tempfile::tempdir().expect("a directory");
